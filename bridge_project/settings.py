@@ -1,0 +1,231 @@
+"""Flat names in documented groups, no logic beyond what Django itself demands."""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from .env import (
+    TABLE,
+    env_bool,
+    env_choice,
+    env_int,
+    env_list,
+    env_seconds,
+    env_str,
+    env_url,
+    stored_secret,
+)
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# What is ours; the app reads it through proxy/conf.py.
+BRIDGE_VARIABLES = TABLE
+DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
+REDIS_URL = env_url("REDIS_URL", "redis", "rediss", "unix")
+WORKERS = env_int("BRIDGE_WORKERS")
+PING_INTERVAL_S = env_seconds("BRIDGE_PING_INTERVAL_S")
+HOLD_S = env_seconds("BRIDGE_HOLD_S")
+DRAIN_S = env_seconds("BRIDGE_DRAIN_S")
+HEAD_TIMEOUT_S = env_seconds("BRIDGE_HEAD_TIMEOUT_S")
+BODY_TIMEOUT_S = env_seconds("BRIDGE_BODY_TIMEOUT_S")
+WRITE_TIMEOUT_S = env_seconds("BRIDGE_WRITE_TIMEOUT_S")
+MAX_BODY_BYTES = env_int("BRIDGE_MAX_BODY_BYTES")
+MAX_STREAMS = env_int("BRIDGE_MAX_STREAMS")
+SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
+TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
+REVOKED_STREAMS = env_choice("BRIDGE_REVOKED_STREAMS", "finish", "end")
+ADMIN_PASSWORD = env_str("BRIDGE_ADMIN_PASSWORD")
+OPENAI_MODEL = env_str("BRIDGE_OPENAI_MODEL")
+INSECURE_OK = env_bool("BRIDGE_INSECURE_OK")
+
+# Secrets: no default. Empty until `serve` has made <data>/secret_key; Django refuses to use "".
+SECRET_KEY_PATH = DATA_DIR / "secret_key"
+SECRET_KEY = env_str("BRIDGE_SECRET_KEY") or stored_secret(SECRET_KEY_PATH)
+SECRET_KEY_FALLBACKS = env_list("BRIDGE_SECRET_KEY_FALLBACKS")
+
+# Who may reach the admin and the reports, and how.
+DEBUG = env_bool("BRIDGE_DEBUG")
+ALLOWED_HOSTS = env_list("BRIDGE_ALLOWED_HOSTS")
+CSRF_TRUSTED_ORIGINS = env_list("BRIDGE_CSRF_TRUSTED_ORIGINS")
+HTTPS = env_bool("BRIDGE_HTTPS")
+SECURE_SSL_REDIRECT = HTTPS
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]  # probed over plain http
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
+SECURE_HSTS_PRELOAD = HTTPS
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_AGE = 12 * 3600
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+
+INSTALLED_APPS = [
+    # For runserver; its twisted would cost serve 24 MB and 0.4 s of a start.
+    *([] if sys.argv[1:2] == ["serve"] else ["daphne"]),
+    "unfold.apps.BasicAppConfig",  # the admin's theme; before it, since it replaces templates
+    "bridge_project.apps.AdminOnDemand",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "axes",
+    "proxy",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "proxy.admin.headers.StrictPages",
+    "axes.middleware.AxesMiddleware",  # the last: it answers for the sign-in that was locked
+]
+ROOT_URLCONF = "bridge_project.urls"
+ASGI_APPLICATION = "bridge_project.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "proxy" / "theme" / "templates"],  # ours instead of the theme's own
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+LOGIN_REDIRECT_URL = "/admin/"  # where a sign-in leads that names no page, or a foreign one
+# Guessing passwords: five failures of a user from an address close the door to both for a while.
+# Counted in the database, so all workers and the next start know; the address is the peer's, which
+# uvicorn sets from X-Forwarded-For for BRIDGE_TRUSTED_PROXIES only.
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_CALLABLE = "proxy.lockout.locked_out"
+AXES_DISABLE_ACCESS_LOG = True  # the admin's own log says who signed in
+AXES_ENABLE_ADMIN = False  # `manage.py axes_reset` opens a door again
+AXES_VERBOSE = False
+AXES_WHITELIST_CALLABLE = "proxy.signin.choices.is_sign_in"  # no password is guessed there
+# Sign-in by OpenID Connect beside passwords; proxy/signin judges and uses it.
+OIDC_ISSUER = env_str("BRIDGE_OIDC_ISSUER")
+OIDC_CLIENT_ID = env_str("BRIDGE_OIDC_CLIENT_ID")
+OIDC_CLIENT_SECRET = env_str("BRIDGE_OIDC_CLIENT_SECRET")
+OIDC_GROUPS = env_list("BRIDGE_OIDC_GROUPS")
+OIDC_GROUPS_CLAIM = env_str("BRIDGE_OIDC_GROUPS_CLAIM")
+OIDC_SCOPES = env_str("BRIDGE_OIDC_SCOPES")
+OIDC_ALGORITHM = env_str("BRIDGE_OIDC_ALGORITHM")
+OIDC_LABEL = env_str("BRIDGE_OIDC_LABEL")
+if OIDC_ISSUER:  # unset, the sessions of such users end as well
+    AUTHENTICATION_BACKENDS.append("proxy.signin.backend.Backend")
+AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 12},
+    },
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+# The ledger. SQLite: readers never wait for the one writer, and writers queue instead of failing.
+DATABASE: Any = dj_database_url.parse(
+    env_url("DATABASE_URL", "postgres", "postgresql", "sqlite")
+    or f"sqlite:///{DATA_DIR / 'ledger.sqlite3'}"
+)
+if DATABASE["ENGINE"].endswith("sqlite3"):
+    DATABASE["OPTIONS"] = {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        # 16 MB of cache: the sums of a month stay in memory while a report is read.
+        "init_command": (
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16384;"
+        ),
+    }
+else:
+    DATABASE["OPTIONS"] = {"connect_timeout": 5, **DATABASE.get("OPTIONS", {})}
+DATABASES = {"default": DATABASE}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# The reports API: JSON only, and closed to everybody whom a view does not let in by name.
+REST_FRAMEWORK = {
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Messages Bridge reports",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
+# Logs go to stderr, one line each; the ledger is the access log, JSON has one as well.
+OTEL = env_bool("BRIDGE_OTEL")
+LOG_FORMAT = env_choice("BRIDGE_LOG_FORMAT", "text", "json")
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "text": {
+            "()": "proxy.logs.TextLines",
+            "format": "%(asctime)s %(levelname)s %(name)s: %(message)s",
+        },
+        "json": {"()": "proxy.logs.JsonLines"},
+    },
+    "handlers": {"stderr": {"class": "proxy.logs.Lines", "formatter": LOG_FORMAT}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+    "loggers": {
+        "proxy": {"level": "INFO"},
+        # A foreign Host is a 400; scanners send thousands, and each would be a traceback here.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+    },
+}
+
+# Mail: notices of budgets only.
+EMAIL_HOST = env_str("BRIDGE_SMTP_HOST")
+EMAIL_PORT = env_int("BRIDGE_SMTP_PORT")
+EMAIL_USE_TLS = env_bool("BRIDGE_SMTP_TLS")
+EMAIL_HOST_USER = env_str("BRIDGE_SMTP_USER")
+EMAIL_HOST_PASSWORD = env_str("BRIDGE_SMTP_PASSWORD")
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env_str("BRIDGE_EMAIL_FROM")
+
+# The admin's theme. What else it could be told is in our own templates and style sheets.
+BANNER_FRESH_S = 5.0  # so long a page may show what was true before
+UNFOLD = {
+    "SITE_TITLE": "Messages Bridge",
+    "SITE_HEADER": "Messages Bridge",
+    "SITE_URL": None,
+    "COLORS": {},  # in proxy/static/proxy/theme.css: a page holds no inline style
+    "ENVIRONMENT": "proxy.admin.banner.environment",
+    "GLOBAL_CALLBACK": "proxy.admin.banner.context",
+    "DASHBOARD_CALLBACK": "proxy.admin.dashboard.context",
+    "SIDEBAR": {"navigation": "proxy.admin.navigation.groups"},
+}
+
+# Time is UTC inside; reports take any IANA zone.
+USE_TZ = True
+FORMAT_MODULE_PATH = "bridge_project.formats"  # dates that read the same everywhere
+TIME_ZONE = "UTC"
+
+STATIC_URL = "static/"
+WHITENOISE_USE_FINDERS = True  # from the packages themselves: no collectstatic, no STATIC_ROOT

@@ -1,0 +1,7 @@
+#!/usr/bin/env python3
+"""Run one of the commands: ``manage.py serve``, ``createkey``, ``applyconfig`` and others."""
+
+from bridge_project.command import main
+
+if __name__ == "__main__":
+    main()

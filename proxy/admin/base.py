@@ -1,0 +1,105 @@
+"""What the admin classes share: read-only windows, managed objects, an audit trail with diffs."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from proxy.models.routes import SEALED
+
+if TYPE_CHECKING:  # the theme's classes are Django's with other widgets; only Django's have types
+    Admin = admin.ModelAdmin[Any]
+    Inline = admin.TabularInline[Any, Any]
+else:
+    from unfold.admin import ModelAdmin as Admin
+    from unfold.admin import TabularInline as Inline
+
+__all__ = ["Admin", "Inline", "ManagedAdmin", "ReadOnlyAdmin", "ToldChanges"]
+
+
+UNTOLD: Final = ("password", "password1", "password2", "new_secret")
+"""Fields whose values are secrets."""
+
+
+class ReadOnlyAdmin(Admin):
+    """A window, not a door: nobody adds, changes or deletes here, superusers included."""
+
+    actions = None
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ToldChanges(Admin):
+    """An admin whose log says what a field was and what it became (T43)."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Under the plural of its model, instead of "Select … to change"."""
+        title = str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """Django's message says which fields changed; ours also from what to what."""
+        message = super().construct_change_message(request, form, formsets, add)
+        lines = [] if add else _differences(form)
+        for formset in formsets or ():
+            for inline in formset.initial_forms:
+                if inline not in formset.deleted_forms:
+                    lines += [f"{inline.instance}: {line}" for line in _differences(inline)]
+        if not lines:
+            return message
+        return [*message, {"changed": {"name": "values", "object": "", "fields": lines}}]
+
+
+class ManagedAdmin(ToldChanges):
+    """Objects that bridge.toml declares are shown but changed only there.
+
+    Deleting in bulk is off: it would pass by the check of each object.
+    """
+
+    actions = None
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_managed(obj) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_managed(obj) and super().has_delete_permission(request, obj)
+
+    @admin.display(description="set in")
+    def from_file(self, obj: Any) -> str:
+        return "bridge.toml" if obj.managed else "admin"
+
+
+def _is_managed(obj: Any) -> bool:
+    return obj is not None and bool(getattr(obj, "managed", False))
+
+
+def _differences(form: Any) -> list[str]:
+    """``field: before → after`` for what a form changed; of a secret only that it changed."""
+    return [
+        f"{name}: changed"
+        if name in UNTOLD
+        else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
+        for name in form.changed_data
+    ]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict) and SEALED in value:
+        return "a stored secret"
+    several = isinstance(value, QuerySet | list | tuple) and any(
+        isinstance(entry, Model) for entry in value
+    )
+    text = ", ".join(sorted(map(str, value))) if several else str(value)  # type: ignore[call-overload]  # mypy does not follow ``several``
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,0 +1,52 @@
+"""Numbers as people read them. Unknown is said, never shown as zero."""
+
+from decimal import Decimal
+from typing import Final
+
+NANO: Final = Decimal(10) ** 9
+UNKNOWN: Final = "—"
+
+
+def dollars(nanousd: int | None) -> str:
+    """Money to a person's eye: cents and above with 2 places, less with what it needs."""
+    if nanousd is None:
+        return "no price"
+    amount = Decimal(nanousd) / NANO
+    if amount == 0:
+        return "$0"
+    if abs(amount) >= 1:
+        return f"${amount:,.2f}"
+    return f"${amount:.4f}" if abs(amount) >= Decimal("0.001") else f"${amount:.6f}"
+
+
+def duration(ms: float | None) -> str:
+    if ms is None:
+        return UNKNOWN
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    return f"{minutes} min {seconds:02d} s"
+
+
+def short_count(count: int | None) -> str:
+    if count is None:
+        return UNKNOWN
+    if count < 10_000:
+        return f"{count:,}"
+    if count < 1_000_000:
+        return f"{count / 1000:.1f}k"
+    return f"{count / 1_000_000:.2f}M"
+
+
+def size(count: int) -> str:
+    if count < 1024:
+        return f"{count} bytes"
+    return f"{count / 1024:.1f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
+
+
+def share(read: int | None, fresh: int | None) -> str:
+    """How much of what was sent came from a cache."""
+    whole = (read or 0) + (fresh or 0)
+    return f"{100 * (read or 0) / whole:.0f} %" if whole else UNKNOWN

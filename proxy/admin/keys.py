@@ -1,0 +1,259 @@
+"""Teams and gateway keys. A key's secret is on exactly one page, once, and nowhere else."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import ForeignKey, OuterRef, QuerySet, Subquery, Sum
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import now
+from django.views.decorators.debug import sensitive_variables
+
+from proxy.audit_trail import note
+from proxy.models import ApiKey, DayWho, Scope, Team
+from proxy.visibility import reader_of_user, visible_keys, visible_teams
+
+from .base import ManagedAdmin
+from .figures import UNKNOWN, dollars
+from .headers import harden
+
+if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
+    KeyModelForm = forms.ModelForm[ApiKey]
+else:
+    KeyModelForm = forms.ModelForm
+
+
+@admin.register(Team)
+class TeamAdmin(ManagedAdmin):
+    list_display = ("name", "store", "retention_days", "from_file")
+    search_fields = ("name",)
+    fields = ("name", "store", "retention_days", "models_allowed", "limits")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
+        reader = reader_of_user(request.user)
+        return visible_teams(reader) if reader.teams else super().get_queryset(request)
+
+
+class ScopesField(forms.MultipleChoiceField):
+    """Scopes are a JSON list in the row and checkboxes in the form."""
+
+    widget = forms.CheckboxSelectMultiple
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return set(initial or ()) != set(data or ())
+
+
+class KeyForm(KeyModelForm):
+    scopes = ScopesField(
+        choices=[
+            (Scope.MESSAGES.value, "messages: may call models"),
+            (Scope.REPORTS.value, "reports: may read the team's usage"),
+            (Scope.ADMIN.value, "admin: may read everything"),
+        ],
+        initial=[Scope.MESSAGES.value],
+    )
+    may_grant_admin = False  # set by KeyAdmin for superusers
+
+    class Meta:
+        model = ApiKey
+        fields = (
+            "team",
+            "name",
+            "user",
+            "scopes",
+            "expires",
+            "models_allowed",
+            "limits",
+            "ip_allow",
+            "options",
+        )
+
+    def clean_scopes(self) -> list[str]:
+        scopes: list[str] = self.cleaned_data["scopes"]
+        had = self.instance.scopes if self.instance.pk else []
+        if Scope.ADMIN in scopes and Scope.ADMIN not in had and not self.may_grant_admin:
+            raise forms.ValidationError("only a superuser grants the scope 'admin'")
+        return scopes
+
+
+class RotateForm(forms.Form):
+    overlap_h = forms.TypedChoiceField(
+        label="The old secret keeps working for",
+        coerce=int,
+        initial=24,
+        choices=[(0, "not a moment longer"), (1, "an hour"), (24, "a day"), (168, "a week")],
+    )
+
+
+@admin.register(ApiKey)
+class KeyAdmin(ManagedAdmin):
+    form = KeyForm
+    list_display = (
+        "name",
+        "team",
+        "user",
+        "shown_prefix",
+        "may",
+        "state",
+        "last_used",
+        "spent_lately",
+        "from_file",
+    )
+    search_fields = ("name", "prefix", "team__name")
+    readonly_fields = ("shown_prefix", "state", "created", "last_used")
+    autocomplete_fields = ("user",)
+    change_form_template = "admin/proxy/apikey/change_form.html"
+    fieldsets = (
+        (None, {"fields": ("team", "name", "user", "scopes", "expires")}),
+        ("Narrower than the team", {"fields": ("models_allowed", "limits", "ip_allow", "options")}),
+        ("State", {"fields": ("shown_prefix", "state", "created", "last_used")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ApiKey]:
+        keys = visible_keys(reader_of_user(request.user)).order_by("team__name", "name")
+        first = now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=29)
+        days = DayWho.objects.filter(key_id=OuterRef("pk"), start__gte=first).order_by()
+        sums = days.values("key_id").annotate(sum=Sum("cost_nanousd"), lacking=Sum("unpriced"))
+        return keys.annotate(
+            spent=Subquery(sums.values("sum")), lacking=Subquery(sums.values("lacking"))
+        )
+
+    def get_list_filter(self, request: HttpRequest) -> tuple[str, ...]:
+        """Its choices are all teams: for whoever may see them all."""
+        return ("team",) if reader_of_user(request.user).everything else ()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fieldsets if obj else self.fieldsets[:2]
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        setattr(form, "may_grant_admin", request.user.is_superuser)  # noqa: B010  # the stubs know not KeyForm
+        return form
+
+    def formfield_for_foreignkey(
+        self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        reader = reader_of_user(request.user)
+        if db_field.name == "team" and reader.teams:
+            kwargs["queryset"] = visible_teams(reader)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Keys are revoked, not deleted: a deleted key's requests would lose their owner."""
+        return False
+
+    @sensitive_variables("secret")
+    def save_model(
+        self, request: HttpRequest, obj: ApiKey, form: "forms.ModelForm[Any]", change: bool
+    ) -> None:
+        if change:
+            obj.save(update_fields=form.changed_data or None)
+            return
+        chosen = {name: form.cleaned_data[name] for name in KeyForm.Meta.fields}
+        key, secret = ApiKey.issue(chosen.pop("team"), chosen.pop("name"), **chosen)
+        obj.__dict__.update(key.__dict__)
+        request.new_secret = secret  # type: ignore[attr-defined]  # for response_add, then gone
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        return self.once(request, obj, request.new_secret)  # type: ignore[attr-defined]
+
+    @sensitive_variables("secret")
+    def once(self, request: HttpRequest, key: ApiKey, secret: str) -> HttpResponse:
+        """The page with the secret: the answer to the POST itself, so that it is stored nowhere."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Key {key}",
+            "key": key,
+            "secret": secret,
+            "base_url": request.build_absolute_uri("/").rstrip("/"),
+        }
+        return harden(TemplateResponse(request, "admin/proxy/apikey/once.html", context))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [
+            path("<int:key_id>/rotate/", view(self.rotate), name="proxy_apikey_rotate"),
+            path("<int:key_id>/revoke/", view(self.revoke), name="proxy_apikey_revoke"),
+        ]
+        return own + super().get_urls()
+
+    @sensitive_variables("secret")
+    def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:
+        """A new secret under the same name; the old one goes on under another name for a while."""
+        key = self._changeable(request, key_id)
+        if key.successor:
+            raise Http404("an old secret ends; its successor is rotated")
+        form = RotateForm(request.POST or None)
+        if request.method != "POST" or not form.is_valid():
+            return self._ask(request, key, "Rotate", form)
+        with transaction.atomic():
+            retiring, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
+            ends = f"{retiring.expires:%Y-%m-%d %H:%M} UTC"
+            note(request.user, key, f"Rotated; the old secret ends {ends}.")
+            note(request.user, retiring, f"Made by rotation of {key}.")
+        return self.once(request, key, secret)
+
+    def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
+        key = self._changeable(request, key_id)
+        if request.method != "POST":
+            return self._ask(request, key, "Revoke", None)
+        if key.revoke():
+            note(request.user, key, "Revoked.")
+            self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
+        return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
+
+    def _changeable(self, request: HttpRequest, key_id: int) -> ApiKey:
+        key = self.get_queryset(request).filter(pk=key_id).first()
+        if key is None:
+            raise Http404("no such key")
+        if not self.has_change_permission(request, key):
+            raise PermissionDenied
+        return key
+
+    def _ask(
+        self, request: HttpRequest, key: ApiKey, verb: str, form: forms.Form | None
+    ) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{verb} key {key}",
+            "verb": verb,
+            "key": key,
+            "form": form,
+        }
+        return harden(TemplateResponse(request, "admin/proxy/apikey/ask.html", context))
+
+    @admin.display(description="starts with", ordering="prefix")
+    def shown_prefix(self, obj: ApiKey) -> SafeString:
+        return format_html('<code class="mb-num">{}…</code>', obj.prefix)
+
+    @admin.display(description="may")
+    def may(self, obj: ApiKey) -> str:
+        return ", ".join(map(str, obj.scopes))
+
+    @admin.display(description="30 days", ordering="spent")
+    def spent_lately(self, obj: Any) -> SafeString | str:
+        """Today and the 29 UTC days before it; nothing is a line, which is not $0."""
+        if obj.spent is None:
+            return UNKNOWN
+        url = f"{reverse('admin:proxy_exchange_changelist')}?key_id={obj.pk}&within=30d"
+        cost = dollars(None if obj.lacking and not obj.spent else obj.spent)
+        return format_html('<a class="mb-link" href="{}">{}</a>', url, cost)
+
+    @admin.display(description="state")
+    def state(self, obj: ApiKey) -> str:
+        if obj.revoked:
+            return f"revoked {obj.revoked:%Y-%m-%d}"
+        if obj.expires and obj.expires <= now():
+            return f"expired {obj.expires:%Y-%m-%d}"
+        return f"valid until {obj.expires:%Y-%m-%d}" if obj.expires else "valid"

@@ -1,0 +1,66 @@
+"""Users and groups: Django's own forms, for superusers only, with the differences in the log.
+
+Whoever may change users may make themselves a superuser, so no group grants it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from proxy.models import Identity
+
+from .base import Inline, ToldChanges
+
+if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
+    Users = UserAdmin[User]
+else:
+    Users = UserAdmin
+
+
+class SuperusersOnly(ToldChanges):
+    """Others may look, if they have the permission to view."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.is_superuser and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser and super().has_delete_permission(request, obj)
+
+
+class IdentityInline(Inline):
+    """Whom the sign-in provider knows as this user."""
+
+    model = Identity
+    extra = 0
+    fields = ("issuer", "subject")
+
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class PeopleAdmin(SuperusersOnly, Users):
+    actions = None
+    form = UserChangeForm
+    add_form = UserCreationForm
+    add_fieldsets = UserAdmin.add_fieldsets  # the theme's class has an empty one, and comes first
+    change_password_form = AdminPasswordChangeForm
+    filter_horizontal = ()  # a plain choice of several: its two boxes cannot be named for readers
+    list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
+
+    def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
+        return () if obj is None else (IdentityInline,)
+
+
+@admin.register(Group)
+class GroupsAdmin(SuperusersOnly, GroupAdmin):
+    actions = None
+    filter_horizontal = ()

@@ -1,0 +1,66 @@
+"""The form of an upstream: its secret goes in and never comes out."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+
+from proxy.models import Upstream
+from proxy.models.routes import SEALED
+from proxy.sealing import seal
+
+if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
+    UpstreamModelForm = forms.ModelForm[Upstream]
+    Password = forms.PasswordInput
+else:
+    from unfold.widgets import UnfoldAdminPasswordWidget as Password
+
+    UpstreamModelForm = forms.ModelForm
+
+KEPT: Final = {SEALED: "kept as it is"}
+"""What the form shows and takes for a secret that stands in the database."""
+
+
+def told(upstream: Upstream) -> str:
+    """Where the secret is, for whoever only looks."""
+    if upstream.is_sealed:
+        return "stored, encrypted for this base URL"
+    return ", ".join(f"{kind} {place}" for kind, place in upstream.secret.items()) or "none"
+
+
+class UpstreamForm(UpstreamModelForm):
+    new_secret = forms.CharField(
+        label="New secret",
+        required=False,
+        max_length=4_096,
+        widget=Password(render_value=False, attrs={"autocomplete": "new-password"}),
+        help_text="Stored encrypted, for this base URL only; never shown again. Empty: no change.",
+    )
+
+    class Meta:
+        model = Upstream
+        fields = "__all__"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk and self.instance.is_sealed:
+            self.initial["secret"] = KEPT
+
+    def clean_secret(self) -> dict[str, str]:
+        secret: dict[str, str] = self.cleaned_data["secret"] or {}
+        if not isinstance(secret, dict) or SEALED not in secret:
+            return secret
+        if secret == KEPT and self.initial.get("secret") == KEPT:
+            return dict(self.instance.secret)
+        raise forms.ValidationError("a secret itself goes into the field New secret")
+
+    def clean_new_secret(self) -> str:
+        secret: str = self.cleaned_data["new_secret"]
+        if not secret.isascii() or not secret.isprintable():
+            raise forms.ValidationError("it holds characters that no header can carry")
+        return secret
+
+    def clean(self) -> None:
+        super().clean()
+        if self.cleaned_data.get("new_secret") and "base_url" in self.cleaned_data:
+            sealed = seal(self.cleaned_data["new_secret"], self.cleaned_data["base_url"])
+            self.cleaned_data["secret"] = {SEALED: sealed}

@@ -1,0 +1,28 @@
+"""The admin's addresses: pages of our own beside those of the models."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpResponseBase
+from django.urls import path
+
+from . import live, probes, session_list, sessions
+
+
+def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
+    return path(route, admin.site.admin_view(view), name=name)
+
+
+def admin_urls() -> tuple[list[Any], str, str]:
+    """For ``path``: as ``admin.site.urls``, with ours first, since the admin's own end in all."""
+    own = [
+        _page("live/", live.live_view, "proxy_live"),
+        _page("live/rows/", live.rows_view, "proxy_live_rows"),
+        _page("live/<str:exchange_id>/stop/", live.stop_view, "proxy_live_stop"),
+        _page("proxy/upstream/<int:upstream_id>/test/", probes.probe_view, "proxy_upstream_probe"),
+        _page("sessions/", session_list.list_view, "proxy_sessions"),
+        _page("sessions/one/", sessions.session_view, "proxy_session"),
+        _page("sessions/export/", sessions.export_view, "proxy_session_export"),
+    ]
+    return [*own, *admin.site.get_urls()], "admin", admin.site.name

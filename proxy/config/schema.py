@@ -1,0 +1,190 @@
+"""The shape of bridge.toml: one struct for each kind of table, defaults included.
+
+``reading`` turns a file into a ``BridgeFile`` or into an error that names the path.
+"""
+
+import datetime as dt
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Model = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A table in which every key must be known."""
+
+
+class SecretReference(Strict):
+    """Where a secret is: never the secret itself."""
+
+    env: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.env) == bool(self.file):
+            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return {"env": self.env} if self.env else {"file": self.file}
+
+
+class Timeouts(Strict):
+    connect_s: Seconds | UnsetType = UNSET
+    first_byte_s: Seconds | UnsetType = UNSET
+    idle_s: Seconds | UnsetType = UNSET
+    total_s: Seconds | UnsetType = UNSET
+
+
+class Upstream(Strict):
+    name: Name
+    dialect: Literal["responses", "chat", "anthropic"]
+    base_url: str
+    api_key: SecretReference | None = None
+    profile: str = ""  # empty: anthropic for that dialect, else generic
+    capabilities: dict[str, Any] = {}
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    extra_body: dict[str, Any] = {}
+    allow_http: bool = False
+    enabled: bool = True
+
+
+class Target(Strict):
+    upstream: Name
+    model: Annotated[str, Meta(max_length=200)] = "*"  # "*": the name that the client sent
+    weight: Annotated[int, Meta(ge=0)] = 1  # 0: only when the others fail
+
+
+class Route(Strict):
+    model: Model
+    targets: Annotated[list[Target], Meta(min_length=1)]
+    team: Name | None = None
+
+
+class Figures(Strict):
+    """US dollars per million tokens."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write_5m: Decimal | None = None
+    cache_write_1h: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            usd = getattr(self, name)
+            if usd is not None:
+                _check_usd(usd, name)
+
+
+class Price(Strict):
+    model: Model
+    since: dt.date
+    usd: Figures
+    upstream: Name | None = None  # absent: wherever the model is offered
+    source: Annotated[str, Meta(max_length=300)] = ""
+
+
+class Limits(Strict):
+    rpm: Count | UnsetType = UNSET
+    tpm: Count | UnsetType = UNSET
+    concurrency: Count | UnsetType = UNSET
+
+
+class Budget(Strict):
+    usd: Decimal
+    period: Literal["day", "week", "month"] = "month"
+    zone: str = "UTC"
+    hard: bool = True
+    webhook: str = ""  # told at 80 % and at 100 %
+    webhook_secret: SecretReference | None = None
+    emails: list[str] = []
+
+    def __post_init__(self) -> None:
+        _check_usd(self.usd, "usd")
+
+
+class OwnedBudget(Budget):
+    """A budget that stands by itself and says whose it is."""
+
+    team: Name | None = None
+    key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}/[A-Za-z0-9_-]{1,64}$")] | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=150)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len([owner for owner in (self.team, self.key, self.user) if owner is not None]) != 1:
+            raise ValueError('a budget is for one of team = "T", key = "T/K", user = "U"')
+
+    @property
+    def owner(self) -> str:
+        """As people are told: ``team platform``, ``key platform/ci``, ``user ada``."""
+        if self.team is not None:
+            return f"team {self.team}"
+        return f"key {self.key}" if self.key is not None else f"user {self.user}"
+
+
+class Team(Strict):
+    name: Name
+    store: Literal["full", "metadata"] = "full"
+    retention_days: Count = 90
+    budgets: list[Budget] = []
+    limits: Limits = field(default_factory=Limits)
+    models: list[Model] = []
+
+
+class Options(Strict):
+    strict: bool | UnsetType = UNSET
+    events: list[Literal["metadata", "blocks"]] | UnsetType = UNSET
+
+
+class Key(Strict):
+    team: Name
+    name: Name
+    scopes: Annotated[list[Literal["messages", "reports", "admin"]], Meta(min_length=1)] = field(
+        default_factory=lambda: ["messages"]
+    )
+    secret: SecretReference | None = None  # absent: made by createkey
+    expires: Any = None
+    budgets: list[Budget] = []
+    limits: Limits = field(default_factory=Limits)
+    models: list[Model] = []
+    ip_allow: list[str] = []
+    options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        self.expires = _moment(self.expires)
+
+
+class BridgeFile(Strict):
+    upstreams: list[Upstream] = []
+    routes: list[Route] = []
+    prices: list[Price] = []
+    teams: list[Team] = []
+    keys: list[Key] = []
+    budgets: list[OwnedBudget] = []
+
+
+def _check_usd(usd: Decimal, name: str) -> None:
+    """What the column holds: eight digits before the point and six after it."""
+    if not usd.is_finite() or not 0 <= usd < 10**8 or usd != round(usd, 6):
+        raise ValueError(f'{name} is an amount such as "1.25": not negative, six decimals at most')
+
+
+def _moment(expires: Any) -> dt.datetime | None:
+    """The instant when a key ends: TOML's date (its midnight, UTC) or date-time."""
+    if isinstance(expires, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", expires):
+        raise ValueError("expires is a date without quotes: 2027-01-01")
+    if isinstance(expires, dt.datetime):
+        return expires if expires.tzinfo else expires.replace(tzinfo=dt.UTC)
+    if isinstance(expires, dt.date):
+        return dt.datetime.combine(expires, dt.time(), dt.UTC)
+    if expires is not None:
+        raise ValueError("expires is a date: 2027-01-01")
+    return None

@@ -1,0 +1,46 @@
+"""From a route to an answer: targets are tried in order until one of them speaks.
+
+What fails before the client saw a byte moves on to the next target or becomes an HTTP error;
+what fails later ends the stream in ``event: error``.
+"""
+
+from typing import Final
+
+from translator.dialect import UpstreamError
+
+from .cooldown import cooldown
+from .ledger import Exchange
+from .outlets import EventOutlet, MessageOutlet
+from .passthrough import Passthrough
+from .pump import Attempt
+from .refusals import UpstreamFailed
+from .routes import Route, key_of
+from .wishes import Wishes
+
+OWN_FAULTS: Final = frozenset({400, 409, 413})
+"""Failures of the request itself: another target would refuse it too."""
+
+
+async def answer(entry: Exchange, route: Route) -> None:
+    """Answer the client from the first target that can. Raises UpstreamFailed when none can."""
+    wishes = Wishes.of(entry.head, entry.caller)
+    streaming = entry.request.get("stream") is True
+    outlet = EventOutlet(entry, metadata=wishes.metadata) if streaming else MessageOutlet(entry)
+    for left, target in zip(range(len(route.targets) - 1, -1, -1), route.targets, strict=True):
+        kind = Passthrough if target.server.dialect_name == "anthropic" else Attempt
+        try:
+            await kind(target, entry, outlet, wishes).run()
+        except UpstreamFailed as exc:
+            may_do = _another_may_do(exc.error)
+            if may_do:
+                cooldown.failed(key_of(target, entry.model), exc.error)
+            if outlet.committed or not left or not may_do:
+                raise
+        else:
+            if not entry.outcome:  # nothing went wrong in the middle either
+                cooldown.answered(key_of(target, entry.model))
+            return
+
+
+def _another_may_do(error: UpstreamError) -> bool:
+    return not error.is_refusal and error.status not in OWN_FAULTS

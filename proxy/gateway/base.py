@@ -1,0 +1,253 @@
+"""The consumer that holds the traps of Channels' HTTP consumers, so that no other file must.
+
+Channels awaits ``handle`` inside its dispatch loop: it would not see a client leave until the
+answer is complete, it keeps the body twice, and it knows no limits. Here ``handle`` runs in the
+server's own task while a second one listens for the client's departure and cancels the first.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from channels.generic.http import AsyncHttpConsumer
+
+from proxy.conf import conf
+from proxy.logs import REQUEST
+from proxy.record.records import CloseRecord
+
+from . import reporting
+from .directory import directory
+from .failures import log_refusal
+from .head import Head
+from .lifespan import RUNNING, start_parts
+from .pressure import pressure
+from .refusals import Refusal, refusal_of, too_busy, too_large, too_slow, wrong_method
+from .watch import Stop, Watch
+
+if TYPE_CHECKING:
+    from .ledger import Exchange
+
+JSON: Final = (b"content-type", b"application/json")
+EVENT_STREAM: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+MIB: Final = 2**20
+
+
+class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels has no types
+    """One request, one ``handle``; whatever leaves ``handle`` as an exception is answered here."""
+
+    methods: ClassVar[tuple[str, ...]] = ("POST",)
+    probe: ClassVar[bool] = False  # answered however busy the gateway is
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scope = scope
+        self.base_send = send
+        self.receive = receive
+        self.head = Head(scope)
+        self.extra_headers: list[tuple[bytes, bytes]] = []  # for every answer of this request
+        self.begun = False  # the status line has left
+        self.complete = False  # the last byte of the answer is on its way
+        self.delivered = False  # and nobody left meanwhile
+        self._left = False
+        self.answer: bytes | None = None  # a whole one, once it is given
+        self.response_bytes = 0
+        self.status = 0  # what the client was told; 0: nothing yet
+        self.entry: Exchange | None = None  # of a known caller's message
+        self.closing: CloseRecord | None = None  # what the ledger says of it in the end
+        self.stopped: Stop | None = None
+        self.watch = Watch(self.stop)
+        self.began = self.watch.now()
+        REQUEST.set(self.head.request_id)
+        self._task = asyncio.current_task()
+        self._forget: Callable[[], object] | None = None  # whether the client leaves
+        RUNNING.add(self._task)
+        try:
+            if not directory.running:
+                await start_parts()
+            self._check()
+            await self.handle()
+        except asyncio.CancelledError:
+            if self.stopped is None:
+                raise  # the server is going down
+        except Exception as exc:  # noqa: BLE001 - the last door: nothing may hang the client
+            log_refusal(self.head.request_id, refusal_of(exc), exc)
+            await self.refuse(exc)
+        finally:
+            RUNNING.discard(self._task)
+            self.watch.end()
+            if self._forget is not None:
+                self._forget()
+            if not self.probe:
+                reporting.ended(self)
+            # What knows each other in a circle would stay, with all that was said, until the
+            # collector looks at everything, which is seldom (lifespan.py).
+            self.entry = self._task = self._forget = None
+
+    async def handle(self) -> None:
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        if self.scope["method"] not in self.methods:
+            raise wrong_method(self.scope["method"], self.methods)
+        if self.probe:
+            return
+        if len(RUNNING) > conf.max_streams:
+            raise too_busy("max_streams")
+        if pressure.too_much:
+            raise too_busy("lag")
+
+    def stop(self, why: Stop) -> None:
+        """Cancel ``handle`` once; the first reason stays."""
+        if self.stopped is None and self._task is not None:
+            self.stopped = why
+            self._task.cancel()
+
+    def resume(self) -> None:
+        """Take note that the cancellation was understood: ``handle`` goes on to end its answer."""
+        self.stopped = None
+        if self._task is not None:
+            self._task.uncancel()
+
+    async def read_body(self) -> bytes:
+        """The client's body, inflated, within its cap and its deadline.
+
+        Raises Refusal 413, 408 or 415.
+        """
+        limit = conf.max_body_bytes
+        length = self.head.content_length
+        if length is not None and length > limit:
+            raise too_large(limit)
+        late = self.watch.later(conf.body_timeout_s + (length or 0) / MIB, Stop.BODY)
+        try:
+            body = await self._received(limit)
+        except asyncio.CancelledError:
+            if self.stopped is not Stop.BODY:
+                raise
+            self.resume()
+            raise too_slow() from None
+        finally:
+            late.cancel()
+        self._listen()
+        return inflated(body, self.head.text(b"content-encoding"), limit)
+
+    async def _received(self, limit: int) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._next_message()
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit:
+                raise too_large(limit)
+            if not message.get("more_body"):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def _next_message(self) -> dict[str, Any]:
+        message: dict[str, Any] = await self.receive()
+        if message["type"] == "http.disconnect":
+            self.stopped = Stop.CLIENT_GONE
+            raise asyncio.CancelledError
+        return message
+
+    def _listen(self) -> None:
+        """Hear of it when the client leaves: from our own connection, or else by a task."""
+        when_left = self.scope.get("extensions", {}).get("bridge", {}).get("when_left")
+        if when_left is None:
+            self._forget = asyncio.create_task(self._wait_for_leave()).cancel
+        else:
+            self._forget = when_left(self._has_left)
+
+    async def _wait_for_leave(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self._has_left()
+
+    def _has_left(self) -> None:
+        self._left = True
+        if not self.complete:
+            self.stop(Stop.CLIENT_GONE)
+
+    async def begin(self, status: int, headers: Any = ()) -> None:
+        """Send status and headers; every answer names its request."""
+        self.begun = True
+        self.status = status
+        name = self.head.request_id.encode()
+        await self.base_send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    *headers,
+                    (b"request-id", name),
+                    (b"x-bridge-request-id", name),
+                    *self.extra_headers,
+                ],
+            }
+        )
+
+    def may_ping(self, ping: bytes) -> None:
+        """Tell the connection, where it cares, what may stand between two writes of this answer."""
+        self.scope.get("extensions", {}).get("bridge", {})["ping"] = ping
+
+    async def write(self, body: bytes, *, more: bool) -> None:
+        self.response_bytes += len(body)
+        if not more:
+            self.complete = True
+        await self.base_send({"type": "http.response.body", "body": body, "more_body": more})
+        self.delivered = self.complete and not self._left
+
+    async def respond(
+        self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
+    ) -> None:
+        """A whole answer."""
+        self.answer = body if status == 200 else None
+        await self.begin(status, (*headers, (b"content-length", b"%d" % len(body))))
+        await self.write(b"" if self.scope["method"] == "HEAD" else body, more=False)
+
+    async def refuse(self, exc: Exception) -> None:
+        refusal = refusal_of(exc)
+        if self.complete:
+            return
+        if self.begun:  # too late for a status; a client must never mistake this for an end
+            await self.write(b"event: error\ndata: " + refusal.body(self.head.request_id) + b"\n\n",
+                             more=False)  # fmt: skip
+            return
+        await self.respond(
+            refusal.status, refusal.body(self.head.request_id), (JSON, *_encoded(refusal.headers))
+        )
+
+
+def _encoded(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items())
+
+
+def inflated(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo ``content-encoding: gzip``, but never beyond ``limit`` bytes."""
+    if encoding in {"", "identity"}:
+        return body
+    if encoding != "gzip":
+        raise Refusal(
+            415,
+            "invalid_request_error",
+            f"content-encoding {encoding[:40]!r} is not supported; send gzip or none",
+            error_code="unsupported_request_body_encoding",
+        )
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        plain = None
+    if plain is not None and len(plain) > limit:
+        raise too_large(limit)
+    if plain is None or not unpacker.eof:
+        raise Refusal(
+            400,
+            "invalid_request_error",
+            "the body is not valid gzip",
+            error_code="invalid_request_body_encoding",
+        )
+    return plain

@@ -1,0 +1,86 @@
+"""POST /v1/messages: an Anthropic request in, an Anthropic answer out."""
+
+import asyncio
+from typing import Any, Final
+
+from proxy.record.drift import radar
+from translator.anthropic.request import parse_messages_request, unknown_fields
+from translator.errors import BadRequest
+
+from . import budgets, idempotency, ledger
+from .answer import answer
+from .auth import authorise, identify
+from .base import StreamingHttpConsumer
+from .directory import Caller, directory
+from .head import Head
+from .ledger import Exchange
+from .refusals import Refusal
+from .routes import choose_route
+from .safejson import decode_object
+from .shared_limits import leave_seat, take_seat
+from .sieve import judged
+from .wishes import Wishes
+
+LARGE_BODY: Final = 2**20  # parsed beside the event loop, where it would hold all other streams up
+
+
+class MessagesConsumer(StreamingHttpConsumer):
+    async def handle(self) -> None:
+        caller = identify(self.head)
+        async with ledger.exchange(self, caller) as entry:  # one row, whatever happens below
+            authorise(caller, self.head)
+            await self._receive(entry)
+            _check_wishes(entry)
+            name = idempotency.wanted(entry)
+            if name:
+                await idempotency.once(entry, name, lambda: self._serve(entry))
+            else:
+                await self._serve(entry)
+
+    async def _receive(self, entry: Exchange) -> None:
+        """A frame of its own: one that lives as long as the answer would keep the body."""
+        body = await self.read_body()
+        entry.received(body, await parsed(self.head, entry.caller, body, parse_messages_request))
+
+    async def _serve(self, entry: Exchange) -> None:
+        caller = entry.caller
+        route = choose_route(caller, entry.model, entry.session_id)
+        seat = await take_seat(caller, entry.input_estimate)
+        try:
+            self.extra_headers += seat.headers
+            await budgets.reserve(entry, route)
+            await entry.accept(route, seat)
+            await answer(entry, route)
+        finally:
+            leave_seat(seat)
+
+
+async def parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:
+    """The checked request in a body; raises BadRequest, or Refusal 415 for another type."""
+    kind = head.text(b"content-type").partition(";")[0].strip().lower()
+    if kind not in {"", "application/json", "text/plain"}:
+        raise Refusal(415, "invalid_request_error", f"content-type is {kind[:80]!r}; send JSON")
+    if len(body) > LARGE_BODY:
+        return await asyncio.to_thread(_parsed, head, caller, body, parse)
+    return _parsed(head, caller, body, parse)
+
+
+def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:
+    """What rules of an upstream let in is judged there: by ``Policies.permitted``."""
+    request = decode_object(body)
+    admitted = directory.snapshot.admitted
+    try:
+        parse(judged(request, admitted.admits) if admitted else request, version=head.version)
+    except BadRequest:
+        if caller.team.store_full:
+            radar.refused(head.request_id, body)
+        raise
+    return request
+
+
+def _check_wishes(entry: Exchange) -> None:
+    """Strict mode refuses unknown fields in Anthropic's own words."""
+    if Wishes.of(entry.head, entry.caller).strict and (unknown := unknown_fields(entry.request)):
+        if entry.caller.team.store_full:
+            radar.refused(entry.head.request_id, entry.body)
+        raise BadRequest(unknown[0], "Extra inputs are not permitted")

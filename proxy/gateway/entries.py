@@ -1,0 +1,227 @@
+"""What the ledger writes of one exchange: its open record and its close record."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from proxy.record.recorder import recorder
+from proxy.record.records import CloseRecord, OpenRecord
+from translator.anthropic.usage import Usage
+from translator.dialect import Stream
+from translator.notes import Note
+
+from . import unpriced
+from .refusals import Refusal
+
+if TYPE_CHECKING:
+    from .ledger import Exchange
+
+USAGE_FIELDS: Final = tuple(Usage.__dataclass_fields__)
+OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
+QUOTED: Final = re.compile(r"'[^']*'")
+MESSAGE_CHARACTERS: Final = 2_000
+
+
+def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
+    """Who asks for what; ``body`` None keeps the words out of it."""
+    head, caller, request = exchange.head, exchange.caller, exchange.request
+    client = head.client
+    target = exchange.target.as_record(exchange.model) if exchange.target else {}
+    return OpenRecord(
+        id=head.request_id,
+        created=exchange.created,
+        worker=recorder.worker,
+        team=caller.team.name,
+        key_id=caller.key_id,
+        key_name=caller.key_name,
+        user=caller.user,
+        session_id=exchange.session_id(),
+        agent_id=head.text(b"x-claude-code-agent-id", 200),
+        parent_agent_id=head.text(b"x-claude-code-parent-agent-id", 200),
+        ip=head.ip,
+        user_agent=head.text(b"user-agent", 300),
+        client_name=client.name,
+        client_version=client.version,
+        api_version=head.version,
+        betas=head.betas,
+        tags=head.tags,
+        traceparent=head.text(b"traceparent", 100),
+        stream=request.get("stream") is True,
+        model_requested=exchange.model[:200],
+        model_upstream=target.get("model", ""),
+        upstream=target.get("upstream", ""),
+        dialect=target.get("dialect", ""),
+        request_bytes=exchange.request_bytes,
+        message_count=_length(request.get("messages")) if body is None else 0,
+        target=target,
+        body=body,
+    )
+
+
+def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
+    """What became of it. Settles the rate limits as well: this is where usage is known."""
+    consumer, stream, now = exchange.consumer, exchange.stream, exchange.consumer.watch.now()
+    whole = stream is not None and stream.finished and stream.error is None
+    told = _fault(exchange, refusal)
+    outcome, status = _ending(exchange, refusal, whole=whole)
+    dial = exchange.dials[-1] if exchange.dials else None
+    target = exchange.target.as_record(exchange.model) if exchange.target else {}
+    usage = exchange.usage()
+    if exchange.seat is not None and usage.source != "missing":
+        exchange.seat.settle(_total(usage))
+    message = exchange.fold.message or None
+    tools = _tool_names(message)
+    exchange.checkpoint()
+    return CloseRecord(
+        id=exchange.head.request_id,
+        finished=exchange.created + (now - exchange.began),
+        outcome=outcome,
+        status=status,
+        stop_reason=(stream.stop_reason or "") if stream is not None and whole else "",
+        error_type=told.type,
+        error_message=told.message,
+        error_source=told.source,
+        detail=_detail(exchange.detail or (refusal.detail if refusal else ""), stream),
+        ttft_ms=_ms(exchange.first_content, exchange.began),
+        total_ms=_ms(now, exchange.began),
+        upstream_ms=_ms(now, exchange.dials[0].at) if exchange.dials else None,
+        overhead_ms=_ms(exchange.dials[0].at, exchange.began) if exchange.dials else None,
+        model_upstream=target.get("model", ""),
+        upstream=target.get("upstream", ""),
+        dialect=target.get("dialect", ""),
+        upstream_status=dial.status if dial else None,
+        upstream_request_id=exchange.upstream_request_id,
+        attempts=[each.as_record(now) for each in exchange.dials],
+        notes=_notes(
+            [
+                *exchange.remarks,
+                *exchange.notes,
+                *(stream.notes if stream else ()),
+                *exchange.cut(),
+            ],
+            exchange.caller.team.store_full,
+        ),
+        unknown_events=dict(stream.unknown) if stream else {},
+        usage={name: getattr(usage, name) for name in USAGE_FIELDS},
+        price=_price(exchange, target),
+        tool_calls=len(tools),
+        tool_names=sorted(set(tools)),
+        has_thinking=_has_thinking(message),
+        response_bytes=consumer.response_bytes,
+        delivered=consumer.delivered and consumer.stopped is None,
+        upstream_request_sha256=exchange.body_digest,
+        target=target,
+        answer=message if exchange.caller.team.store_full else None,
+    )
+
+
+def _price(exchange: "Exchange", target: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The price when the request was accepted; None: the ledger looks once more when it posts."""
+    if not target:
+        return None
+    day = datetime.fromtimestamp(exchange.created, UTC).date()
+    upstream, model = target["upstream"], target["model"]
+    price = exchange.prices.at(upstream, model, day)
+    (unpriced.remember if price is None else unpriced.forget)(upstream, model)
+    return price
+
+
+class _Told(NamedTuple):
+    """The error that the client was told, if any."""
+
+    type: str = ""
+    message: str = ""
+    source: str = ""
+
+
+def _fault(exchange: "Exchange", refusal: Refusal | None) -> _Told:
+    error = exchange.stream.error if exchange.stream is not None else None
+    if refusal is not None:
+        told = _Told(refusal.error_type, refusal.message[:MESSAGE_CHARACTERS], refusal.source)
+    elif error is not None:
+        ours = exchange.outcome in {"drained", "gateway_error", "refused"}
+        source = "gateway" if ours else "upstream"
+        told = _Told(error.error_type, error.message[:MESSAGE_CHARACTERS], source)
+    else:
+        return _Told()
+    # Messages about a request may quote it, and this team wants no word of it kept.
+    return told if exchange.caller.team.store_full else told._replace(message="")
+
+
+def _ending(exchange: "Exchange", refusal: Refusal | None, *, whole: bool) -> tuple[str, int]:
+    """Outcome and status. An answer that was whole is completed, whoever left meanwhile."""
+    seen = 200 if exchange.consumer.begun else 499
+    if refusal is not None:
+        status = 200 if exchange.consumer.begun and exchange.outcome else refusal.status
+        return exchange.outcome or refusal.outcome, status
+    if whole and not exchange.outcome:
+        return "completed", 200
+    if exchange.consumer.stopped is not None:
+        return "client_gone", 499
+    return exchange.outcome or "gateway_error", seen
+
+
+def session_of(header: str, request: Mapping[str, Any]) -> str:
+    """The header, else what Claude Code writes into ``metadata.user_id`` (both its shapes)."""
+    if header:
+        return header
+    metadata = request.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if not isinstance(user, str):
+        return ""
+    if found := OLD_SESSION.search(user):
+        return found[1]
+    if user.startswith("{"):
+        try:
+            return _text(json.loads(user).get("session_id"), 200)
+        except (ValueError, AttributeError):
+            return ""
+    return ""
+
+
+def _text(value: object, limit: int) -> str:
+    return value[:limit] if isinstance(value, str) else ""
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _ms(end: float | None, start: float) -> float | None:
+    return None if end is None else round((end - start) * 1000, 2)
+
+
+def _notes(notes: Sequence[Note], words: bool) -> list[dict[str, str]]:
+    """``words`` False: what a reason quotes from the request is left out of it."""
+    told = [{"path": note.path, "fate": note.fate, "reason": note.reason} for note in notes]
+    if not words:
+        for each in told:
+            each["reason"] = QUOTED.sub("'…'", each["reason"])
+    return told
+
+
+def _detail(detail: str, stream: Stream | None) -> str:
+    """The cause in one word; an answer that ended well may still have one (``bad_usage``)."""
+    if detail or stream is None:
+        return detail
+    for note in stream.notes:
+        if note.reason.startswith("bad_"):
+            return note.reason.partition(":")[0][:200]
+    return "bad_event" if stream.fault is not None else ""
+
+
+def _total(usage: Usage) -> int:
+    counts = (usage.input, usage.cache_write_5m, usage.cache_write_1h, usage.output)
+    return sum(count for count in counts if count is not None)
+
+
+def _tool_names(message: dict[str, Any] | None) -> list[str]:
+    content = message.get("content", []) if message else []
+    return [str(block["name"]) for block in content if block.get("type") == "tool_use"]
+
+
+def _has_thinking(message: dict[str, Any] | None) -> bool:
+    content = message.get("content", []) if message else []
+    return any(block.get("type") in {"thinking", "redacted_thinking"} for block in content)

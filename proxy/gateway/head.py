@@ -1,0 +1,128 @@
+"""What the head of a request says: who sent it, from where, with which client and which wishes."""
+
+import ipaddress
+import re
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
+
+from ulid import ULID
+
+from proxy.conf import conf
+
+USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)/v?(\d[\w.+-]*)")
+TAG: Final = re.compile(r"\s*([\w.-]{1,64})=([^,;]{0,200})")
+UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+
+
+class Client(NamedTuple):
+    name: str
+    version: str
+
+
+@lru_cache(maxsize=512)
+def client_of(user_agent: str) -> Client:
+    """Name and version of a client: ``claude-cli/2.1.329 (external, cli)``."""
+    found = USER_AGENT.match(user_agent)
+    if found is None:
+        return Client(user_agent.split(" ", 1)[0][:64], "")
+    return Client(found[1][:64], found[2][:32])
+
+
+class Head:
+    """The request line and headers of one request; parsed no further than somebody asks."""
+
+    def __init__(self, scope: Any) -> None:
+        self.scope = scope
+        self.ulid = str(ULID())
+        self.request_id = f"req_{self.ulid}"
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    def text(self, name: bytes, limit: int = 2_000) -> str:
+        """A header as printable ASCII; empty when it is not there."""
+        value = self.headers.get(name)
+        if value is None:
+            return ""
+        return printable(value[:limit].decode("latin-1").strip())
+
+    def wishes(self, name: bytes) -> frozenset[str]:
+        """A comma list, as a set."""
+        text = self.text(name)
+        return frozenset(each.strip() for each in text.split(",")) - {""} if text else frozenset()
+
+    @property
+    def path(self) -> str:
+        return str(self.scope["path"])
+
+    @property
+    def query(self) -> str:
+        return bytes(self.scope.get("query_string", b"")).decode("latin-1")
+
+    @property
+    def content_length(self) -> int | None:
+        text = self.text(b"content-length")
+        return int(text) if text.isdigit() and len(text) < 19 else None
+
+    @cached_property
+    def version(self) -> str:
+        """The API version; a client that names none means the old one."""
+        return self.text(b"anthropic-version", 10) or "2023-06-01"
+
+    @property
+    def betas(self) -> list[str]:
+        return sorted(self.wishes(b"anthropic-beta"))
+
+    @property
+    def client(self) -> Client:
+        return client_of(self.text(b"user-agent", 300))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """``X-Gateway-Tags: team=blue,ticket=42``."""
+        text = self.text(b"x-gateway-tags")
+        return {name: value.strip() for name, value in TAG.findall(text)[:16]} if text else {}
+
+    @property
+    def ip(self) -> str | None:
+        """The client's address; proxies are believed only when they are ours.
+
+        Read from the right: the first address that is not a trusted proxy is the client.
+        """
+        peer = self.scope.get("client")
+        address = str(peer[0]) if peer else None
+        if not conf.trusted_proxies or not inside(address, conf.trusted_proxies):
+            return address
+        for hop in reversed(self.text(b"x-forwarded-for").split(",")):
+            if hop.strip():
+                if not is_address(hop.strip()):
+                    break  # what stands left of it nobody vouches for
+                address = hop.strip()
+                if not inside(address, conf.trusted_proxies):
+                    break
+        return address
+
+
+def printable(text: str) -> str:
+    """Printable ASCII; everything else is a question mark."""
+    return text if text.isascii() and text.isprintable() else UNSAFE.sub("?", text)
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def inside(ip: str | None, networks: tuple[str, ...]) -> bool:
+    """Whether the address lies in one of the networks; what is no address lies in none."""
+    try:
+        address = ipaddress.ip_address(ip or "")
+    except ValueError:
+        return False
+    return any(address in network for network in _networks(networks))
+
+
+@lru_cache(maxsize=1_024)
+def _networks(names: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(ipaddress.ip_network(name, strict=False) for name in names)

@@ -1,0 +1,278 @@
+"""The ledger's side of a request: opened before the dial, closed once on every way out.
+
+An ``Exchange`` collects what became of the request while it runs; leaving its ``async with``
+writes that down, whether the answer ended, failed, was refused, or its client went away.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+from proxy.live.running import RUNNING, Row
+from proxy.record.errors import SpoolUnavailable
+from proxy.record.landing import Landing
+from proxy.record.recorder import recorder
+from proxy.record.records import Chunk
+from translator.anthropic.fold import MessageFold
+from translator.anthropic.usage import Usage
+from translator.dialect import Stream
+from translator.notes import Note
+
+from .base import StreamingHttpConsumer
+from .budgets import Hold
+from .directory import Caller, directory
+from .entries import close_record, open_record, session_of
+from .failures import log_ending, log_refusal
+from .glance import row_of
+from .limits import Seat
+from .masking import masked_reads
+from .refusals import Refusal, refusal_of, stopped
+from .routes import Route
+from .targets import Target
+from .tracing import tracing
+from .upstream import Dial
+from .watch import Stop
+
+log = logging.getLogger("proxy.gateway")
+
+CHECKPOINT_S: Final = 1.0  # at most so much of an answer's text is lost when the process dies
+CHECKPOINT_BYTES: Final = 64 * 1024
+MOST_READ_BYTES: Final = 32 * 2**20
+"""Of an upstream's own bytes that a transcript keeps: of 200 a token, 160,000 tokens. What follows
+still reaches the client, but an answer without end must not fill the spool."""
+LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
+LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
+BYTES_PER_TOKEN: Final = 4  # of English text and code; only for what no upstream reported
+
+
+class Exchange:
+    """One request of a known caller, from its key to its row."""
+
+    def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
+        self.consumer = consumer
+        consumer.entry = self
+        self.trace = tracing.of(consumer.head)
+        self.head = consumer.head
+        self.caller = caller
+        self.created = time.time()
+        self.began = consumer.watch.now()
+        self.accepted = False  # its open record is durable
+        self._opening: Landing | None = None  # until then
+        self.request: dict[str, Any] = {}
+        self.body = b""  # the client's bytes
+        self.model = ""  # as the client named it
+        self.request_bytes = 0
+        self.route_name = ""
+        self.seat: Seat | None = None
+        self.hold: Hold | None = None  # of its budgets
+        self.prices = directory.snapshot.prices  # a price that changes meanwhile is not ours
+        self.remarks: list[Note] = []  # of the gateway itself
+        self.target: Target | None = None  # who answers, or was the last to be tried
+        self.dials: list[Dial] = []
+        self.notes: list[Note] = []  # of the request's translation
+        self.stream: Stream | None = None
+        self.fold = MessageFold()
+        self.events = 0  # Anthropic events so far
+        self.first_content: float | None = None
+        self.outcome = ""  # empty: decided when the exchange is left
+        self.detail = ""
+        self.stopped_by = ""  # the name of who did, in the admin
+        self.body_digest = ""
+        self.upstream_request_id = ""
+        self._reads: list[tuple[float, bytes]] = []
+        self._reads_bytes = 0
+        self._kept_bytes = 0  # of this attempt, with those
+        self._saved_at = self.began
+
+    async def __aenter__(self) -> Self:
+        RUNNING[self.head.request_id] = self
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Answer what went wrong, then write the row. Returns whether the exception is dealt with.
+
+        The client is told first: it need not wait for our disk.
+        """
+        RUNNING.pop(self.head.request_id, None)  # first: who writes its row is not to be stopped
+        refusal = self._refusal(exc)
+        try:
+            if isinstance(exc, Exception):
+                await self.consumer.refuse(exc)
+            elif refusal is not None and not self.consumer.begun:
+                await self.consumer.refuse(refusal)
+        finally:  # it may leave while it is told: there is a row all the same
+            await self._write(refusal, exc)
+        return isinstance(exc, Exception)
+
+    def _refusal(self, exc: BaseException | None) -> Refusal | None:
+        """What the client is told instead of the rest of its answer, if anything."""
+        if isinstance(exc, Exception):
+            return refusal_of(exc)
+        if self.consumer.stopped is Stop.STOPPED:
+            return stopped()
+        if exc is None or self.consumer.stopped is not None:
+            return None  # all is well, or the client is gone or does not read
+        return Refusal(  # the server cancels us
+            529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
+            outcome="drained", source="gateway",
+        )  # fmt: skip
+
+    async def _write(self, refusal: Refusal | None, exc: BaseException | None) -> None:
+        with contextlib.suppress(SpoolUnavailable):
+            await self.durable()  # refused while it was translated
+        closing = close_record(self, refusal) if self.accepted else None
+        self.consumer.closing = closing
+        try:
+            if closing is not None:
+                log_ending(closing, exc)
+                recorder.settle(closing)
+            elif refusal is not None:
+                log_refusal(self.head.request_id, refusal, exc)
+                await self._record_refusal(refusal)
+        finally:
+            if self.hold is not None:
+                self.hold.end(closing)
+
+    def received(self, body: bytes, request: dict[str, Any]) -> None:
+        self.body, self.request = body, request
+        self.request_bytes = len(body)
+        self.model = request["model"]
+
+    def session_id(self) -> str:
+        """The conversation that the request goes on with; empty: it does not say."""
+        return session_of(self.head.text(b"x-claude-code-session-id", 200), self.request)
+
+    def glance(self) -> Row:
+        return row_of(self)
+
+    def stop_by(self, who: str) -> None:
+        self.consumer.watch.soon(lambda: self._stop_by(who))
+
+    def _stop_by(self, who: str) -> None:
+        if self.stopped_by or RUNNING.get(self.head.request_id) is not self:
+            return
+        self.stopped_by = who
+        self.remarks.append(Note("answer", "dropped", f"stopped by {who} in the admin"))
+        self.consumer.stop(Stop.STOPPED)
+
+    async def accept(self, route: Route, seat: Seat) -> None:
+        """Begin to write the open record: the request is translated while the disk takes it."""
+        self.seat = seat
+        self.route_name = route.name
+        self.target = route.targets[0]
+        body = self.body if self.caller.team.store_full else None
+        self._opening = await recorder.enter(open_record(self, body))
+
+    async def durable(self) -> None:
+        """Returns when the open record is on the disk. Raises SpoolUnavailable."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            await recorder.landed(opening)
+            self.accepted = True
+
+    def dialled(self, dial: Dial, target: Target, stream: Stream) -> None:
+        """Another attempt goes out: what an earlier one said no longer counts."""
+        self.checkpoint()
+        self.dials.append(dial)
+        self.target = target
+        self.stream = stream
+        self.fold = MessageFold()
+        self.events = self._kept_bytes = 0
+
+    def read(self, raw: bytes) -> None:
+        """Keep what the upstream said, for the transcript."""
+        if not self.caller.team.store_full or self._kept_bytes >= MOST_READ_BYTES:
+            return
+        self._kept_bytes += len(raw)
+        self._reads.append((self._since_dial(), raw))
+        self._reads_bytes += len(raw)
+        if self._reads_bytes >= CHECKPOINT_BYTES:
+            self.checkpoint()
+
+    def tick(self, now: float) -> None:
+        if self._reads and now - self._saved_at >= CHECKPOINT_S:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Hand what was read so far to the spool; nobody waits for it."""
+        self._saved_at = self.consumer.watch.now()
+        if not self._reads or self.target is None:
+            return
+        attempt = len(self.dials) - 1
+        recorder.chunk(
+            Chunk(
+                id=self.head.request_id,
+                reads=masked_reads(self._reads, self.target.server.secret),
+                attempt=attempt,
+                target=self.target.as_record(self.model) if attempt else {},
+            )
+        )
+        self._reads = []
+        self._reads_bytes = 0
+
+    def cut(self) -> list[Note]:
+        """What the transcript leaves out, because there was too much of it."""
+        notes = [LONG_STREAM] if self._kept_bytes >= MOST_READ_BYTES else []
+        return [*notes, LONG_ANSWER] if self.fold.full else notes
+
+    def said(self, events: list[dict[str, Any]]) -> None:
+        """Events of the answer, in order; folded into the message that the transcript keeps."""
+        feed = self.fold.feed
+        for event in events:
+            feed(event)
+        self.events += len(events)
+
+    def spoke(self) -> None:
+        """The first content leaves: no other target will need the request, so let it go."""
+        if self.first_content is None:
+            self.first_content = self.consumer.watch.now()
+            kept = ("stream", "metadata")
+            self.request = {name: self.request[name] for name in kept if name in self.request}
+            self.body = b""
+
+    @property
+    def input_estimate(self) -> int:
+        return self.request_bytes // BYTES_PER_TOKEN
+
+    def usage(self) -> Usage:
+        """What the upstream reported, or an estimate of what it must have counted.
+
+        Nothing is estimated when it never began to answer: nothing may have been billed.
+        """
+        stream = self.stream
+        if stream is None:
+            return Usage()
+        content = self.fold.message.get("content")
+        if stream.usage.source != "missing" or not content:
+            return stream.usage
+        said = len(json.dumps(content, ensure_ascii=False).encode())
+        return Usage(
+            input=self.input_estimate,
+            output=said // BYTES_PER_TOKEN,
+            source="estimated",
+        )
+
+    def _since_dial(self) -> float:
+        return (self.consumer.watch.now() - self.dials[-1].at) * 1000
+
+    async def _record_refusal(self, refusal: Refusal) -> None:
+        """A refused request of a known key has a row too; its body is not kept."""
+        try:
+            closing = self.consumer.closing = close_record(self, refusal)
+            await recorder.open(open_record(self, None))
+            recorder.settle(closing)
+        except SpoolUnavailable:
+            log.warning("%s refused, and the ledger cannot be written", self.head.request_id)
+
+
+def exchange(consumer: StreamingHttpConsumer, caller: Caller) -> Exchange:
+    """One row for this request, whatever happens inside the ``async with``."""
+    return Exchange(consumer, caller)

@@ -1,0 +1,158 @@
+"""GET /v1/models and /v1/models/{id}: the names that this caller may ask for.
+
+Anthropic's shape, or OpenAI's when nothing in the request is Anthropic's: tools of both worlds
+ask the same path.
+"""
+
+import dataclasses
+import re
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from translator.profiles import Profile
+
+from .auth import authenticate
+from .base import StreamingHttpConsumer
+from .directory import Caller, RouteEntry, directory
+from .refusals import Refusal, unknown_model
+from .routes import choose_route
+
+DEFAULT_LIMIT: Final = 20
+HIGHEST_LIMIT: Final = 1_000
+SINCE: Final = "2025-01-01T00:00:00Z"  # a route has no birthday that clients could use
+SINCE_UNIX: Final = 1_735_689_600
+EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
+GLOB: Final = re.compile(r"[*?\[]")
+SHIPPED: Final = (
+    "claude-opus-5-5", "claude-sonnet-5-5", "claude-opus-5", "claude-sonnet-5",
+    "claude-opus-4-8", "claude-sonnet-4-6", "claude-haiku-4-5", "claude-haiku-4-5-20251001",
+)  # fmt: skip
+"""Names that clients are shipped with; those that a glob serves are listed in its place."""
+
+
+class ModelsConsumer(StreamingHttpConsumer):
+    methods = ("GET", "HEAD")
+
+    async def handle(self) -> None:
+        caller = authenticate(self.head)
+        wanted = self.head.path.removeprefix("/v1/models").strip("/")
+        body = self._one(caller, wanted) if wanted else self._page(caller)
+        await self.respond(200, msgspec.json.encode(body))
+
+    @property
+    def _anthropic(self) -> bool:
+        return b"anthropic-version" in self.head.headers or b"x-api-key" in self.head.headers
+
+    def _one(self, caller: Caller, model: str) -> dict[str, Any]:
+        route = directory.snapshot.route(caller.team.name, model)
+        if route is None:
+            raise unknown_model(model, [each.model for each in _listed(caller)])
+        choose_route(caller, model)  # raises when this caller may not use it
+        return _anthropic_model(model, route) if self._anthropic else _openai_model(model)
+
+    def _page(self, caller: Caller) -> dict[str, Any]:
+        listed = _listed(caller)
+        if not self._anthropic:
+            return {"object": "list", "data": [_openai_model(each.model) for each in listed]}
+        page, more = _paged(listed, parse_qs(self.head.query))
+        models = [_anthropic_model(each.model, each) for each in page]
+        return {
+            "data": models,
+            "has_more": more,
+            "first_id": models[0]["id"] if models else None,
+            "last_id": models[-1]["id"] if models else None,
+        }
+
+
+def _listed(caller: Caller) -> list[RouteEntry]:
+    """Routes by name; a glob is no name, so it is shown by the shipped names that it serves."""
+    snapshot = directory.snapshot
+    listed = [route for route in snapshot.models(caller) if not GLOB.search(route.model)]
+    named = {route.model for route in listed}
+    for name in SHIPPED:
+        route = snapshot.route(caller.team.name, name)
+        allowed = caller.models.allow(name) and caller.team.models.allow(name)
+        if route is not None and allowed and name not in named:
+            listed.append(dataclasses.replace(route, model=name))
+    return listed
+
+
+def _paged(listed: list[RouteEntry], query: dict[str, list[str]]) -> tuple[list[RouteEntry], bool]:
+    """A page by ``limit`` and ``after_id`` or ``before_id``, and whether there is more."""
+    text = query.get("limit", [str(DEFAULT_LIMIT)])[0]
+    if not (text.isdigit() and 1 <= int(text) <= HIGHEST_LIMIT):
+        raise Refusal(
+            400, "invalid_request_error", f"limit is {text[:20]!r}; expected 1 to {HIGHEST_LIMIT}"
+        )
+    limit = int(text)
+    names = [route.model for route in listed]
+    before, after = query.get("before_id", [""])[0], query.get("after_id", [""])[0]
+    if before in names:
+        end = names.index(before)
+        return listed[max(0, end - limit) : end], end > limit
+    start = names.index(after) + 1 if after in names else 0
+    return listed[start : start + limit], len(listed) > start + limit
+
+
+def _openai_model(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": SINCE_UNIX, "owned_by": "messages-bridge"}
+
+
+def _anthropic_model(model: str, route: RouteEntry) -> dict[str, Any]:
+    profile = route.targets[0].server.profile if route.targets else Profile()
+    return {
+        "type": "model",
+        "id": model,
+        "display_name": model,
+        "created_at": SINCE,
+        "lifecycle": "active",
+        "line": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "max_input_tokens": None,
+        "max_tokens": None,
+        "capabilities": _capabilities(profile),
+    }
+
+
+def _capabilities(profile: Profile) -> dict[str, Any]:
+    """What Anthropic's clients ask of a model, read from the profile that translates for it."""
+
+    def says(supported: bool) -> dict[str, bool]:
+        return {"supported": supported}
+
+    thinks = bool(profile.efforts) or bool(profile.thinking_switch)
+    return {
+        "batch": says(False),
+        "citations": says(False),
+        "code_execution": says(profile.code_interpreter),
+        "context_management": {
+            **says(profile.compaction),
+            "clear_thinking_20251015": None,
+            "clear_tool_uses_20250919": None,
+            "compact_20260112": says(profile.compaction) if profile.compaction else None,
+        },
+        "effort": {
+            **says(bool(profile.efforts)),
+            **{effort: says(effort in profile.efforts) for effort in EFFORTS_SHOWN},
+        },
+        "image_input": says(profile.images),
+        "pdf_input": says(profile.files),
+        "server_tools": {
+            **says(profile.web_search or profile.code_interpreter),
+            "web_search": says(profile.web_search),
+            "code_execution": says(profile.code_interpreter),
+        },
+        "structured_outputs": says(profile.json_schema),
+        "thinking": {
+            **says(thinks),
+            "types": {
+                "adaptive": says(thinks),
+                "between_tools": says(profile.encrypted_reasoning),
+                "disabled": says(True),
+                "enabled": says(thinks),
+            },
+        },
+    }

@@ -1,0 +1,152 @@
+"""Where an answer leaves: as a stream of events, or folded into one JSON message.
+
+Both take the same events (D6). Until an outlet is ``committed`` the client has seen nothing, so a
+failure can still become an HTTP error or another target's answer.
+"""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from proxy.conf import conf
+from translator.errors import BadUpstream
+
+from .base import EVENT_STREAM
+from .extras import metadata_event
+from .frames import PING, frame, frames
+from .ledger import Exchange
+
+ENDINGS: Final = frozenset({"message_stop", "error"})
+CONTENT: Final = frozenset({"content_block_start", "message_delta"})
+"""What commits us to 200: before these, ``message_start`` alone promises nothing."""
+
+
+class Outlet(Protocol):
+    @property
+    def committed(self) -> bool: ...
+    async def take(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        """Events that follow; ``last``: the answer ends with them.
+
+        ``raw`` is what to send for them, where an upstream's own bytes are handed on.
+        """
+        ...
+
+    def dressing(self, events: list[dict[str, Any]]) -> bytes:
+        """What to send just before these events."""
+        ...
+
+    def tick(self, now: float) -> None: ...
+
+
+class EventOutlet:
+    """A streaming client: one write for each upstream read, pings while the upstream is silent."""
+
+    def __init__(self, entry: Exchange, *, metadata: bool) -> None:
+        self.committed = False
+        self._entry = entry
+        self._consumer = entry.consumer
+        self._metadata = metadata
+        self._held = b""
+        self._wrote_at = self._consumer.watch.now()
+        self._writing = False
+        self._aside: asyncio.Task[None] | None = None  # a ping, or the commit after the hold
+
+    async def take(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        self._entry.said(events)
+        if raw is None:
+            raw = self._frames(events) if last else frames(events)
+        if not self.committed:
+            raw = self._held = self._held + raw
+            if not (last or any(event["type"] in CONTENT for event in events)):
+                return
+        if raw or last:
+            await self._write(raw, last=last)
+
+    def dressing(self, events: list[dict[str, Any]]) -> bytes:
+        if not self._metadata:
+            return b""
+        return b"".join(
+            frame(metadata_event(self._entry, event))
+            for event in events
+            if event["type"] in ENDINGS
+        )
+
+    def _frames(self, events: list[dict[str, Any]]) -> bytes:
+        """The end of an answer: an error names its request, metadata comes just before."""
+        dressed = []
+        for event in events:
+            if event["type"] == "error":
+                event["request_id"] = self._entry.head.request_id
+            dressed += [self.dressing([event]), frame(event)]
+        return b"".join(dressed)
+
+    async def _write(self, raw: bytes, *, last: bool) -> None:
+        if self._aside is not None:
+            await self._aside
+        self._writing = True
+        self._held = b""
+        self._entry.spoke()
+        await self._commit()
+        await self._consumer.write(raw, more=not last)
+        self._wrote_at = self._consumer.watch.now()
+        self._writing = False
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second: break the silence when it is time to."""
+        if self._writing or self._aside is not None or self._consumer.complete:
+            return
+        if not self.committed:
+            if now - self._entry.began < conf.hold_s:
+                return
+        elif now - self._wrote_at < conf.ping_interval_s:
+            return
+        self._aside = asyncio.create_task(self._ping())
+
+    async def _commit(self) -> None:
+        if not self.committed:
+            self.committed = True
+            self._consumer.may_ping(PING)
+            await self._consumer.begin(200, EVENT_STREAM)
+
+    async def _ping(self) -> None:
+        try:
+            if self._consumer.begun and not self.committed:
+                return  # by a refusal, which a slow client is still being told
+            held, self._held = self._held, b""
+            await self._commit()
+            await self._consumer.write(held + PING, more=True)
+            self._wrote_at = self._consumer.watch.now()
+        finally:
+            self._aside = None
+
+
+class MessageOutlet:
+    """A client that waits for the whole message; what fails before is an HTTP error."""
+
+    def __init__(self, entry: Exchange) -> None:
+        self.committed = False
+        self._entry = entry
+
+    async def take(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        entry = self._entry
+        entry.said(events)
+        if not raw and entry.fold.full:
+            raise BadUpstream("upstream's answer is too large")
+        if last:
+            entry.spoke()
+            self.committed = True
+            await entry.consumer.respond(200, raw or msgspec.json.encode(entry.fold.message))
+
+    def dressing(self, events: list[dict[str, Any]]) -> bytes:
+        """A whole answer has no place for extras."""
+        return b""
+
+    def tick(self, now: float) -> None:
+        """A whole answer has nothing to say before its end."""

@@ -1,0 +1,342 @@
+"""The pump: upstream's bytes -> decoder -> stream -> client, while the ledger listens.
+
+One ``Attempt`` is one target's try at one request. Its inner loop runs once for each upstream
+read, and whatever that read held leaves in one write.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from proxy.conf import conf
+from translator.dialect import Stream, UpstreamError, UpstreamRequest
+from translator.errors import BadRequest, BadUpstream, IllegalMove
+from translator.notes import Note
+from translator.repairs import REFUSED as REPAIRABLE
+from translator.upstream_errors import told_in_ours
+
+from .decoding import decode_json
+from .foreign_limits import told_limits
+from .guarding import BUG, ILLEGAL, GrammarGuard
+from .hearing import Hearing
+from .ledger import Exchange
+from .masking import masked
+from .outlets import Outlet
+from .refusals import SHUTTING_DOWN, STOPPED, UpstreamFailed
+from .targets import Target
+from .upstream import UNDELIVERED, Call, Dial, post, retry_after
+from .watch import TIMEOUTS, Stop
+from .wishes import Wishes
+
+MAX_ANSWER_BYTES: Final = 64 * 2**20
+DRAIN_S: Final = 0.1
+"""How long the upstream may take to end its body after its last event, to keep the connection."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Attempt:
+    """One target's try at answering one request."""
+
+    def __init__(
+        self,
+        target: Target,
+        entry: Exchange,
+        outlet: Outlet,
+        wishes: Wishes,
+    ) -> None:
+        self.target = target
+        self.entry = entry
+        self.outlet = outlet
+        self.wishes = wishes
+        self.consumer = entry.consumer
+        self.watch = entry.consumer.watch
+        self.url = target.server.url
+        self.stream: Stream
+        self.body = b""  # for the upstream; empty once it answers: a stream need not keep 400 KB
+        self.guard = GrammarGuard()
+        self.withheld: list[Note] = []  # what a policy of the upstream left out
+        self.known_answer: dict[str, Any] | None = None  # nobody need be asked
+        self.origins: tuple[int, ...] = ()  # which message of the client's each of ours tells
+
+    async def run(self) -> None:
+        """Raises BadRequest, or UpstreamFailed while the client has seen nothing."""
+        self.body, headers = self.translated()
+        await self.entry.durable()  # before the dial
+        try:
+            if self.known_answer is not None:
+                await self.deliver(self.stream.feed_whole(self.known_answer))
+            elif await self._ask(headers, spare=True):
+                await self._ask(headers)
+        except BadUpstream as exc:
+            self.entry.detail = "bad_event"
+            await self._end_badly(UpstreamFailed(_broken(str(exc)), detail="bad_event"))
+        except UpstreamFailed as exc:
+            await self._end_badly(exc)
+        except asyncio.CancelledError:
+            failure = self._why_stopped()
+            if failure is None:
+                raise  # the client is gone, or it has seen nothing: the ledger tells it
+            self.consumer.resume()
+            await self._end_badly(failure)
+
+    def translated(self) -> tuple[bytes, dict[str, str]]:
+        """The upstream's body and what headers to add. Sets ``stream``, tells the ledger."""
+        server = self.target.server
+        asked = {**self.permitted(), "stream": True}  # always streamed: one code path (D6)
+        target = self.target.for_translator(asked["model"], self.entry.session_id())
+        made = server.dialect.build_request(asked, target)
+        self.noted(made)
+        self.known_answer, self.origins = made.known_answer, made.origins
+        self.stream = self.entry.stream = server.dialect.stream(
+            dataclasses.replace(
+                made.answer,
+                message_id=f"msg_{self.entry.head.ulid}",
+                finished_blocks=self.wishes.blocks,
+                input_estimate=made.answer.input_estimate or self.entry.input_estimate,
+            )
+        )
+        return _encode({**made.body, **server.extra_body}), {}
+
+    def permitted(self) -> dict[str, Any]:
+        """The request as this upstream may be told it."""
+        self.withheld = []
+        policies = self.target.server.policies
+        if not policies:
+            return self.entry.request
+        client = " ".join(self.entry.head.client).strip()
+        return policies.permitted(self.entry.request, self.withheld, client)
+
+    def noted(self, made: UpstreamRequest) -> None:
+        self.entry.notes = [*self.withheld, *made.notes]
+        lossy = next((note for note in self.entry.notes if note.lossy), None)
+        if self.wishes.strict and lossy is not None:
+            raise BadRequest(lossy.path, f"cannot be translated without loss: {lossy.reason}")
+
+    async def _ask(self, headers: dict[str, str], *, spare: bool = False) -> bool:
+        """Send the body and relay its answer.
+
+        True: nothing was said, the upstream refused what can be spared, and ``body`` was mended.
+        """
+        call = await self._called(self.body, headers)
+        try:
+            mended = await self._mended(self.body, call) if spare else None
+            self.body = mended or b""
+            if mended is not None:
+                return True
+            if call.status == 200:
+                await self._relay(call)
+            else:
+                await self.refused(call)
+            await self._spent(call)
+        finally:
+            await call.aclose()
+        return False
+
+    async def _mended(self, body: bytes, call: Call) -> bytes | None:
+        """Strict clients rather hear the refusal than lose something."""
+        if call.status not in REPAIRABLE:
+            return None
+        try:
+            refusal = decode_json(await call.preview())
+        except BadUpstream:
+            return None
+        repair = self.target.server.dialect.repair(decode_json(body), call.status, refusal)
+        if repair is None or (self.wishes.strict and repair.note.lossy):
+            return None
+        self.entry.notes.append(repair.note)
+        return _encode(repair.body)
+
+    async def _called(self, body: bytes, headers: dict[str, str]) -> Call:
+        """Send it; once more, if the first one provably never arrived."""
+        limits = self.target.server.timeouts
+        self.watch.begin(
+            {
+                Stop.FIRST_BYTE: limits.first_byte_s,
+                Stop.IDLE: limits.idle_s,
+                Stop.TOTAL: limits.total_s,
+                Stop.WRITE: conf.write_timeout_s,
+            },
+            self._tick,
+            min(conf.ping_interval_s, conf.hold_s),
+        )
+        self.entry.body_digest = hashlib.sha256(body).hexdigest()
+        try:
+            call = await self._dial(body, headers)
+        except UpstreamFailed as exc:
+            if exc.detail != UNDELIVERED:
+                raise
+            call = await self._dial(body, headers)
+        request_id = masked(call.request_id.encode(), self.target.server.secret)
+        self.entry.upstream_request_id = request_id.decode()
+        ours = self.entry.seat.headers if self.entry.seat is not None else ()
+        answer = self.consumer
+        answer.extra_headers = told_limits(answer.extra_headers, ours, call.headers)
+        return call
+
+    async def _dial(self, body: bytes, headers: dict[str, str]) -> Call:
+        server = self.target.server
+        model = self.target.model_for(self.entry.model)
+        dial = Dial(server.name, model, self.watch.now())
+        self.entry.dialled(dial, self.target, self.stream)
+        if self.entry.trace is not None:
+            headers = headers | self.entry.trace.dialled(self.target, self.entry.request, model)
+        self.watch.expect(Stop.FIRST_BYTE)
+        return await post(server, self.url, body, headers, dial)
+
+    async def refused(self, call: Call) -> None:
+        """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""
+        raw = await call.beginning()
+        error = told_in_ours(upstream_error(self.target, call, raw), self.origins)
+        if error.error_type == "not_found_error" and error.param == "model":
+            told = f"model: {self.entry.model[:200]!r} is not known to its upstream"
+            error = dataclasses.replace(error, message=told)
+        if error.is_refusal:  # an answer in Anthropic's terms: stop_reason "refusal"
+            events = self.stream.feed_whole(decode_json(raw))
+            if self.stream.error is None:
+                return await self.deliver(events)
+        raise UpstreamFailed(error, detail=f"status_{call.status}")
+
+    async def _relay(self, call: Call) -> None:
+        """Everything the upstream says, until its end."""
+        match await _kind_of(call):
+            case "events":
+                await self.relay_events(call)
+            case "json":
+                await self.relay_whole(call)
+            case kind:
+                raise UpstreamFailed(_broken(f"upstream answered with {kind}"), detail="bad_type")
+
+    async def relay_events(self, call: Call) -> None:
+        stream, watch, entry = self.stream, self.watch, self.entry
+        hearing = Hearing(stream, self.target.server.dialect_name)
+        while not stream.finished:
+            watch.expect(Stop.IDLE)
+            raw = await call.read()
+            watch.expect(Stop.WRITE)
+            if raw:
+                entry.read(raw)
+            try:
+                hearing.feed(raw)
+            except BadUpstream:
+                await self.deliver(hearing.events)  # what came before it is sound
+                raise
+            await self.deliver(hearing.events)
+
+    async def relay_whole(self, call: Call) -> None:
+        self.watch.expect(Stop.IDLE)
+        raw = await call.whole(MAX_ANSWER_BYTES)
+        if raw is None:
+            raise BadUpstream("upstream's answer is too large")
+        self.entry.read(raw)
+        value = decode_json(raw)
+        if not isinstance(value, dict):
+            raise UpstreamFailed(self.target.server.dialect.map_error(502, value))
+        await self.deliver(self.stream.feed_whole(value))
+
+    async def deliver(self, events: list[dict[str, Any]], raw: bytes | None = None) -> None:
+        """Hand events to the client; a failure that it need not see yet is raised instead.
+
+        ``raw``: their bytes, where they are handed on as they came.
+        """
+        stream = self.stream
+        if stream.error is not None and not self.outlet.committed:
+            raise UpstreamFailed(
+                stream.error, detail="bad_event" if stream.fault is not None else ""
+            )
+        if stream.error is not None:
+            self.entry.outcome = "upstream_error"
+        if raw is None:  # else the stream itself guards what it hands on
+            events, cause = self.guard.sound(events)
+            if cause is not None:
+                return await self._end_here(events, cause)
+        if events or raw or stream.finished:
+            await self.outlet.take(events, last=stream.finished, raw=raw)
+        return None
+
+    async def _end_here(self, events: list[dict[str, Any]], cause: IllegalMove) -> None:
+        """A bug of ours: what was sound leaves, then an error, and the row tells what it was."""
+        stream, entry = self.stream, self.entry
+        stream.fault, stream.error = cause, BUG
+        stream.unknown[ILLEGAL] += 1
+        entry.outcome, entry.detail = "gateway_error", ILLEGAL
+        if self.outlet.committed:
+            await self.outlet.take([*events, *self.guard.closing()], last=True)
+        raise UpstreamFailed(BUG, outcome="gateway_error", detail=ILLEGAL)
+
+    async def _end_badly(self, failure: UpstreamFailed) -> None:
+        """End the client's stream in an error, or pass the failure on if it saw nothing yet."""
+        self.entry.detail = failure.detail
+        if not self.outlet.committed:
+            raise failure
+        if self.stream.finished or self.consumer.complete:
+            return
+        self.entry.outcome = failure.outcome
+        await self.outlet.take(self.stream.fail(failure.error), last=True)
+
+    def _why_stopped(self) -> UpstreamFailed | None:
+        """The failure behind a cancellation; None: nobody is left to be told, or all of it yet."""
+        stop = self.consumer.stopped
+        if stop in TIMEOUTS:
+            message = "the upstream took too long to answer"
+            if stop is Stop.IDLE:
+                message = "the upstream fell silent in the middle of its answer"
+            error = UpstreamError(status=504, error_type="timeout_error", message=message)
+            return UpstreamFailed(error, outcome="upstream_timeout", detail=stop.value)
+        if stop is None and self.outlet.committed:
+            return UpstreamFailed(SHUTTING_DOWN, outcome="drained")
+        if stop is Stop.STOPPED and self.outlet.committed:
+            return UpstreamFailed(STOPPED, outcome="refused", detail=stop.value)
+        return None
+
+    async def _spent(self, call: Call) -> None:
+        """Read on to the end of the body, so that the connection can serve again."""
+        self.watch.expect(None)
+        if call.is_over:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while not call.ended and await call.read():
+                    pass
+        except (TimeoutError, UpstreamFailed):
+            pass  # it is closed instead
+
+    def _tick(self, now: float) -> None:
+        self.outlet.tick(now)
+        self.entry.tick(now)
+
+
+def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
+    """The upstream's error answer in Anthropic's terms (mapping.md 5.2)."""
+    raw = masked(raw, target.server.secret)
+    try:
+        body = decode_json(raw)
+    except BadUpstream:
+        body = raw.decode("utf-8", "replace")
+    if call.status < 400:  # 204, 206, and redirects, which are never followed
+        return _broken(f"upstream answered with status {call.status}")
+    error = target.server.dialect.map_error(call.status, body)
+    seconds = retry_after(call.headers)
+    if seconds is not None and error.retry_after_s is None:
+        error = dataclasses.replace(error, retry_after_s=seconds)
+    return error
+
+
+def _broken(message: str) -> UpstreamError:
+    return UpstreamError(status=502, error_type="api_error", message=message)
+
+
+async def _kind_of(call: Call) -> str:
+    """``events`` or ``json``, else what it is; servers that name no type are listened to first."""
+    kind = call.content_type
+    if kind == "text/event-stream":
+        return "events"
+    if kind == "application/json":
+        return "json"
+    first = (await call.peek()).lstrip()[:1]
+    if kind == "text/html" or first == b"<":
+        return "a web page"
+    return "json" if first in {b"{", b"["} else "events"

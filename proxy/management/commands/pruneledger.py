@@ -1,0 +1,75 @@
+"""Delete bodies past their retention and give their space back."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandParser
+from rich.filesize import decimal
+from rich.table import Table
+
+from proxy.conf import conf
+from proxy.management.base import BridgeCommand
+from proxy.management.moments import moment
+from proxy.management.terminal import counted, progress, rendered
+from proxy.record import retention
+from proxy.record.sizes import TableSize, sizes, spool_bytes
+from proxy.reports import export_jobs
+
+
+class Command(BridgeCommand):
+    help = "Delete transcripts older than their team keeps them, and old exports; rows stay."
+    example = "manage.py pruneledger --sizes   # how large is what, deletes nothing"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--sizes", action="store_true", help="only show the size of each table")
+        parser.add_argument("--batch", type=int, default=500, help="rows in one transaction")
+        parser.add_argument("--now", type=moment, help="pretend that it is then")
+        parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
+        parser.add_argument(
+            "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
+        )
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        before = sizes()
+        if options["sizes"]:
+            self._show(before, options)
+            return
+        now = options["now"] or datetime.now(UTC)
+        with progress() as bar:
+            task = bar.add_task("transcripts", total=None)
+            transcripts = 0
+            for deleted in retention.prune_transcripts(now, options["batch"]):
+                transcripts += deleted
+                bar.advance(task, deleted)
+            task = bar.add_task("parts nobody names", total=None)
+            parts = 0
+            for deleted in retention.prune_parts(min(now, datetime.now(UTC)), options["batch"]):
+                parts += deleted
+                bar.advance(task, deleted)
+        exports = export_jobs.expire(now)
+        if not options["keep_space"]:
+            retention.free_space(full=options["full"])
+        freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())
+        told = {"transcripts": transcripts, "parts": parts, "exports": exports}
+        told["bytes_freed"] = freed
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode(told).decode())
+            return
+        self.stdout.write(
+            f"{counted(transcripts, 'transcript')} and {counted(parts, 'part')} deleted, "
+            f"{decimal(max(0, freed))} freed"
+        )
+
+    def _show(self, found: list[TableSize], options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode([size._asdict() for size in found]).decode())
+            return
+        table = Table("table", "rows", "size")
+        for size in found:
+            table.add_row(size.table, f"{size.rows:,}", decimal(size.bytes))
+        table.add_section()
+        table.add_row("together", "", decimal(sum(size.bytes for size in found)))
+        table.add_row("spools (files)", "", decimal(spool_bytes(conf.data_dir)))
+        self.stdout.write(rendered(table))

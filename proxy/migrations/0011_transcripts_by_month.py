@@ -1,0 +1,20 @@
+"""On PostgreSQL, transcripts in a table for each month; today's table becomes the first one."""
+
+from datetime import UTC, datetime
+
+from django.db import migrations
+
+from proxy.record.partitions import convert
+
+
+def forwards(apps, schema_editor):
+    if schema_editor.connection.vendor == "postgresql":
+        with schema_editor.connection.cursor() as cursor:
+            convert(cursor, datetime.now(UTC))
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [("proxy", "0010_drift")]
+
+    operations = [migrations.RunPython(forwards, migrations.RunPython.noop)]

@@ -1,0 +1,198 @@
+"""The front door of the record: what the gateway calls.
+
+from proxy.record.recorder import recorder
+
+await recorder.open(OpenRecord(...))    # durable on return; raises SpoolUnavailable
+recorder.chunk(Chunk(...))              # soon durable, nobody waits
+recorder.settle(CloseRecord(...))       # likewise; never dropped, not for a full disk either
+await recorder.close(CloseRecord(...))  # the same, durable on return
+"""
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from . import slots, spool_file
+from .drainer import Drainer
+from .errors import SpoolUnavailable
+from .landing import Landing
+from .records import Chunk, CloseRecord, OpenRecord
+from .spool import Spool
+from .spool_file import Backlog
+
+logger = logging.getLogger(__name__)
+
+SWITCH_S: Final = 0.0001
+"""How long a thread waits for the interpreter behind one that computes. With Python's 5 ms each
+stream would feel the drainer; with 1 ms the writer of a body began when its translation was over,
+so the disk took it no sooner than without two threads."""
+CLOSE_WAIT_S: Final = 5.0  # after that the close record waits for space in memory, not the client
+
+
+class Recorder:
+    """One spool, its writer thread and its drainer thread. Starts itself when first used."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._slot: slots.Slot | None = None
+        self._spool: Spool | None = None
+        self._drainer: Drainer | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where the spools of all workers are."""
+        return self._directory or _data_dir()
+
+    @property
+    def slot(self) -> int:
+        """The number of this worker's spool; -1: not started."""
+        slot = self._slot
+        return -1 if slot is None else slot.number
+
+    def start(self) -> None:
+        """Take a slot, open the spool, begin to drain. Doing it again changes nothing."""
+        with self._lock:
+            if self._spool is not None:
+                return
+            sys.setswitchinterval(SWITCH_S)
+            self._slot = slots.take(self.directory)
+            spool = Spool(self._slot)
+            spool.start()
+            self._drainer = Drainer(spool, *_left_behind(spool))
+            spool.on_append = self._drainer.wake
+            self._drainer.start()
+            self._spool = spool
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Write and move what waits, then let go of the slot. Doing it again changes nothing."""
+        with self._lock:
+            if self._spool is None or self._drainer is None or self._slot is None:
+                return
+            atexit.unregister(self.stop)
+            self._drainer.stop()
+            self._spool.stop()
+            self._slot.release()
+            self._spool = self._drainer = self._slot = None
+
+    async def open(self, record: OpenRecord) -> None:
+        """Returns when the record is on the disk. Raises SpoolUnavailable: refuse the request.
+
+        When the caller is cancelled while it waits, the request was never accepted; if the record
+        got onto the disk all the same, it is closed here.
+        """
+        await self.landed(await self.enter(record))
+
+    async def enter(self, record: OpenRecord) -> Landing:
+        """The first half of ``open``: it is on its way, and there is time for other work."""
+        spool = await self._ready()
+        name = record.id  # a record that has landed is not kept for it
+        landing = Landing(lambda: spool.enter(_never_told(name)))
+        spool.enter(record, landing)
+        return landing
+
+    async def landed(self, landing: Landing) -> None:
+        """The second half: returns when the record is on the disk. Raises SpoolUnavailable."""
+        try:
+            await landing.future
+        except asyncio.CancelledError:
+            if not landing.future.cancelled():  # it had landed just before
+                landing.land_unheard()
+            raise
+
+    def chunk(self, record: Chunk) -> None:
+        """A checkpoint. When the spool cannot take it, it is counted and the answer goes on."""
+        if self._spool is not None:
+            self._spool.enter(record)
+
+    def settle(self, record: CloseRecord) -> None:
+        """The end of an exchange: written with the next commit, also when that must wait for space.
+
+        For an exchange that was opened here.
+        """
+        if self._spool is None:
+            raise SpoolUnavailable("the record has been stopped")
+        self._spool.enter(record)
+
+    async def close(self, record: CloseRecord) -> None:
+        """Returns when the record is on the disk, or after a while when that must wait for space.
+
+        Goes on when the caller is cancelled: a close record is never dropped.
+        """
+        spool = await self._ready()
+        written = asyncio.shield(asyncio.wrap_future(spool.append(record)))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(written, CLOSE_WAIT_S)
+
+    def state(self) -> dict[str, Any]:
+        """For /readyz and /metrics: what is degraded, and how much waits since when."""
+        spool, drainer = self._spool, self._drainer
+        if spool is None or drainer is None:
+            return {
+                "started": False,
+                "spool": True,
+                "database": True,
+                "backlog": 0,
+                "oldest_s": 0.0,
+            }
+        backlog = drainer.backlog
+        return {
+            "started": True,
+            "spool": not spool.error,
+            "spool_error": spool.error,
+            "database": not drainer.error,
+            "database_error": drainer.error,
+            "backlog": backlog.records,
+            "oldest_s": max(0.0, time.time() - backlog.oldest) if backlog.oldest else 0.0,
+            "set_aside": backlog.set_aside,
+            "lost_chunks": spool.lost_chunks,
+        }
+
+    async def _ready(self) -> Spool:
+        if self._spool is None:
+            await asyncio.to_thread(self.start)
+        if self._spool is None:
+            raise SpoolUnavailable("the record has been stopped")
+        return self._spool
+
+
+def _never_told(exchange_id: str) -> CloseRecord:
+    return CloseRecord(
+        id=exchange_id,
+        finished=time.time(),
+        outcome="client_gone",
+        status=499,
+        detail="gone_before_dial",
+        delivered=False,
+    )
+
+
+def _left_behind(spool: Spool) -> tuple[list[str], Backlog]:
+    """What an earlier owner of the slot left open or unmoved, looked up before anything is new."""
+    try:
+        orphans = spool.run(spool_file.unclosed_ids).result(30)
+        return list(orphans), spool.run(spool_file.backlog).result(30)
+    except (SpoolUnavailable, sqlite3.Error):
+        logger.exception("spool: orphans cannot be read now; they are closed at the next start")
+        return [], Backlog(0, None, 0)
+
+
+def _data_dir() -> Path:
+    from proxy.conf import conf  # noqa: PLC0415 -- only the default instance needs Django's settings
+
+    return conf.data_dir
+
+
+recorder: Final = Recorder()

@@ -1,0 +1,49 @@
+"""Settles open rows that no living process will ever close."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from proxy.models import Exchange, State
+
+from .amendment import amend
+from .drainer import adopt
+from .pricing import PriceList
+from .records import CloseRecord
+from .rows import closed
+
+
+def settle(directory: Path, older_than: datetime, now: datetime | None = None) -> tuple[int, int]:
+    """Drain abandoned spools, then close rows left open since before ``older_than``.
+
+    Returns (spools drained, rows closed). A row whose process lives after all is closed again, and
+    rightly, when its own close record comes.
+    """
+    now = now or datetime.now(UTC)
+    spools = adopt(directory)
+    waiting = Exchange.objects.filter(state=State.OPEN, created__lt=older_than)
+    ids = list(waiting.order_by("pk").values_list("pk", flat=True))
+    prices = PriceList.load()
+
+    def change(row: Exchange) -> Mapping[str, Any] | None:
+        if row.state != State.OPEN:
+            return None
+        return closed(_ending(row.pk, now), row, prices)
+
+    settled = sum(len(amend(ids[at : at + 200], change, now)) for at in range(0, len(ids), 200))
+    return spools, settled
+
+
+def _ending(exchange_id: str, now: datetime) -> CloseRecord:
+    return CloseRecord(
+        id=exchange_id,
+        finished=now.timestamp(),
+        outcome="interrupted",
+        status=0,
+        error_type="api_error",
+        error_message="the process that served the request is gone, and its spool with it",
+        error_source="gateway",
+        detail="settled",
+        delivered=False,
+    )

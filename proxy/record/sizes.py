@@ -1,0 +1,50 @@
+"""How much room each table takes on the disk, its indexes included."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from django.db import connection, models
+
+from proxy.models import DrainMark, Exchange, LedgerHead, Part, Seal, Transcript
+
+from .rollups import TABLES as ROLLUPS
+
+TABLES: tuple[type[models.Model], ...] = (
+    Exchange,
+    Transcript,
+    Part,
+    Seal,
+    *ROLLUPS,
+    LedgerHead,
+    DrainMark,
+)
+
+SQLITE = """SELECT sum(pgsize) FROM dbstat WHERE name IN
+            (SELECT name FROM sqlite_master WHERE tbl_name = %s)"""
+POSTGRESQL = """SELECT coalesce(sum(pg_total_relation_size(relid)), pg_total_relation_size(%s))
+                FROM pg_partition_tree(%s)"""
+
+
+class TableSize(NamedTuple):
+    table: str
+    rows: int
+    bytes: int
+
+
+def sizes() -> list[TableSize]:
+    """Every table of the ledger, the largest first."""
+    sql = SQLITE if connection.vendor == "sqlite" else POSTGRESQL
+    found = []
+    with connection.cursor() as cursor:
+        for table in TABLES:
+            name = table._meta.db_table  # noqa: SLF001 -- Django's documented model API
+            cursor.execute(sql, [name] * sql.count("%s"))
+            row = cursor.fetchone()
+            rows = table._default_manager.count()  # noqa: SLF001 -- Django's documented model API
+            found.append(TableSize(name, rows, int(row[0] or 0) if row else 0))
+    return sorted(found, key=lambda size: size.bytes, reverse=True)
+
+
+def spool_bytes(directory: Path) -> int:
+    """What the spools of this data directory take, write-ahead logs and broken ones included."""
+    return sum(path.stat().st_size for path in directory.glob("spool-*"))

@@ -1,0 +1,112 @@
+"""One error shape for all reports: Anthropic's. DRF's own shape never leaves the house."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.core.exceptions import DisallowedHost, PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views import defaults
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework import exceptions, status
+from rest_framework.response import Response
+from ulid import ULID
+
+API: Final = ("/v1/", "/api/")
+"""Under these nothing answers HTML, but for the page that documents the API."""
+
+logger = logging.getLogger(__name__)
+
+ERROR_TYPES: Final[Mapping[int, str]] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+def new_request_id() -> str:
+    return f"req_{ULID()}"
+
+
+def error_body(code: int, message: str, request_id: str) -> dict[str, Any]:
+    kind = ERROR_TYPES.get(code, "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": request_id,
+    }
+
+
+def error_answer(exc: Exception, context: dict[str, Any]) -> Response:
+    """DRF's exception handler. A fault of ours is logged; the caller gets its request id."""
+    request_id = getattr(context.get("view"), "request_id", "") or new_request_id()
+    headers: dict[str, str] = {}
+    code: int
+    if isinstance(exc, Http404):
+        code, message = status.HTTP_404_NOT_FOUND, str(exc) or "not found"
+    elif isinstance(exc, PermissionDenied):
+        code, message = status.HTTP_403_FORBIDDEN, str(exc) or "not allowed"
+    elif isinstance(exc, exceptions.APIException):
+        code, message = exc.status_code, _sentence(exc.detail)
+        if isinstance(exc, exceptions.NotAuthenticated):
+            message = "no gateway key; send x-api-key or Authorization: Bearer"
+        if scheme := getattr(exc, "auth_header", None):
+            headers["WWW-Authenticate"] = scheme
+        if wait := getattr(exc, "wait", None):
+            headers["Retry-After"] = str(int(wait) + 1)
+    else:
+        logger.error("report %s failed", request_id, exc_info=exc)
+        code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"
+    return Response(error_body(code, message, request_id), status=code, headers=headers)
+
+
+def _sentence(detail: Any, path: str = "") -> str:
+    """DRF's tree of complaints as one sentence, such as ``bucket: "3d" is not a valid choice``."""
+    if isinstance(detail, dict):
+        # DRF names list items by their number; the parameter's name says enough
+        parts = (
+            _sentence(value, path if name == "non_field_errors" or isinstance(name, int) else name)
+            for name, value in detail.items()
+        )
+        return "; ".join(parts)
+    if isinstance(detail, list):
+        detail = " ".join(_sentence(item) for item in detail)
+    return f"{path}: {detail}" if path else str(detail)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What Django itself refuses, a host that is not ours above all, in the shape of its path."""
+    if not request.path.startswith(API):
+        return defaults.bad_request(request, exception)
+    message = "Django refuses this request"
+    if isinstance(exception, DisallowedHost):
+        host = request.META.get("HTTP_HOST", "")[:200]
+        message = f"host {host!r} is not served here; BRIDGE_ALLOWED_HOSTS names those that are"
+    return _plain_answer(400, message)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """A fault outside all views; its traceback is in the log."""
+    if not request.path.startswith(API):
+        return defaults.server_error(request)
+    return _plain_answer(500, "internal error")
+
+
+@csrf_exempt  # whoever writes to where nothing is hears so, not of a token, and not in HTML
+def not_found(request: HttpRequest, rest: str = "") -> JsonResponse:
+    """What every unknown path under our prefixes answers."""
+    return _plain_answer(404, f"no such path: {request.path[:200]!r}")
+
+
+def _plain_answer(code: int, message: str) -> JsonResponse:
+    request_id = new_request_id()
+    body = error_body(code, message, request_id)
+    return JsonResponse(body, status=code, headers={"request-id": request_id})

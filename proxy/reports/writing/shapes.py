@@ -1,0 +1,212 @@
+"""What a written row may say. Strict about types and names; what is right is the admin's form's.
+
+A field of a row is written under the name under which it is read.
+"""
+
+import difflib
+import ipaddress
+import json
+from typing import Any, ClassVar, Final
+
+from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
+from rest_framework import serializers
+
+from proxy.models import Scope, Store, Team, Upstream
+from proxy.models.routes import DialectName
+from proxy.reports.parameters import Choice
+from proxy.visibility import visible_teams
+
+MOST: Final = 200  # entries of a list
+
+
+class Shape(serializers.Serializer[Any]):
+    """A JSON object with these fields and no others."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name in data:
+                if name not in self.fields:
+                    near = difflib.get_close_matches(str(name), self.fields, 1)
+                    hint = f"did you mean {near[0]!r}?" if near else f"known: {self._known()}"
+                    raise serializers.ValidationError({str(name)[:60]: f"unknown field; {hint}"})
+        return super().to_internal_value(data)
+
+    def _known(self) -> str:
+        return ", ".join(sorted(self.fields))
+
+
+class Named(serializers.SlugRelatedField[Any]):
+    """A row of another table, by its name."""
+
+    default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
+
+
+class TeamNamed(Named):
+    """A team that the caller sees; of others it is not told whether they exist."""
+
+    def get_queryset(self) -> "QuerySet[Team]":
+        return visible_teams(self.context["reader"])
+
+
+class Network(serializers.CharField):
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as wrong:
+            raise serializers.ValidationError(str(wrong)) from None
+        return text
+
+
+class Json(serializers.DictField):
+    """An object that both databases can keep."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        found = super().to_internal_value(data)
+        try:
+            kept = json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):  # infinity, half a character, too deep
+            kept = b"\\u0000"
+        if b"\\u0000" in kept:
+            raise serializers.ValidationError("it holds what no database can keep")
+        return found
+
+
+def names(**told: Any) -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.CharField(max_length=200), required=False, max_length=MOST, **told
+    )
+
+
+def count() -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=1, max_value=2**53, required=False)
+
+
+class LimitsShape(Shape):
+    rpm = count()
+    tpm = count()
+    concurrency = count()
+
+
+class OptionsShape(Shape):
+    strict = serializers.BooleanField(required=False)
+    events = serializers.ListField(
+        child=Choice(choices=("metadata", "blocks")), required=False, max_length=2
+    )
+
+
+class KeyShape(Shape):
+    team = TeamNamed(slug_field="name", queryset=Team.objects.none())
+    name = serializers.SlugField(max_length=64)
+    user = Named(
+        slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
+    )
+    scopes = serializers.ListField(
+        child=Choice(choices=Scope.values), required=False, min_length=1, max_length=3
+    )
+    expires_at = serializers.DateTimeField(source="expires", required=False, allow_null=True)
+    models_allowed = names(help_text="Globs; empty: every model of the team.")
+    limits = LimitsShape(required=False)
+    ip_allow = serializers.ListField(
+        child=Network(max_length=50), required=False, max_length=MOST, help_text="Networks."
+    )
+    options = OptionsShape(required=False)
+
+
+class TeamShape(Shape):
+    name = serializers.SlugField(max_length=64)
+    store = Choice(choices=Store.values, required=False)
+    retention_days = serializers.IntegerField(min_value=1, max_value=36_500, required=False)
+    models_allowed = names(help_text="Globs; empty: every model that has a route.")
+    limits = LimitsShape(required=False)
+
+
+class UserShape(Shape):
+    """A user who signs in by the provider, or is given a password in the admin."""
+
+    name = serializers.CharField(source="username", max_length=150)
+    email = serializers.EmailField(required=False, allow_blank=True, max_length=254)
+    is_active = serializers.BooleanField(required=False)
+    is_staff = serializers.BooleanField(required=False)
+    is_superuser = serializers.BooleanField(required=False)
+    groups = serializers.ListField(
+        child=Named(slug_field="name", queryset=Group.objects.all()),
+        required=False,
+        max_length=MOST,
+    )
+
+
+class TargetShape(Shape):
+    upstream = Named(slug_field="name", queryset=Upstream.objects.all())
+    model = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    weight = serializers.IntegerField(min_value=1, max_value=1_000_000, required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A change may say less of the row, but a line is always said whole."""
+        if "upstream" not in attrs:
+            raise serializers.ValidationError({"upstream": "This field is required."})
+        return attrs
+
+
+class ModelShape(Shape):
+    model = serializers.CharField(max_length=200, help_text="A name or a glob.")
+    team = TeamNamed(
+        slug_field="name", queryset=Team.objects.none(), required=False, allow_null=True
+    )
+    position = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
+    targets = serializers.ListField(child=TargetShape(), min_length=1, max_length=MOST)
+
+    def validate_targets(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """They are tried in the order in which they stand."""
+        return [{**line, "position": number} for number, line in enumerate(lines)]
+
+
+class ReferenceShape(Shape):
+    env = serializers.CharField(max_length=200, required=False, help_text="A variable's name.")
+    file = serializers.CharField(max_length=1000, required=False, help_text="A path.")
+
+
+class UpstreamShape(Shape):
+    name = serializers.SlugField(max_length=64)
+    dialect = Choice(choices=DialectName.values)
+    base_url = serializers.CharField(max_length=500)
+    api_key = serializers.CharField(
+        source="new_secret",
+        required=False,
+        max_length=4096,
+        help_text="Sealed for this base URL and never shown again.",
+    )
+    api_key_from = ReferenceShape(source="secret", required=False)
+    profile = serializers.CharField(max_length=32, required=False)
+    capabilities = Json(required=False)
+    timeouts = Json(required=False)
+    extra_body = Json(required=False)
+    allow_http = serializers.BooleanField(required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+def usd(**told: Any) -> serializers.DecimalField:
+    return serializers.DecimalField(max_digits=14, decimal_places=6, min_value=0, **told)
+
+
+class PriceShape(Shape):
+    """US dollars per million tokens from a day on; null: charged as plain input."""
+
+    upstream = Named(
+        slug_field="name",
+        queryset=Upstream.objects.all(),
+        required=False,
+        allow_null=True,
+        help_text="null: any that has the model",
+    )
+    model = serializers.CharField(max_length=200)
+    since = serializers.DateField()
+    input = usd()
+    output = usd()
+    cache_read = usd(required=False, allow_null=True)
+    cache_write_5m = usd(required=False, allow_null=True)
+    cache_write_1h = usd(required=False, allow_null=True)
+    source = serializers.CharField(  # type: ignore[assignment]  # DRF takes fields off the class
+        max_length=300, required=False, allow_blank=True
+    )

@@ -1,0 +1,43 @@
+"""The sandbox on a loopback port, in a thread of its own with its own event loop."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+
+from .app import application
+
+HOST: Final = "127.0.0.1"
+
+
+def free_socket(port: int) -> socket.socket:
+    """A listening socket on the port if it is free, else on any."""
+    try:
+        return socket.create_server((HOST, port))
+    except OSError:
+        return socket.create_server((HOST, 0))
+
+
+def url_of(listener: socket.socket) -> str:
+    """The base URL of an upstream on this socket."""
+    return f"http://{HOST}:{listener.getsockname()[1]}/v1"
+
+
+@contextlib.contextmanager
+def running(listener: socket.socket) -> Iterator[str]:
+    """Serve the sandbox on this socket; the value is its base URL."""
+    config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    sockets = [listener]
+    thread = threading.Thread(target=server.run, args=(sockets,), name="sandbox", daemon=True)
+    thread.start()
+    try:
+        yield url_of(listener)
+    finally:
+        server.should_exit = True
+        server.force_exit = True  # its only client is the gateway, which is gone by now
+        thread.join(timeout=5)
+        listener.close()

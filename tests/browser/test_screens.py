@@ -1,0 +1,66 @@
+"""Each screen, light and dark: axe finds no serious fault, no policy stops anything."""
+
+from collections.abc import Callable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page
+
+from tests.fakes.gateway import Gateway
+
+from .conftest import log_in, untroubled
+
+PLACES = {
+    "dashboard": "",
+    "requests": "proxy/exchange/",
+    "sessions": "sessions/?span=7d",
+    "live": "live/",
+    "keys": "proxy/apikey/",
+    "new key": "proxy/apikey/add/",
+    "teams": "proxy/team/",
+    "routes": "proxy/route/",
+    "upstreams": "proxy/upstream/",
+    "prices": "proxy/price/",
+    "budgets": "proxy/budget/",
+    "users": "auth/user/",
+}
+INNER = {
+    "transcript": ("proxy/exchange/", "#result_list tbody tr:nth-child(4) a"),
+    "session": ("sessions/?span=7d&sort=cost", "table tbody a"),
+    "upstream": ("proxy/upstream/", "#result_list tbody th a"),
+    "key": ("proxy/apikey/", "#result_list tbody th a"),
+}
+GRAVE = ("serious", "critical")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_screen_has_a_serious_fault(
+    office: Gateway, window: Callable[..., BrowserContext], scheme: str
+) -> None:
+    page = window(color_scheme=scheme).new_page()
+    page.goto(f"{office.url}/admin/login/")
+    faults = {"sign-in": serious(page)}
+    log_in(page, office)
+
+    for name, path in PLACES.items():
+        page.goto(f"{office.url}/admin/{path}")
+        faults[name] = serious(page)
+        untroubled(page)
+    for name, (path, link) in INNER.items():
+        page.goto(f"{office.url}/admin/{path}")
+        page.locator(link).first.click()
+        page.wait_for_load_state()
+        faults[name] = serious(page)
+        untroubled(page)
+
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
+def serious(page: Page) -> list[str]:
+    """What axe says of the page, as one line for each fault: rule and the first place."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
+        for one in found
+        if one["impact"] in GRAVE
+    ]

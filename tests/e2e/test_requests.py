@@ -1,0 +1,76 @@
+"""Every recorded request body is accepted by the running gateway, whichever dialect answers it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import recordings, steps
+from tests.fakes.grammar import faults_of_bytes
+
+from .test_wire import TEXT
+
+BODIES = recordings.recordings("anthropic-requests")
+RESPONSES_TEXT = b"".join(
+    b"data: %b\n\n" % json.dumps(event).encode()
+    for event in (
+        {"type": "response.created", "response": {"id": "resp_1", "model": "m", "output": []}},
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Hello there"},
+        {
+            "type": "response.completed",
+            "response": {
+                "id": "resp_1",
+                "status": "completed",
+                "output": [],
+                "usage": {"input_tokens": 7, "output_tokens": 2},
+            },
+        },
+    )
+)  # fmt: skip
+ANSWERS = {"responses": RESPONSES_TEXT, "chat": TEXT}
+
+REFUSED = {
+    ("pydantic-ai__test_anthropic-test_anthropic_mcp_servers__i1", "chat"): "mcp_servers",
+    (
+        "pydantic-ai__test_code_execution_files_vcr-test_anthropic_code_execution_files_cache_prefix_stable-messa-75daf394",
+        "chat",
+    ): "messages.0.content.1.type",  # a file of Anthropic's own store, for its code execution
+    (
+        "ruby_llm__chat_pdf_models_anthropic_claude-haiku-4-5_handles_multiple_pdfs",
+        "chat",
+    ): "messages.0.content.2.source.type",  # a PDF by URL, which Chat Completions cannot name
+}
+"""What no Chat Completions server can serve is refused by its path, never silently dropped."""
+
+
+def ids(path: Path) -> str:
+    return path.stem
+
+
+@pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
+@pytest.mark.parametrize("dialect", ANSWERS)
+@pytest.mark.parametrize("path", BODIES, ids=ids)
+def test_a_recorded_request_is_accepted(gateway, player, path, dialect):
+    entry = recordings.index()[f"anthropic-requests/{path.name}"]
+    counting = "count_tokens" in str(entry.get("endpoint"))
+    body = json.loads(path.read_bytes())
+    body["model"] = f"{dialect}-accepts"
+    player.on(body["model"], steps.stream(ANSWERS[dialect], "lines"))
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    url = "/v1/messages/count_tokens" if counting else "/v1/messages"
+
+    reply = gateway.ask("POST", url, json.dumps(body).encode(), headers)
+
+    if path_of_fault := REFUSED.get((path.stem, dialect)):
+        assert reply.status == 400
+        assert json.loads(reply.body)["error"]["message"].startswith(path_of_fault)
+        return
+    assert reply.status == 200, reply.body
+    if counting:
+        assert json.loads(reply.body)["input_tokens"] > 0
+    elif body.get("stream"):
+        assert faults_of_bytes(reply.body) == []
+    else:
+        message = json.loads(reply.body)
+        assert [block["type"] for block in message["content"]] == ["text"]
+        assert message["model"] == body["model"]

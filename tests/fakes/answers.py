@@ -1,0 +1,245 @@
+"""Made-up answers as hypothesis strategies, each in the shapes in which an upstream may tell it.
+
+An ``Answer`` is what a model says; ``responses_*`` and ``chat_*`` write it down as that dialect
+does: as a stream of events (in whole sentences or in crumbs, one item after the other or mixed)
+and as a whole body.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing a model says: ``kind`` is text, thinking or call."""
+
+    kind: str
+    text: str = ""  # of a call: its arguments as JSON
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    items: tuple[Item, ...]
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+    def of(self, kind: str) -> list[Item]:
+        return [item for item in self.items if item.kind == kind]
+
+
+SPOKEN = st.text(min_size=1, max_size=40)
+ARGUMENTS = st.dictionaries(
+    st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12) | st.just({"deep": [1, {}]}),
+    max_size=4,
+).map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+@st.composite
+def answers(draw: st.DrawFn, *, texts: int = 3) -> Answer:
+    """Up to two thinking items, ``texts`` texts and three calls, in any order."""
+    kinds = ["thinking"] * draw(st.integers(0, 2)) + ["text"] * draw(st.integers(0, texts))
+    kinds += ["call"] * draw(st.integers(0, 3))
+    items = []
+    for n, kind in enumerate(draw(st.permutations(kinds))):
+        if kind == "call":
+            name = draw(st.sampled_from(["get_weather", "bash", "search"]))
+            items.append(Item(kind, draw(ARGUMENTS), id=f"call_{n}", name=name))
+        else:
+            items.append(Item(kind, draw(SPOKEN)))
+    total = draw(st.integers(0, 10_000))
+    cached = draw(st.integers(0, total))
+    return Answer(tuple(items), total, cached, draw(st.integers(0, 5_000)))
+
+
+@st.composite
+def crumbs(draw: st.DrawFn, text: str) -> list[str]:
+    """``text`` in pieces, as deltas bring it."""
+    # One draw for all cuts, as in ``mixed``: drawing is what the laws spend their time on.
+    rng = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311 - seeded on purpose
+    cuts = sorted(rng.randint(0, len(text)) for _ in range(rng.randint(0, 4)))
+    bounds = [0, *cuts, len(text)]
+    return [text[start:end] for start, end in pairwise(bounds) if start < end]
+
+
+def mixed(tracks: list[list[Event]], draw: st.DrawFn) -> list[Event]:
+    """The events of all tracks in one line; each track keeps its own order."""
+    turns = [n for n, track in enumerate(tracks) for _ in track]
+    places = [iter(track) for track in tracks]
+    # A seed is one draw; a permutation of forty events would be forty.
+    random.Random(draw(st.integers(0, 2**32))).shuffle(turns)  # noqa: S311 - seeded on purpose
+    return [next(places[n]) for n in turns]
+
+
+def _in_a_row(tracks: list[list[Event]], draw: st.DrawFn) -> list[Event]:
+    return [event for track in tracks for event in track]
+
+
+Arrange = Callable[[list[list[Event]], st.DrawFn], list[Event]]
+
+
+# Responses
+
+
+def responses_body(answer: Answer) -> dict[str, Any]:
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "model": "gpt-made-up",
+        "error": None,
+        "incomplete_details": None,
+        "output": [_output_item(n, item) for n, item in enumerate(answer.items)],
+        "usage": {
+            "input_tokens": answer.input_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens},
+            "output_tokens": answer.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.input_tokens + answer.output_tokens,
+        },
+    }
+
+
+def _output_item(n: int, item: Item) -> dict[str, Any]:
+    shared = {"id": f"item_{n}", "status": "completed"}
+    match item.kind:
+        case "text":
+            part = {"type": "output_text", "text": item.text, "annotations": []}
+            return shared | {"type": "message", "role": "assistant", "content": [part]}
+        case "thinking":
+            part = {"type": "summary_text", "text": item.text}
+            return shared | {"type": "reasoning", "summary": [part], "encrypted_content": f"enc{n}"}
+    said = {"call_id": item.id, "name": item.name, "arguments": item.text}
+    return shared | {"type": "function_call"} | said
+
+
+@st.composite
+def responses_streams(draw: st.DrawFn, answer: Answer, arrange: Arrange = _in_a_row) -> list[Event]:
+    """The answer as Responses events, with some of the redundant ones left out."""
+    body = responses_body(answer)
+    begun = body | {"status": "in_progress", "output": [], "usage": None}
+    tracks = [draw(_responses_track(n, item)) for n, item in enumerate(answer.items)]
+    head = [{"type": "response.created", "response": begun}]
+    if draw(st.booleans()):
+        head.append({"type": "response.in_progress", "response": begun})
+    end = {"type": "response.completed", "response": body}
+    return [*head, *arrange(tracks, draw), end]
+
+
+WHOLE_TEXT = {"text": "text", "thinking": "text", "call": "arguments"}
+DELTA_EVENT = {
+    "text": "response.output_text",
+    "thinking": "response.reasoning_summary_text",
+    "call": "response.function_call_arguments",
+}
+EMPTY = {
+    "text": {"content": []},
+    "thinking": {"summary": [], "encrypted_content": None},
+    "call": {"arguments": ""},
+}
+
+
+@st.composite
+def _responses_track(draw: st.DrawFn, n: int, item: Item) -> list[Event]:
+    whole = _output_item(n, item)
+    place = {"output_index": n, "item_id": f"item_{n}"}
+    place |= {"text": {"content_index": 0}, "thinking": {"summary_index": 0}, "call": {}}[item.kind]
+    name = DELTA_EVENT[item.kind]
+    begun = whole | {"status": "in_progress"} | EMPTY[item.kind]
+    track = [{"type": "response.output_item.added", "output_index": n, "item": begun}]
+    if item.kind == "thinking" and draw(st.booleans()):
+        track.append({"type": "response.reasoning_summary_part.added", **place})
+    pieces = draw(crumbs(item.text)) if draw(st.booleans()) else [item.text]
+    track += [{"type": f"{name}.delta", **place, "delta": piece} for piece in pieces]
+    if draw(st.booleans()):
+        track.append({"type": f"{name}.done", **place, WHOLE_TEXT[item.kind]: item.text})
+    track.append({"type": "response.output_item.done", "output_index": n, "item": whole})
+    return track
+
+
+# Chat Completions
+
+
+def chat_body(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(item.text for item in answer.of("text")) or None,
+    }
+    if thinking := "".join(item.text for item in answer.of("thinking")):
+        message["reasoning_content"] = thinking
+    if calls := [_chat_call(n, item) for n, item in enumerate(answer.of("call"))]:
+        message["tool_calls"] = calls
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "made-up",
+        "choices": [{"index": 0, "message": message, "finish_reason": _finish(answer)}],
+        "usage": _chat_usage(answer),
+    }
+
+
+def _finish(answer: Answer) -> str:
+    return "tool_calls" if answer.of("call") else "stop"
+
+
+def _chat_usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.input_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "completion_tokens": answer.output_tokens,
+        "total_tokens": answer.input_tokens + answer.output_tokens,
+    }
+
+
+def _chat_call(n: int, item: Item) -> dict[str, Any]:
+    function = {"name": item.name, "arguments": item.text}
+    return {"index": n, "id": item.id, "type": "function", "function": function}
+
+
+def chat_chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -> Event:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "model": "made-up",
+        "choices": [choice],
+    }
+
+
+@st.composite
+def chat_streams(draw: st.DrawFn, answer: Answer, arrange: Arrange = _in_a_row) -> list[Event]:
+    """The answer as Chat chunks: reasoning, then content, then calls (mixed, if so arranged)."""
+    spoken = []
+    for kind, name in (("thinking", "reasoning_content"), ("text", "content")):
+        text = "".join(item.text for item in answer.of(kind))
+        spoken += [chat_chunk({name: piece}) for piece in draw(crumbs(text))]
+    tracks = [draw(_chat_track(n, item)) for n, item in enumerate(answer.of("call"))]
+    usage = _chat_usage(answer)
+    end = [chat_chunk(finish=_finish(answer))]
+    if draw(st.booleans()):
+        end.append(chat_chunk() | {"choices": [], "usage": usage})
+    else:
+        end[0]["usage"] = usage
+    role = [chat_chunk({"role": "assistant", "content": ""})] if draw(st.booleans()) else []
+    return [*role, *spoken, *arrange(tracks, draw), *end]
+
+
+@st.composite
+def _chat_track(draw: st.DrawFn, n: int, item: Item) -> list[Event]:
+    opening = _chat_call(n, item)
+    pieces = draw(crumbs(item.text))
+    first = pieces.pop(0) if draw(st.booleans()) else ""
+    opening["function"]["arguments"] = first
+    rest = [{"index": n, "function": {"arguments": piece}} for piece in pieces]
+    return [chat_chunk({"tool_calls": [call]}) for call in (opening, *rest)]

@@ -1,0 +1,26 @@
+"""How hard properties are tried: a name in ``LAWS``, else ``push`` in CI and ``desk`` elsewhere."""
+
+import os
+from typing import Final
+
+from hypothesis import settings
+
+EXAMPLES: Final = {"push": 500, "desk": 200, "few": 20, "release": 20_000}
+"""For each property, by profile."""
+
+LAW_EXAMPLES: Final = {**EXAMPLES, "push": 5_000, "release": 200_000}
+"""For each of the translator's laws, which everything else rests on."""
+
+PROFILE: Final = os.environ.get("LAWS") or ("push" if os.environ.get("CI") == "true" else "desk")
+
+# A deadline per example would be an assertion about the machine, so there is none.
+settings.register_profile("push", max_examples=EXAMPLES["push"], deadline=None, print_blob=True)
+settings.register_profile("desk", max_examples=EXAMPLES["desk"], deadline=None)
+settings.register_profile("few", max_examples=EXAMPLES["few"], deadline=None, derandomize=True)
+settings.register_profile(
+    "release", max_examples=EXAMPLES["release"], deadline=None, print_blob=True
+)
+settings.load_profile(PROFILE)
+
+law: Final = settings(max_examples=LAW_EXAMPLES[PROFILE])
+"""Marks a property as a law; goes above ``@given``."""

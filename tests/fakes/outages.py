@@ -1,0 +1,98 @@
+"""The ledger's database goes away under a crowd of streams, comes back, and the verdict."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from .crowd import Crowd, Sent, Verdict, chat_answer, judge
+from .gateway import Gateway
+from .killing import config_for, wait_until_drained
+from .upstream import ScriptedUpstream
+
+
+class Server(Protocol):
+    """A database server that a test owns."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Outage(NamedTuple):
+    """What the clients saw and what the books say in the end."""
+
+    sent: list[Sent]
+    during: int  # requests that ended while the database was away
+    degraded: list[str]  # what /readyz said meanwhile
+    backlog: int  # records that waited when the database came back
+    drained_s: float
+    verdict: Verdict
+
+    @property
+    def errors(self) -> list[Sent]:
+        return [each for each in self.sent if each.ending != "whole"]
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Another program holds the SQLite file for itself."""
+    link = sqlite3.connect(database, isolation_level=None, timeout=30)
+    link.execute("BEGIN EXCLUSIVE")
+    yield
+    link.execute("ROLLBACK")
+    link.close()
+
+
+def ride_out(
+    gateway: Gateway,
+    player: ScriptedUpstream,
+    away: AbstractContextManager[None],
+    *,
+    away_s: float,
+    clients: int,
+) -> Outage:
+    """Run the crowd before, while and after the database is away; the gateway runs already."""
+    player.choose(chat_answer)
+    with Crowd(gateway.port, gateway.key, "crowd", clients, pause_s=1.0) as crowd:
+        player.wait_until(lambda asked: len(asked) >= clients, within_s=60)
+        with away:
+            before = len(crowd.sent)
+            told = _watch(gateway, away_s)
+            during = len(crowd.sent) - before
+        returned = time.monotonic()
+        asked = len(player.asked)
+        player.wait_until(lambda calls: len(calls) >= asked + clients, within_s=60)
+    wait_until_drained(gateway)
+    drained_s = time.monotonic() - returned
+    return Outage(
+        sent=crowd.sent,
+        during=during,
+        degraded=told["degraded"],
+        backlog=told["backlog"],
+        drained_s=drained_s,
+        verdict=judge(crowd.sent, player.asked, gateway.rows().values()),
+    )
+
+
+def _watch(gateway: Gateway, away_s: float) -> dict[str, Any]:
+    """Ask /readyz until the time is over; what it said last."""
+    deadline = time.monotonic() + away_s
+    while True:
+        reply = gateway.ask("GET", "/readyz")
+        assert reply.status == 200, reply.body
+        if time.monotonic() >= deadline:
+            return json.loads(reply.body)
+        time.sleep(0.5)
+
+
+__all__ = ["Outage", "config_for", "locked", "ride_out", "stopped"]

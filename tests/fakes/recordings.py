@@ -1,0 +1,256 @@
+"""Recorded traffic, and a plain reading of it that shares nothing with our translation.
+
+The reading goes the other way round than the translator: it looks at what a Responses recording
+says at the end (its finished items), not at the deltas, and adds Chat deltas up in the simplest
+way. What both agree on is what the recording says.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+ABSENT = f"recorded traffic is not beside this clone ({CORPUS}); cases of our own cover its shapes"
+
+
+class Call(NamedTuple):
+    """A tool call as the recording tells it; ``id`` is empty where it has none that may leave."""
+
+    id: str
+    name: str
+    input: Any
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one answer says."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[Call] = field(default_factory=list)
+    usage: dict[str, int] | None = None  # None: the recording tells none
+    stop_reason: str = "end_turn"
+    failed: str = ""  # why it is no complete answer (the error's code); empty: it is one
+
+
+def recordings(kind: str) -> list[Path]:
+    """The files of one folder of the corpus; none where there is no corpus."""
+    return sorted((CORPUS / kind).glob("*.*"))
+
+
+@cache
+def index() -> dict[str, dict[str, Any]]:
+    """The corpus' index by file."""
+    entries = json.loads((CORPUS / "index.json").read_bytes())["entries"]
+    return {entry["file"]: entry for entry in entries}
+
+
+def read(path: Path) -> Reading:
+    """The plain reading of a recording of any of the four kinds."""
+    raw = path.read_bytes()
+    match path.parent.name:
+        case "responses-stream":
+            return read_responses(events_of(raw))
+        case "chat-stream":
+            return read_chat(events_of(raw))
+        case "responses-json":
+            body = json.loads(raw)
+            return read_responses([{"type": f"response.{body['status']}", "response": body}])
+        case "chat-json":
+            body = json.loads(raw)
+            return read_chat([_as_chunk(body)])
+    raise ValueError(path)
+
+
+def events_of(raw: bytes) -> list[dict[str, Any]]:
+    """The JSON of every ``data:`` line; the recordings have one line an event."""
+    lines = [line.strip() for line in raw.decode().splitlines()]
+    said = [line[5:].strip() for line in lines if line.startswith("data:")]
+    return [json.loads(each) for each in said if each not in {"", "[DONE]"}]
+
+
+# Responses
+
+
+def read_responses(events: list[dict[str, Any]]) -> Reading:
+    ends = [e for e in events if e["type"] in RESPONSES_ENDS]
+    if not ends:
+        return Reading(failed="no terminal event")
+    for event in events:
+        if event["type"] in {"error", "response.failed"}:
+            holder = event.get("error") or event.get("response", {}).get("error") or event
+            return Reading(failed=holder.get("code") or "error")
+    last = ends[-1]["response"]
+    streamed = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    reading = Reading(usage=_responses_usage(last.get("usage")))
+    refused = False
+    for item in last["output"] or streamed:
+        match item["type"]:
+            case "message":
+                parts = item["content"]
+                whole = "".join(p.get("text") or p.get("refusal") or "" for p in parts)
+                reading.text += _as_streamed(whole, item["id"], events)
+                refused |= any(part["type"] == "refusal" for part in parts)
+            case "reasoning":
+                shown = item.get("content") or item.get("summary") or []
+                joint = "" if item.get("content") else "\n\n"
+                reading.thinking += joint.join(part["text"] for part in shown)
+            case "function_call":
+                reading.calls.append(_call(item["call_id"], item["name"], item["arguments"]))
+            case "custom_tool_call":
+                reading.calls.append(
+                    Call(_id(item["call_id"]), item["name"], {"input": item["input"]})
+                )
+    why = (last.get("incomplete_details") or {}).get("reason")
+    reading.stop_reason = _stop_reason(why, refused=refused, called=bool(reading.calls))
+    return reading
+
+
+def _as_streamed(whole: str, item_id: str, events: list[dict[str, Any]]) -> str:
+    """What a client saw of a message; only a recording that was edited by hand differs."""
+    told = {"response.output_text.delta", "response.refusal.delta"}
+    deltas = "".join(
+        e["delta"] for e in events if e["type"] in told and e.get("item_id") == item_id
+    )
+    return whole if whole.startswith(deltas) else deltas
+
+
+RESPONSES_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
+
+
+def _responses_usage(usage: dict[str, Any] | None) -> dict[str, int] | None:
+    if not usage:
+        return None
+    details = usage.get("input_tokens_details") or {}
+    return _disjoint(usage["input_tokens"], usage["output_tokens"], details)
+
+
+# Chat Completions
+
+
+def read_chat(chunks: list[dict[str, Any]]) -> Reading:
+    reading = Reading()
+    calls: list[dict[str, str]] = []
+    finish = None
+    refused = False
+    for chunk in chunks:
+        if error := chunk.get("error"):
+            if error.get("code") == "content_filter":  # a policy refusal, not a failure
+                return Reading(stop_reason="refusal")
+            return Reading(failed=error.get("code") or "error")
+        usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage")
+        reading.usage = _chat_usage(usage) or reading.usage
+        for choice in chunk.get("choices") or []:
+            if choice["index"] != 0:
+                continue
+            delta = choice.get("delta") or {}
+            text, thinking = _content(delta.get("content"))
+            reading.text += text + (delta.get("refusal") or "")
+            refused |= bool(delta.get("refusal"))
+            reading.thinking += _reasoning(delta) or thinking
+            legacy = delta.get("function_call")
+            for piece in delta.get("tool_calls") or ([{"function": legacy}] if legacy else []):
+                _add(calls, piece)
+            finish = finish or choice.get("finish_reason")
+    reading.calls = [_call(c["id"], c["name"], c["arguments"]) for c in calls]
+    reading.stop_reason = _stop_reason(finish, refused=refused, called=bool(calls))
+    # Snowflake never sends a finish reason; its usage, alone in the last chunk, is the end.
+    ended = finish or (chunks and chunks[-1].get("usage") and not chunks[-1].get("choices"))
+    reading.failed = "" if ended else "no finish_reason"
+    return reading
+
+
+def _as_chunk(body: dict[str, Any]) -> dict[str, Any]:
+    choices = [choice | {"delta": choice.get("message", {})} for choice in body.get("choices", [])]
+    return body | {"choices": choices}
+
+
+def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
+    """Text and thinking of a ``content`` that may be a list of parts (Mistral)."""
+    if not isinstance(content, list):
+        return content or "", ""
+    text = "".join(part["text"] for part in content if part["type"] == "text")
+    inner = [p for part in content if part["type"] == "thinking" for p in part["thinking"]]
+    return text, "".join(part["text"] for part in inner)
+
+
+def _reasoning(delta: dict[str, Any]) -> str:
+    said = delta.get("reasoning_content") or delta.get("reasoning")
+    details = delta.get("reasoning_details") or []
+    return said or "".join(d.get("text") or d.get("summary") or "" for d in details)
+
+
+def _add(calls: list[dict[str, str]], piece: dict[str, Any]) -> None:
+    function = piece.get("function") or {}
+    slot = str(piece.get("index", f"no index {piece.get('id')}"))
+    known = [call for call in calls if call["slot"] == slot]
+    if not known or (piece.get("id") and known[-1]["id"] and piece["id"] != known[-1]["id"]):
+        calls.append({"slot": slot, "id": "", "name": "", "arguments": ""})
+        known = calls[-1:]
+    call = known[-1]
+    call["id"] = call["id"] or piece.get("id") or ""
+    call["name"] = call["name"] or function.get("name") or ""
+    arguments = function.get("arguments") or ""
+    call["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _chat_usage(usage: dict[str, Any] | None) -> dict[str, int] | None:
+    if not usage:
+        return None
+    details = dict(usage.get("prompt_tokens_details") or {})
+    details.setdefault(
+        "cached_tokens", usage.get("prompt_cache_hit_tokens", usage.get("num_cached_tokens"))
+    )
+    apart = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    output = usage["completion_tokens"]
+    if usage.get("total_tokens") == usage["prompt_tokens"] + output + apart:
+        output += apart  # xAI counts reasoning beside the completion
+    return _disjoint(usage["prompt_tokens"], output, details)
+
+
+# Both
+
+
+def _disjoint(total: int, output: int, details: dict[str, Any]) -> dict[str, int]:
+    cached, written = details.get("cached_tokens") or 0, details.get("cache_write_tokens") or 0
+    fresh = total - cached - written
+    return {
+        "input_tokens": fresh if fresh >= 0 else total,  # the server counts disjointly already
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": written,
+        "output_tokens": output,
+    }
+
+
+def _stop_reason(why: str | None, *, refused: bool, called: bool) -> str:
+    if why in {"max_output_tokens", "length"}:
+        return "max_tokens"
+    if refused or why == "content_filter":
+        return "refusal"
+    return "tool_use" if called else "end_turn"
+
+
+def _call(call_id: str | None, name: str, arguments: Any) -> Call:
+    if isinstance(arguments, dict):
+        return Call(_id(call_id), name, arguments)
+    try:
+        return Call(_id(call_id), name, json.loads(arguments or "{}"))
+    except ValueError:
+        return Call(_id(call_id), name, arguments)
+
+
+def _id(call_id: str | None) -> str:
+    return call_id if call_id and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id) else ""
+
+
+def same_calls(expected: Iterable[Call], actual: Iterable[Call]) -> bool:
+    """Equal, but that an id which may not leave as it is was replaced by another one."""
+    expected, actual = list(expected), list(actual)
+    return len(expected) == len(actual) and all(
+        (want.name, want.input) == (got.name, got.input) and got.id and want.id in {"", got.id}
+        for want, got in zip(expected, actual, strict=True)
+    )

@@ -1,0 +1,67 @@
+"""Debian's own redis-server on a loopback port; a test may stop it and start it again."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from .absent import absent
+
+PATIENT_S = 10.0
+"""How long a test lets Redis take on a busy machine."""
+
+
+class RedisServer:
+    """A redis-server that can be stopped, started again and asked directly."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = int(free.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = redis.Redis.from_url(self.url)
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+            [shutil.which("redis-server") or "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--dir", str(self._folder), "--daemonize", "no", "--loglevel", "warning"],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+            except redis.RedisError:
+                assert time.monotonic() < deadline, "redis-server did not start"
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if shutil.which("redis-server") is None:
+        absent("NO redis-server HERE (Debian: redis-server): nothing of it is tested")
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.client.close()
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(running_redis: RedisServer) -> RedisServer:
+    running_redis.client.flushall()
+    return running_redis

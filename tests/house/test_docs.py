@@ -1,0 +1,110 @@
+"""What a user can touch stands in the docs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.urls import get_resolver
+
+from bridge_project.env import TABLE
+from proxy.routing import EXACT
+from translator import openai_chat, openai_responses
+from translator.openai_responses.events import IGNORED, PINGS, SAID
+from translator.openai_responses.stream import ResponsesStream
+
+OURS = sorted(name for name, app in get_commands().items() if app == "proxy")
+
+
+@pytest.fixture(scope="module")
+def operate(repository):
+    return (repository / "docs/operate.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("variable", TABLE, ids=lambda variable: variable.name)
+def test_a_setting_is_documented_and_read(repository, operate, variable):
+    settings = (repository / "bridge_project/settings.py").read_text(encoding="utf-8")
+
+    assert f"| `{variable.name}` |" in operate
+    assert f'"{variable.name}"' in settings
+
+
+def test_the_settings_read_no_variable_that_is_not_in_the_table(repository):
+    settings = (repository / "bridge_project/settings.py").read_text(encoding="utf-8")
+
+    read = set(re.findall(r'env_\w+\(\s*"(\w+)"', settings))
+
+    assert read == {variable.name for variable in TABLE}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_command_is_documented_and_shows_an_example(operate, name):
+    command = load_command_class("proxy", name)
+    parser = command.create_parser("manage.py", name)
+
+    assert f"| `{name}` |" in operate
+    assert f"manage.py {name}" in parser.format_help().partition("--help")[2]
+
+
+@pytest.mark.parametrize("path", EXACT)
+def test_a_path_of_the_gateway_is_documented(operate, path):
+    assert re.search(rf"`(GET|HEAD|POST) {re.escape(path)}`", operate)
+
+
+def mounts(patterns, prefix=""):
+    """The first part of each path that Django answers."""
+    for pattern in patterns:
+        path = prefix + str(pattern.pattern).lstrip("^")
+        if "/" not in path and hasattr(pattern, "url_patterns"):
+            yield from mounts(pattern.url_patterns, path)
+        else:
+            yield path.split("/")[0]
+
+
+def test_each_mount_of_django_is_documented(operate):
+    found = set(mounts(get_resolver().url_patterns))
+
+    assert "admin" in found
+    assert {mount for mount in found if f"/{mount}" not in operate} == set()
+
+
+def test_links_between_the_pages_lead_somewhere(repository):
+    pages = [repository / "README.md", *(repository / "docs").rglob("*.md")]
+
+    broken = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+
+    assert len(pages) > 10
+    assert broken == []
+
+
+CORPUS = Path(__file__).parents[3] / "shared/corpus/index.json"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded traffic is not beside the repository")
+def test_every_recording_has_its_row(repository):
+    recordings = [each["file"] for each in json.loads(CORPUS.read_bytes())["entries"]]
+
+    page = (repository / "docs/corpus.md").read_text(encoding="utf-8")
+
+    assert len(recordings) > 300
+    assert [name for name in recordings if page.count(f"| `{name}` |") != 1] == []
+
+
+@pytest.mark.parametrize("tables", [openai_responses.request, openai_chat.request])
+def test_the_fate_of_every_field_is_documented(repository, tables):
+    page = (repository / "docs/mapping.md").read_text(encoding="utf-8")
+
+    fields = {*tables.COPIED, *tables.RENAMED, *tables.BUILT, *tables.DROPPED, *tables.REFUSED}
+
+    assert {name for name in fields if f"| `{name}` |" not in page} == set()
+
+
+@pytest.mark.parametrize("name", sorted({*SAID, *PINGS, *IGNORED, *ResponsesStream.HANDLERS}))
+def test_every_event_is_documented(repository, name):
+    assert f"| `{name}` |" in (repository / "docs/mapping.md").read_text(encoding="utf-8")

@@ -1,0 +1,39 @@
+"""The names and arguments that others build on; a change here breaks somebody."""
+
+import inspect
+
+import pytest
+
+import translator
+
+# name -> parameters, in order; keyword-only ones behind the star
+FUNCTIONS = {
+    "format_sse": ["event", "payload"],
+    "translate_openai_events": ["events"],
+    "translate_openai_chat_events": ["events"],
+    "derive_stop_reason": ["response"],
+    "map_openai_response_to_anthropic": ["response"],
+    "map_openai_chat_to_anthropic": ["completion"],
+    "map_anthropic_to_openai_response": ["request"],
+    "map_anthropic_to_openai_chat": ["request"],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_keeps_its_name_and_its_arguments(name):
+    function = getattr(translator, name)
+
+    parameters = inspect.signature(function).parameters.values()
+    positional = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+    assert name in translator.__all__
+    assert positional == FUNCTIONS[name]
+    assert all(
+        one.default is not inspect.Parameter.empty
+        for one in parameters
+        if one.kind is inspect.Parameter.KEYWORD_ONLY
+    )
+
+
+def test_everything_that_is_promised_exists():
+    assert [name for name in translator.__all__ if not hasattr(translator, name)] == []

@@ -1,0 +1,338 @@
+"""The cast and a small ledger, made the way the gateway makes it: records in, rows out.
+
+Ada leads the team ``platform``, Ben is a member of it, Cleo's team is ``research``, Mallory's key
+was revoked.
+"""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission, User
+from django.utils.timezone import now
+from ulid import ULID
+
+from proxy.models import ApiKey, Exchange, Price, Store, Team, Upstream
+from proxy.record.posting import Story, post
+from proxy.record.records import Chunk, CloseRecord, OpenRecord
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+TARGET = {
+    "upstream": "openai",
+    "model": "gpt-5.2",
+    "dialect": "responses",
+    "profile": "openai",
+    "capabilities": {},
+}
+
+
+def request_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "model": "claude-opus-5-5",
+        "max_tokens": 1000,
+        "messages": [{"role": "user", "content": "Which files are here?"}],
+    } | changes
+
+
+def answer_body(*content: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-opus-5-5",
+        "content": list(content) or [{"type": "text", "text": "Two: a note and a map."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 5},
+    } | changes
+
+
+def story(
+    *,
+    at: datetime = NOON,
+    team: str = "platform",
+    key: ApiKey | None = None,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
+    closed: bool = True,
+    reads: tuple[tuple[float, bytes], ...] = (),
+    opening: dict[str, Any] | None = None,
+    closing: dict[str, Any] | None = None,
+    kept: bool = True,
+) -> Story:
+    """What the spool would say of one request, ten seconds long unless told otherwise."""
+    body = body if body is not None else request_body()
+    opened = {
+        "id": f"req_{ULID.from_datetime(at)}",
+        "created": at.timestamp(),
+        "worker": "w1",
+        "team": team,
+        "key_id": key.pk if key else None,
+        "key_name": key.name if key else "ci",
+        "user": "",
+        "model_requested": str(body.get("model", "")),
+        "model_upstream": "gpt-5.2",
+        "upstream": "openai",
+        "dialect": "responses",
+        "stream": True,
+        "client_name": "claude-cli",
+        "client_version": "2.1.329",
+        "body": json.dumps(body).encode() if kept else None,
+    } | (opening or {})
+    chunks = [Chunk(id=opened["id"], reads=list(reads))] if reads else []
+    ended = {
+        "id": opened["id"],
+        "finished": at.timestamp() + 10,
+        "outcome": "completed",
+        "status": 200,
+        "stop_reason": "end_turn",
+        "ttft_ms": 900.0,
+        "total_ms": 10_000.0,
+        "model_upstream": "gpt-5.2",
+        "upstream": "openai",
+        "dialect": "responses",
+        "usage": {
+            "input": 100,
+            "output": 50,
+            "cache_read": 1000,
+            "cache_write_5m": 0,
+            "reasoning": 20,
+            "source": "reported",
+        },
+        "answer": (answer if answer is not None else answer_body()) if kept else None,
+        "target": TARGET,
+    } | (closing or {})
+    return Story(OpenRecord(**opened), chunks, CloseRecord(**ended) if closed else None)
+
+
+def record(**told: Any) -> Exchange:
+    """One request in the ledger."""
+    one = story(**told)
+    post([one])
+    return Exchange.objects.get(pk=one.opening.id)
+
+
+def team(name: str = "platform", **fields: Any) -> Team:
+    return Team.objects.get_or_create(name=name, defaults=fields)[0]
+
+
+def key(name: str = "ci", of: str = "platform", **fields: Any) -> tuple[ApiKey, str]:
+    return ApiKey.issue(team(of), name, **fields)
+
+
+def price() -> Price:
+    return Price.objects.create(
+        model="gpt-5.2",
+        since=date(2026, 1, 1),
+        input=Decimal("1.25"),
+        output=Decimal(10),
+        cache_read=Decimal("0.125"),
+    )
+
+
+def superuser() -> User:
+    return User.objects.create_superuser("root", "root@example.com", None)
+
+
+def staff(name: str, *permissions: str, groups: tuple[str, ...] = ()) -> User:
+    user = User.objects.create_user(name, f"{name}@example.com", None, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    user.groups.set([Group.objects.get_or_create(name=group)[0] for group in groups])
+    return user
+
+
+def ada() -> User:
+    """Leads platform: sees its requests and reads its transcripts."""
+    return staff("ada", "view_exchange", "view_transcript", "view_part", groups=("team:platform",))
+
+
+TALK = request_body(
+    system=[
+        {"type": "text", "text": "You are a careful engineer. Prefer small steps.\n" * 12},
+        {"type": "text", "text": "Project: cartography.", "cache_control": {"type": "ephemeral"}},
+    ],
+    tools=[
+        {"name": "Bash", "description": "Run a command", "input_schema": {"type": "object"}},
+        {"name": "Read", "description": "Read a file", "input_schema": {"type": "object"}},
+    ],
+    messages=[
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "<system-reminder>\nToday is Friday.\n</system-reminder>"},
+                {
+                    "type": "text",
+                    "text": "The tests of the tile cache fail since yesterday. Can you find out why, "
+                    "and mend it?\n\nThe log is in build/test.log.",
+                },
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+                },
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {
+                    "type": "thinking",
+                    "thinking": "The log first; then the change that broke it. I should not guess.",
+                    "signature": "brg1.k.p.m",
+                },
+                {"type": "text", "text": "I will read the log first."},
+                {
+                    "type": "tool_use",
+                    "id": "toolu_1",
+                    "name": "Read",
+                    "input": {"file_path": "build/test.log", "limit": 40},
+                },
+                {
+                    "type": "tool_use",
+                    "id": "toolu_2",
+                    "name": "Bash",
+                    "input": {"command": "git log --oneline -5 -- tiles/", "timeout": 5000},
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_1",
+                    "content": "FAILED tests/test_cache.py::test_evicts\n  assert cache.size == 3\n"
+                    "  AssertionError: 4 == 3",
+                },
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_2",
+                    "is_error": True,
+                    "content": [{"type": "text", "text": "fatal: not a git repository"}],
+                },
+                {
+                    "type": "text",
+                    "text": "There is no git here, look at tiles/cache.py instead.",
+                    "cache_control": {"type": "ephemeral"},
+                },
+            ],
+        },
+    ],
+)
+SAID = answer_body(
+    {"type": "thinking", "thinking": "Off by one in evict().", "signature": "brg1.k.p.m"},
+    {
+        "type": "text",
+        "text": "The cache evicts one entry too late: `evict()` compares with `>` where the limit "
+        "is inclusive. I will check the file before I change it.",
+    },
+    {
+        "type": "tool_use",
+        "id": "toolu_3",
+        "name": "Bash",
+        "input": {"command": "sed -n '1,60p' tiles/cache.py", "description": "Show the cache"},
+    },
+    stop_reason="tool_use",
+)
+
+
+def demo() -> str:
+    """A ledger to look at: two days of traffic, and one conversation. Its id is returned."""
+    Store(Store.FULL)
+    price()
+    superuser()
+    Upstream.objects.create(
+        name="openai", dialect="responses", base_url="https://api.openai.com/v1"
+    )
+    ci, _ = key("ci")
+    ben, _ = key("ben-laptop")
+    cleo, _ = key("cleo", of="research", scopes=["messages", "reports"])
+    keys = [ci, ben, cleo]
+    stories = []
+    for n in range(130):
+        one = keys[n % 3]
+        ends: dict[str, Any] = {}
+        if n % 11 == 4:
+            ends = {
+                "outcome": "upstream_error",
+                "status": 529,
+                "stop_reason": "",
+                "error_type": "overloaded_error",
+                "error_message": "the upstream is overloaded",
+                "error_source": "upstream",
+                "usage": {},
+            }
+        elif n % 7 == 2:
+            ends = {"stop_reason": "tool_use"}
+        elif n % 17 == 5:
+            ends = {"outcome": "client_gone", "status": 200, "stop_reason": ""}
+        elif n % 23 == 9:
+            ends = {"model_upstream": "qwen3", "upstream": "vllm"}
+        ends.setdefault("total_ms", 1500.0 + 731 * (n % 29))
+        ends.setdefault("ttft_ms", 300.0 + 97 * (n % 13))
+        stories.append(
+            story(
+                at=now() - timedelta(minutes=23 * (130 - n)),
+                team=one.team.name,
+                key=one,
+                opening={"session_id": f"d0210c9f-{n // 9:04d}-4d1e", "user": one.name},
+                closing=ends,
+                body=request_body(
+                    messages=[{"role": "user", "content": f"Question {n}: how do tiles age?"}]
+                ),
+            )
+        )
+    last = story(
+        at=now() - timedelta(minutes=2),
+        key=ci,
+        body=TALK,
+        answer=SAID,
+        reads=(
+            (412.0, b'event: response.created\ndata: {"type":"response.created"}\n\n'),
+            (901.5, b'event: response.output_text.delta\ndata: {"delta":"The cache"}\n\n'),
+        ),
+        opening={
+            "session_id": "d0210c9f-0013-4d1e",
+            "user": "ben",
+            "user_agent": "claude-cli/2.1.329 (external, cli)",
+            "api_version": "2023-06-01",
+        },
+        closing={
+            "stop_reason": "tool_use",
+            "overhead_ms": 6.0,
+            "ttft_ms": 1840.0,
+            "total_ms": 7120.0,
+            "usage": {
+                "input": 3210,
+                "output": 917,
+                "cache_read": 42_800,
+                "cache_write_5m": 0,
+                "reasoning": 310,
+                "source": "reported",
+            },
+            "attempts": [
+                {
+                    "upstream": "vllm",
+                    "model": "qwen3",
+                    "status": 503,
+                    "error": "api_error",
+                    "ms": 84,
+                },
+                {
+                    "upstream": "openai",
+                    "model": "gpt-5.2",
+                    "status": 200,
+                    "error": None,
+                    "ms": 7030,
+                },
+            ],
+            "notes": [
+                {"path": "top_k", "fate": "dropped", "reason": "no equivalent in this dialect"},
+                {"path": "tools.0.name", "fate": "renamed", "reason": "longer than 64 characters"},
+            ],
+            "unknown_events": {"response.sparkle": 2},
+        },
+    )
+    running = story(at=now() - timedelta(seconds=20), key=ben, closed=False)
+    post([*stories, last, running])
+    return last.opening.id

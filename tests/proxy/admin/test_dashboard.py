@@ -1,0 +1,266 @@
+"""The dashboard: the reports' own numbers, each with a way to its requests, for whom they are."""
+
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
+
+from proxy.models import (
+    DayUsage,
+    DayWhat,
+    DayWho,
+    DrainMark,
+    QuarterUsage,
+    QuarterWhat,
+    QuarterWho,
+)
+from proxy.record.posting import post
+from proxy.roles import MEMBER
+from tests.proxy.admin import cast
+from tests.proxy.admin.hostile import PAYLOADS
+from tests.proxy.admin.test_hostile import outline
+
+pytestmark = pytest.mark.django_db
+URL = "/admin/"
+
+
+@pytest.fixture
+def root(client):
+    client.force_login(cast.superuser())
+    return client
+
+
+def seed(count, *, hours=1.0, **told):
+    stories = [
+        cast.story(at=now() - timedelta(hours=hours, seconds=n), **told) for n in range(count)
+    ]
+    post(stories)
+    return stories
+
+
+def cards(answer):
+    return {card.label: card for card in answer.context["cards"]}
+
+
+def rows_behind(client, url):
+    """How many requests the list shows under a figure's address."""
+    answer = client.get(url)
+    assert answer.status_code == 200
+    return len(answer.context["cl"].result_list)
+
+
+def test_the_cards_tell_what_the_ledger_holds(root):
+    cast.price()
+    seed(3)
+    seed(2, closing={"outcome": "upstream_error", "status": 529, "usage": {}, "stop_reason": ""})
+    seed(1, closing={"outcome": "client_gone", "stop_reason": ""})
+
+    found = cards(root.get(URL))
+
+    assert found["Requests"].value == "6"
+    assert found["Requests"].detail == "1 left by the client"
+    assert found["Errors"].value == "2"
+    assert found["Errors"].detail == "33 % of all requests"
+    assert found["Tokens"].value == "4,600"  # four times 100 in, 50 out and 1,000 cached
+    assert found["Spend"].value == "$0.0030"
+    assert found["Cache-hit rate"].value == "90.9 %"
+    assert found["First byte, p95"].value.endswith(" ms")
+
+
+def test_every_figure_leads_to_its_requests(root):
+    cast.price()
+    ci, _ = cast.key("ci")
+    seed(3, key=ci)
+    seed(2, closing={"outcome": "upstream_error", "status": 529, "usage": {}, "stop_reason": ""})
+    page = root.get(URL)
+
+    found = cards(page)
+    assert rows_behind(root, found["Requests"].url) == 5
+    assert rows_behind(root, found["Errors"].url) == 2
+    by = {ranking.slug: ranking.rows for ranking in page.context["rankings"]}
+    assert [rows_behind(root, row.url) for row in by["team"]] == [5]
+    assert [rows_behind(root, row.url) for row in by["model"]] == [5]
+    assert sorted((row.name, rows_behind(root, row.url)) for row in by["stop_reason"]) == [
+        ("end turn", 3),
+        ("none (cut or failed)", 2),
+    ]
+    assert rows_behind(root, by["key"][0].url) == 3
+    assert rows_behind(root, by["team"][0].errors_url) == 2
+    drawn = {chart.name: chart for chart in page.context["charts"]}
+    assert rows_behind(root, drawn["cost"].bars[0].url) == 5
+    assert [rows_behind(root, bar.url) for bar in drawn["requests"].bars if bar.slug == "bad"] == [
+        2
+    ]
+    assert rows_behind(root, drawn["first-byte"].dots[0].url) == 5
+
+
+def test_a_missing_price_is_not_nothing(root):
+    seed(3)
+    page = root.get(URL)
+
+    spend = cards(page)["Spend"]
+    assert spend.value == "no price"
+    assert spend.detail == "3 requests without price"
+    assert rows_behind(root, spend.detail_url) == 3
+    assert page.context["rankings"][0].rows[0].cost == "no price"
+
+
+def test_changes_are_against_the_stretch_before(root):
+    seed(4, hours=1)
+    seed(2, hours=26)
+    page = root.get(URL, {"range": "24h"})
+
+    assert cards(page)["Requests"].change == "100 % more"
+    assert page.context["before_text"] == "the 24 hours before"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+@pytest.mark.parametrize("range_", ["24h", "7d", "30d"])
+def test_each_range_and_zone_adds_up_to_the_same(root, range_, zone):
+    cast.price()
+    seed(3, hours=2)
+    page = root.get(URL, {"range": range_, "tz": zone})
+
+    assert cards(page)["Requests"].value == "3"
+    charts = {chart.name: chart for chart in page.context["charts"]}
+    counted = sum(int(cells[0].text) for _, cells in charts["requests"].rows if cells[0].text)
+    assert counted == 3
+    assert charts["cost"].rows
+    assert page.content.decode().count("<svg") >= 3
+
+
+def test_the_zone_is_kept_for_the_next_visit(root):
+    root.get(URL, {"tz": "Asia/Tokyo"})
+
+    assert str(root.get(URL).context["asked"].zone) == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "range=custom",
+        "range=custom&from=yesterday",
+        "range=custom&from=2026-11-20&to=2026-11-01",
+        "tz=Mars/Olympus",
+        "range=forever",
+        "range=custom&from=1900-01-01&to=2026-01-01",
+        "tz=../../etc/passwd",
+    ],
+)
+def test_what_cannot_be_shown_is_said_and_the_default_shown(root, query):
+    page = root.get(f"{URL}?{query}")
+
+    assert page.status_code == 200
+    asked = page.context["asked"]
+    assert asked.wrong or query == "range=forever"
+    assert asked.range == "7d"
+
+
+def test_custom_days_are_whole_days_of_the_zone(root):
+    today = now().date().isoformat()
+    seed(2, hours=0.01)
+    page = root.get(URL, {"range": "custom", "from": today, "to": today})
+
+    span = page.context["asked"].span
+    assert span.end - span.start == timedelta(days=1)
+    assert cards(page)["Requests"].value == "2"
+
+
+def test_the_page_says_how_fresh_it_is(root):
+    assert "No request has been booked yet" in root.get(URL).content.decode()
+    DrainMark.objects.create(spool="here", as_of=now(), seen=now())
+
+    assert "As of" in root.get(URL).content.decode()
+
+
+def test_an_empty_ledger_shows_what_to_do(root):
+    page = root.get(URL).content.decode()
+
+    assert "No requests in this range" in page
+    assert "There was nothing in the 7 days before to compare with" in page
+
+
+def test_it_takes_a_fixed_number_of_queries(root, django_assert_num_queries):
+    seed(5)
+    root.get(URL)
+    with CaptureQueriesContext(connection) as few:
+        root.get(URL)
+    for n in range(10):
+        key, _ = cast.key(f"key-{n}")
+        seed(19, key=key, body=cast.request_body(model=f"model-{n}"), hours=n * 3)
+    with django_assert_num_queries(len(few)):
+        root.get(URL)
+
+    assert "proxy_exchange" not in " ".join(query["sql"] for query in few.captured_queries)
+
+
+def test_a_member_sees_what_their_own_keys_made_and_nobody_elses(client):
+    ben = cast.staff("ben", groups=(MEMBER,))
+    mine, _ = cast.key("ben", user=ben)
+    seed(2, key=mine, opening={"user": "ben"})
+    seed(3, opening={"user": "cleo"}, body=cast.request_body(model="secret-model"))
+    client.force_login(ben)
+    page = client.get(URL)
+
+    assert cards(page)["Requests"].value == "2"
+    assert "your own requests" in page.content.decode()
+    assert "secret-model" not in page.content.decode()
+
+
+def test_a_team_lead_sees_the_team(client):
+    seed(2)
+    seed(3, team="research")
+    client.force_login(cast.ada())
+
+    assert cards(client.get(URL))["Requests"].value == "2"
+
+
+def test_whoever_may_see_nothing_is_told_so(client):
+    seed(2)
+    client.force_login(cast.staff("olga"))
+    page = client.get(URL)
+
+    assert page.status_code == 200
+    assert "Nothing of the gateway is open to you" in page.content.decode()
+    assert "cards" not in page.context
+
+
+BOOKS = (DayUsage, DayWhat, DayWho, QuarterUsage, QuarterWhat, QuarterWho)
+
+
+@pytest.mark.timeout(300)  # a hundred times two pages
+def test_a_hundred_hostile_names_change_nothing_on_the_pages_of_sums(root):
+    def pages(text):
+        for book in BOOKS:
+            book.objects.all().delete()
+        words = text.encode(errors="replace").decode().replace("\x00", "")
+        names = dict.fromkeys(
+            ("team", "key_name", "user", "upstream", "model_upstream"), words[:60]
+        )
+        seed(1, opening=names, body=cast.request_body(model=words[:150] or "x"),
+             closing={"stop_reason": words[:30], "upstream": words[:60],
+                      "model_upstream": words[:60]})  # fmt: skip
+        return [outline(root.get(url)) for url in (URL, "/admin/proxy/price/")]
+
+    expected = pages("plain words")
+    for payload in PAYLOADS:
+        for found, wanted in zip(pages(payload), expected, strict=True):
+            assert not found.addresses & {"javascript", "data", "//evil.example"}, payload
+            if payload.strip() and len(payload) < 30:
+                assert found.seen == wanted.seen, payload
+
+
+def test_names_from_outside_stay_text_in_charts_and_tables(root):
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+    cast.price()
+    seed(2, body=cast.request_body(model=evil))
+    page = root.get(URL).content.decode()
+
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
+    href = next(r for r in root.get(URL).context["rankings"] if r.slug == "model").rows[0].url
+    assert parse_qs(urlsplit(href).query)["model_requested"] == [evil]

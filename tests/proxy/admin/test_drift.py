@@ -1,0 +1,100 @@
+"""The radar's list, and the form for what upstreams may be told."""
+
+import pytest
+from django.urls import reverse
+from django.utils.timezone import now
+
+from proxy.models import Drift, Revision, UpstreamPolicy
+from proxy.roles import AUDITOR, OWNER
+
+from . import cast
+
+pytestmark = pytest.mark.django_db
+
+
+def sighting(kind: str, name: str, **fields) -> Drift:
+    return Drift.objects.create(kind=kind, name=name, first_seen=now(), last_seen=now(), **fields)
+
+
+@pytest.fixture
+def owner(client):
+    client.force_login(cast.staff("ada", groups=(OWNER,)))
+    return client
+
+
+def test_new_names_are_listed_with_what_is_known_of_them(owner):
+    exchange = cast.record()
+    sighting("beta", "context-9m", first_request=exchange.pk)
+    sighting("block", "<script>alert(1)</script>", known=False)
+
+    page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
+
+    assert "context-9m" in page
+    assert reverse("admin:proxy_exchange_change", args=[exchange.pk]) in page
+    assert "not known" in page
+    assert "<script>alert(1)" not in page
+    assert f"{reverse('admin:proxy_upstreampolicy_add')}?kind=beta&amp;name=context-9m" in page
+
+
+def test_a_rule_is_made_from_a_name_and_shown_beside_it(owner):
+    sighting("beta", "context-9m")
+    revision = Revision.objects.filter(pk=1).values_list("number", flat=True).first() or 0
+    form = {"kind": "beta", "name": "context-*", "action": "drop", "upstream": "", "position": "0"}
+
+    answer = owner.post(reverse("admin:proxy_upstreampolicy_add"), form)
+
+    assert answer.status_code == 302
+    assert UpstreamPolicy.objects.get().covers("context-9m")
+    assert Revision.objects.get(pk=1).number > revision
+    page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
+    assert "leave out, with a note" in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "action"),
+    [
+        ("field", "messages", "drop"),
+        ("block", "tool_result", "drop"),
+        ("role", "user", "refuse"),
+        ("client", "claude-cli *", "drop"),
+    ],
+)
+def test_what_every_request_needs_cannot_be_left_out(owner, kind, name, action):
+    form = {"kind": kind, "name": name, "action": action, "upstream": "", "position": "0"}
+
+    page = owner.post(reverse("admin:proxy_upstreampolicy_add"), form)
+
+    assert page.status_code == 200
+    assert not UpstreamPolicy.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ["field", "block", "role", "client"])
+def test_each_kind_that_a_client_brings_can_be_ruled(owner, kind):
+    sighting(kind, "brand new")
+
+    page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
+    link = f"{reverse('admin:proxy_upstreampolicy_add')}?kind={kind}&amp;name=brand+new"
+    assert link in page
+    form = {"kind": kind, "name": "brand *", "action": "refuse", "upstream": "", "position": "0"}
+    owner.post(reverse("admin:proxy_upstreampolicy_add"), form)
+
+    page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
+    assert "refuse the request" in page
+    assert link not in page
+
+
+def test_an_auditor_sees_and_changes_nothing(client):
+    client.force_login(cast.staff("eve", groups=(AUDITOR,)))
+    sighting("beta", "context-9m")
+
+    assert client.get(reverse("admin:proxy_drift_changelist")).status_code == 200
+    assert client.get(reverse("admin:proxy_upstreampolicy_changelist")).status_code == 200
+    assert client.get(reverse("admin:proxy_upstreampolicy_add")).status_code == 403
+
+
+def test_nobody_changes_a_sighting(client):
+    client.force_login(cast.superuser())
+    row = sighting("beta", "context-9m")
+
+    assert client.get(reverse("admin:proxy_drift_add")).status_code == 403
+    assert client.post(reverse("admin:proxy_drift_delete", args=[row.pk])).status_code == 403

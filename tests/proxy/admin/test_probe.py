@@ -1,0 +1,260 @@
+"""“Test this upstream” against a scripted one: what it shows, what it hides, who may press it."""
+
+import json
+import os
+from html import unescape
+
+import pytest
+from django.contrib.admin.models import LogEntry
+
+from proxy.models import Exchange, Route, RouteTarget, Upstream
+from tests.fakes.steps import (
+    LAST_CHUNK,
+    Close,
+    Send,
+    Stall,
+    chunk,
+    head,
+    json_answer,
+    stream_head,
+)
+from tests.fakes.upstream import ScriptedUpstream
+from tests.proxy.admin import cast
+from tests.proxy.gateway import scripts
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "sk-upstream-canary-0123456789"
+
+
+@pytest.fixture(scope="module")
+def scripted():
+    with ScriptedUpstream() as running:
+        yield running
+
+
+@pytest.fixture
+def upstream(scripted, monkeypatch):
+    monkeypatch.setitem(os.environ, "PROBE_TESTS_SECRET", SECRET)
+    made = Upstream.objects.create(
+        name="vllm", dialect="chat", base_url=scripted.base_url, profile="generic",
+        secret={"env": "PROBE_TESTS_SECRET"},
+    )  # fmt: skip
+    route = Route.objects.create(model="claude-*")
+    RouteTarget.objects.create(route=route, upstream=made, model="qwen3")
+    return made
+
+
+@pytest.fixture
+def owner(client):
+    client.force_login(cast.staff("ada", groups=("owner",)))
+    return client
+
+
+def url_of(upstream):
+    return f"/admin/proxy/upstream/{upstream.pk}/test/"
+
+
+def test(client, upstream, model):
+    answer = client.post(url_of(upstream), {"model": model})
+    assert answer.status_code == 200
+    return answer, unescape(answer.content.decode())
+
+
+test.__test__ = False
+
+
+def calling():
+    """A stream of one tool call."""
+    call = {"index": 0, "id": "call_1", "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}  # fmt: skip
+    return [
+        scripts.chat_chunk({"role": "assistant", "content": "", "tool_calls": [call]}),
+        scripts.chat_chunk(finish="tool_calls"),
+        b"data: [DONE]\n\n",
+    ]
+
+
+def test_it_shows_the_real_answer_of_each_question(owner, upstream, scripted):
+    scripted.on("talks", scripts.chat("ready"))
+
+    answer, page = test(owner, upstream, "talks")
+
+    words, tool = answer.context["findings"]
+    assert (words["ok"], words["status"], words["says"]) == (
+        True, 200, "It answered in words. Stop reason: end_turn.",
+    )  # fmt: skip
+    assert (tool["ok"], tool["says"]) == (
+        False, "It answered, but called no tool. Stop reason: end_turn.",
+    )  # fmt: skip
+    assert words["answer"] == "ready"
+    assert '"content": "ready"' in page  # as heard
+    assert '"type":"text_delta","text":"ready"' in page  # as a client is told
+    assert "get_weather" in page  # as sent
+    asked = [one for one in scripted.asked if one.model == "talks"]
+    assert [one.json["stream"] for one in asked] == [True, True]
+    assert asked[0].headers["authorization"] == f"Bearer {SECRET}"
+
+
+def test_a_model_that_calls_tools_passes_both(owner, upstream, scripted):
+    scripted.on("calls", [stream_head(), chunk(b"".join(calling())), LAST_CHUNK])
+
+    answer, _ = test(owner, upstream, "calls")
+
+    assert [one["ok"] for one in answer.context["findings"]] == [False, True]
+    tool = answer.context["findings"][1]
+    assert tool["says"] == "It called the tool. Stop reason: tool_use."
+    assert tool["answer"] == 'get_weather({"city":"Oslo"})'
+
+
+@pytest.mark.parametrize("dialect", ["responses", "anthropic"])
+def test_every_dialect_can_be_asked(owner, upstream, scripted, dialect):
+    raw = scripts.responses_events() if dialect == "responses" else scripts.claude_events()
+    scripted.on(f"{dialect}-talks", [stream_head(), chunk(b"".join(raw)), LAST_CHUNK])
+    upstream.dialect = dialect
+    upstream.base_url = scripted.url if dialect == "anthropic" else scripted.base_url
+    upstream.profile = "anthropic" if dialect == "anthropic" else "openai"
+    upstream.save()
+
+    answer, _ = test(owner, upstream, f"{dialect}-talks")
+
+    assert answer.context["findings"][0]["ok"]
+
+
+def test_an_error_is_shown_with_its_body_and_without_our_secret(owner, upstream, scripted):
+    body = {"error": {"message": f"no: <script>{SECRET}</script>", "type": "invalid_request_error"}}
+    scripted.on("refuses", json_answer(body, status=400))
+
+    answer, page = test(owner, upstream, "refuses")
+
+    first = answer.context["findings"][0]
+    assert (first["ok"], first["status"]) == (False, 400)
+    assert first["says"].startswith("invalid_request_error")
+    assert SECRET not in answer.content.decode()
+    assert "no: <script>•••</script>" in page
+    assert "<script>•••" not in answer.content.decode()
+
+
+NO_ANSWERS = {
+    "cut": ([stream_head(), chunk(scripts.chat_chunk({"content": "a"})), Close()], "api_error"),
+    "page": ([head(200, {"content-type": "text/html"}), Send(b"<html>"), Close()], "web page"),
+    "moved": (
+        [head(302, {"location": "http://127.0.0.1:1/", "content-length": "0"})],
+        "status 302",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+def test_whatever_is_no_answer_is_told_as_such(owner, upstream, scripted, name):
+    script, says = NO_ANSWERS[name]
+    scripted.on(name, script)
+
+    answer, _ = test(owner, upstream, name)
+
+    first = answer.context["findings"][0]
+    assert not first["ok"]
+    assert says in first["says"]
+
+
+def test_an_upstream_that_says_nothing_is_given_up(owner, upstream, scripted, monkeypatch):
+    from proxy.gateway import probe
+
+    monkeypatch.setattr(probe, "LONGEST_S", 0.3)
+    scripted.on("silent", [Stall()])
+
+    answer, _ = test(owner, upstream, "silent")
+
+    assert answer.context["findings"][0]["says"].startswith("No whole answer within")
+
+
+def test_nobody_there(owner, upstream):
+    upstream.base_url = "http://127.0.0.1:9/v1"
+    upstream.save()
+
+    answer, _ = test(owner, upstream, "m")
+
+    first = answer.context["findings"][0]
+    assert (first["status"], first["says"]) == (None, "api_error: cannot reach the upstream.")
+
+
+def test_an_address_that_the_rules_refuse_is_not_asked(owner, upstream, scripted):
+    Upstream.objects.filter(pk=upstream.pk).update(base_url="http://user:pass@example.com/v1")
+
+    answer, page = test(owner, upstream, "m")
+
+    assert answer.context["findings"] == []
+    assert "It could not be asked." in page
+
+
+def test_a_secret_that_is_not_there_is_named_and_not_asked_for(owner, upstream, monkeypatch):
+    monkeypatch.delitem(os.environ, "PROBE_TESTS_SECRET")
+
+    answer, page = test(owner, upstream, "m")
+
+    assert answer.context["findings"] == []
+    assert "PROBE_TESTS_SECRET" in page
+
+
+def test_a_test_is_in_the_audit_trail_and_in_no_report(owner, upstream, scripted):
+    scripted.on("talks", scripts.chat("ready"))
+
+    test(owner, upstream, "talks")
+
+    (entry,) = LogEntry.objects.all()
+    assert entry.object_id == str(upstream.pk)
+    assert entry.change_message.startswith("Tested with the model talks: text 200 in ")
+    assert "passed; tool 200 in " in entry.change_message
+    assert not Exchange.objects.exists()
+
+
+def test_looking_asks_nothing(owner, upstream, scripted):
+    before = len(scripted.asked)
+
+    page = owner.get(url_of(upstream)).content.decode()
+
+    assert len(scripted.asked) == before
+    assert 'value="qwen3"' in page
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("model", ["", "x" * 201])
+def test_a_model_must_be_named(owner, upstream, scripted, model):
+    before = len(scripted.asked)
+
+    answer, _ = test(owner, upstream, model)
+
+    assert answer.context["findings"] == []
+    assert len(scripted.asked) == before
+
+
+@pytest.mark.parametrize("groups", [("auditor",), ("member",), ()])
+def test_only_whoever_has_the_permission_tests(client, upstream, scripted, groups):
+    before = len(scripted.asked)
+    client.force_login(cast.staff("eve", groups=groups))
+
+    assert client.post(url_of(upstream), {"model": "talks"}).status_code == 403
+    assert client.get(url_of(upstream)).status_code == 403
+    assert (
+        "Test this upstream"
+        not in client.get(
+            f"/admin/proxy/upstream/{upstream.pk}/change/", follow=True
+        ).content.decode()
+    )
+    assert len(scripted.asked) == before
+
+
+def test_an_owner_finds_the_button(owner, upstream):
+    page = owner.get(f"/admin/proxy/upstream/{upstream.pk}/change/").content.decode()
+
+    assert url_of(upstream) in page
+
+
+def test_what_is_heard_is_json_only_where_it_is(owner, upstream, scripted):
+    scripted.on("whole", json_answer({"id": "c", "object": "chat.completion", "model": "m", "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ready"}}]}))  # fmt: skip
+
+    answer, _ = test(owner, upstream, "whole")
+
+    assert answer.context["findings"][0]["ok"]
+    assert json.loads(answer.context["findings"][0]["sides"][1][1])["id"] == "c"

@@ -1,0 +1,95 @@
+"""Exports of a session: Claude Code's own JSONL, and Markdown."""
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.admin.models import LogEntry
+
+from proxy.record import transcripts
+from tests.proxy.admin import cast, session_cast
+from tests.proxy.admin.session_cast import SESSION, Talk, text, user
+
+pytestmark = pytest.mark.django_db
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def root(client):
+    client.force_login(cast.superuser())
+    return client
+
+
+@pytest.fixture
+def rows():
+    cast.price()
+    return session_cast.session(NOON, key_name="ci")
+
+
+def lines_of(client):
+    answer = client.get(f"/admin/sessions/export/?id={SESSION}&format=jsonl")
+    assert answer["Content-Disposition"] == f'attachment; filename="{SESSION}.jsonl"'
+    return [json.loads(line) for line in answer.content.decode().splitlines()]
+
+
+def test_jsonl_is_a_chain_of_messages_as_claude_code_writes_them(root, rows):
+    lines = lines_of(root)
+
+    known = {line["uuid"] for line in lines}
+    assert len(known) == len(lines)
+    assert all(uuid.UUID(one) for one in known)
+    assert all(line["parentUuid"] in known | {None} for line in lines)
+    assert {line["sessionId"] for line in lines} == {SESSION}
+    assert {line["type"] for line in lines} == {"user", "assistant"}
+    assert {line["message"]["role"] for line in lines} == {"user", "assistant"}
+    assert [line["isSidechain"] for line in lines].count(True) == 4
+    answers = [line for line in lines if line["type"] == "assistant"]
+    assert len(answers) == 12
+    assert all(line["requestId"].startswith("req_") for line in answers)
+    assert lines[0]["timestamp"] == "2026-11-20T12:00:03Z"
+
+
+def test_the_chain_of_the_last_answer_is_the_whole_talk(root, rows):
+    lines = {line["uuid"]: line for line in lines_of(root)}
+    at = list(lines.values())[-1]
+    chain = []
+    while at is not None:
+        chain.append(at["message"])
+        at = lines.get(at["parentUuid"])
+
+    stored = transcripts.read(rows[-1].pk)
+    assert [message["role"] for message in chain[::-1]][:-1] == [
+        message["role"] for message in stored.request["messages"]
+    ]
+
+
+def test_the_same_session_exported_twice_is_the_same_file(root, rows):
+    assert lines_of(root) == lines_of(root)
+
+
+def test_markdown_cannot_be_left_by_what_was_said(root):
+    talk = Talk(NOON)
+    talk.ask(user("```\n# not a heading\n```\n````"), answer=[text("plain")])
+    cast.post(talk.said)
+
+    answer = root.get(f"/admin/sessions/export/?id={SESSION}&format=markdown")
+
+    document = answer.content.decode()
+    assert document.count("`````") == 2
+    assert answer["Content-Disposition"].endswith('.md"')
+    assert "sandbox" in answer["Content-Security-Policy"]
+
+
+def test_an_export_is_noted_and_needs_both_permissions(client, rows):
+    reader = cast.staff("rita", "view_exchange", "view_transcript")
+    client.force_login(reader)
+    assert client.get(f"/admin/sessions/export/?id={SESSION}").status_code == 403
+    assert (
+        "Claude Code JSONL" not in client.get(f"/admin/sessions/one/?id={SESSION}").content.decode()
+    )
+
+    client.force_login(cast.staff("aida", groups=("auditor",)))
+    assert client.get(f"/admin/sessions/export/?id={SESSION}&format=markdown").status_code == 200
+    assert LogEntry.objects.get().change_message == f"Exported the session {SESSION} as markdown."

@@ -1,0 +1,83 @@
+"""A bridge.toml of the fixed cast, and the project's own commands as processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+SECRET = "sk-br-" + "Ada0" * 12
+
+BRIDGE_TOML = """
+[[upstreams]]
+name = "openai"
+dialect = "responses"
+base_url = "https://api.openai.com/v1"
+api_key = { env = "OPENAI_API_KEY" }
+profile = "openai"
+capabilities = { required_tool_choice = true }
+timeouts = { connect_s = 5, first_byte_s = 120, idle_s = 120, total_s = 1800 }
+
+[[upstreams]]
+name = "vllm"
+dialect = "chat"
+base_url = "http://vllm:8000/v1"
+
+[[routes]]
+model = "claude-*"
+targets = [
+  { upstream = "openai", model = "gpt-5.2" },
+  { upstream = "vllm", model = "qwen3", weight = 1 },
+]
+
+[[prices]]
+upstream = "openai"
+model = "gpt-5.2"
+since = 2026-01-01
+usd = { input = "1.25", output = "10", cache_read = "0.125" }
+
+[[teams]]
+name = "ada"
+retention_days = 30
+budgets = [{ usd = "500", period = "month" }]
+limits = { rpm = 600, tpm = 2000000, concurrency = 100 }
+models = ["claude-*"]
+
+[[keys]]
+team = "ada"
+name = "ci"
+secret = { env = "BRIDGE_KEY_CI" }
+expires = 2027-01-01
+
+[[keys]]
+team = "ada"
+name = "ben"
+"""
+
+
+@pytest.fixture
+def toml(monkeypatch):
+    """The file's text; its secret is in the environment."""
+    monkeypatch.setenv("BRIDGE_KEY_CI", SECRET)
+    return BRIDGE_TOML
+
+
+@pytest.fixture
+def manage(tmp_path):
+    """Run one of our commands as an operator would; nothing of this environment leaks in."""
+
+    def run(*arguments, **environment):
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return subprocess.run(  # noqa: S603 - our own command line
+            [sys.executable, str(REPOSITORY / "manage.py"), *map(str, arguments)],
+            cwd=REPOSITORY,
+            env={**kept, "BRIDGE_DATA_DIR": str(tmp_path / "data"), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+
+    return run

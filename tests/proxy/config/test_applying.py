@@ -1,0 +1,192 @@
+"""A bridge.toml becomes rows: as planned, whole or not at all, once."""
+
+import pytest
+
+from proxy.config.applying import apply
+from proxy.config.exporting import export
+from proxy.config.reading import read
+from proxy.models import ApiKey, Budget, Price, Revision, Route, RouteTarget, Team, Upstream
+from proxy.secrets import ConfigError, digest_of
+
+from .conftest import SECRET
+
+pytestmark = pytest.mark.django_db
+
+
+def lines(text, **options):
+    return [str(change) for change in apply(read(text), **options)]
+
+
+def counts():
+    return [
+        kind.objects.count() for kind in (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget)
+    ]
+
+
+def test_a_first_time_makes_everything_in_the_file(toml):
+    told = lines(toml)
+
+    assert told == [
+        "+ team ada",
+        "+ key ada/ci",
+        "+ key ada/ben",
+        "+ budget ada a month",
+        "+ upstream openai",
+        "+ upstream vllm",
+        "+ route claude-*",
+        "+ targets of route claude-*: openai gpt-5.2, vllm qwen3",
+        "+ price openai gpt-5.2 since 2026-01-01",
+    ]
+    key = ApiKey.objects.get(name="ci")
+    assert bytes(key.digest) == digest_of(SECRET)
+    assert key.managed
+    assert SECRET not in key.prefix
+    assert Upstream.objects.get(name="openai").secret == {"env": "OPENAI_API_KEY"}
+
+
+def test_a_second_time_changes_nothing_and_wakes_nobody(toml):
+    lines(toml)
+    before = Revision.objects.get().number
+
+    assert lines(toml) == []
+    assert Revision.objects.get().number == before
+
+
+def test_a_dry_run_tells_the_same_plan_and_changes_nothing(toml):
+    planned = lines(toml, dry_run=True)
+
+    assert counts() == [0] * 7
+    assert lines(toml) == planned
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("retention_days = 30", "retention_days = 7", "~ team ada: retention_days 30 -> 7"),
+        ('usd = "500"', 'usd = "600"', "~ budget ada a month: usd 500.000000 -> 600"),
+        ("idle_s = 120", "idle_s = 60", "~ upstream openai: timeouts"),
+        ("weight = 1", "weight = 3", "~ targets of route claude-*"),
+        ("expires = 2027-01-01", "expires = 2028-01-01", "~ key ada/ci: expires"),
+    ],
+)
+def test_a_change_is_one_line(toml, old, new, told):
+    lines(toml)
+
+    (line,) = lines(toml.replace(old, new))
+
+    assert line.startswith(told)
+
+
+def test_a_new_secret_is_told_without_being_shown(toml, monkeypatch):
+    lines(toml)
+    monkeypatch.setenv("BRIDGE_KEY_CI", "sk-br-" + "Eve1" * 12)
+
+    assert lines(toml) == ["~ key ada/ci: secret"]
+
+
+def test_what_the_file_drops_is_revoked_or_deleted_but_history_stays(toml):
+    lines(toml)
+
+    told = lines("")
+
+    assert "- key ada/ci: revoked" in told
+    assert "- upstream openai" in told
+    assert "- route claude-*" in told
+    assert not ApiKey.objects.filter(revoked=None).exists()
+    assert not Upstream.objects.exists()
+    assert not Budget.objects.exists()
+    assert Team.objects.filter(name="ada", managed=False).exists()
+    assert lines("") == []
+
+
+def test_a_key_that_comes_back_is_valid_again(toml):
+    lines(toml)
+    lines("")
+
+    assert any(line.startswith("~ key ada/ci") for line in lines(toml))
+    assert ApiKey.objects.get(name="ci").revoked is None
+
+
+# what is written -> what the complaint must hold; each is found only while applying
+FOUND_LATE = {
+    "nearest upstream": (
+        'upstream = "vllm"',
+        'upstream = "vlm"',
+        "routes[0].targets[1].upstream: no upstream 'vlm'; did you mean 'vllm'?",
+    ),
+    "nearest team": (
+        'team = "ada"\nname = "ci"',
+        'team = "adda"\nname = "ci"',
+        "keys[0].team: no team 'adda'",
+    ),
+    "no scheme": ("https://api.openai.com/v1", "api.openai.com/v1", "upstreams[0]: base URL"),
+    "password in URL": ("https://api", "https://u:p@api", "no user or password"),
+    "clear text": (
+        "https://api.openai.com/v1",
+        "http://api.openai.com/v1",
+        "in clear to a public host",
+    ),
+    "capability": ("required_tool_choice", "required_tool_choise", "unknown capability"),
+    "profile": ('profile = "openai"', 'profile = "opnai"', "unknown profile"),
+    "reserved name": ('name = "vllm"', 'name = "sandbox"', "belongs to the built-in sandbox"),
+    "secret missing": (
+        'env = "BRIDGE_KEY_CI"',
+        'env = "BRIDGE_KEY_NONE"',
+        "keys[0].secret: environment variable BRIDGE_KEY_NONE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND_LATE)
+def test_a_mistake_found_late_leaves_nothing_behind(toml, name):
+    old, new, complaint = FOUND_LATE[name]
+    assert old in toml
+
+    with pytest.raises(ConfigError) as caught:
+        lines(toml.replace(old, new))
+
+    assert complaint in str(caught.value)
+    assert counts() == [0] * 7
+
+
+def test_two_keys_cannot_share_a_secret(toml):
+    twin = '\n[[keys]]\nteam = "ada"\nname = "mallory"\nsecret = { env = "BRIDGE_KEY_CI" }\n'
+
+    with pytest.raises(ConfigError, match="key ada/ci has the same secret"):
+        lines(toml + twin)
+
+
+def test_a_price_in_force_is_never_overwritten(toml):
+    lines(toml)
+
+    with pytest.raises(ConfigError, match="never overwritten"):
+        lines(toml.replace('input = "1.25"', 'input = "2.50"'))
+
+
+def test_an_upstream_that_the_admin_still_uses_is_not_taken_away(toml):
+    lines(toml)
+    route = Route.objects.create(model="mine")
+    RouteTarget.objects.create(route=route, upstream=Upstream.objects.get(name="vllm"))
+
+    with pytest.raises(ConfigError, match="route 'mine' of the admin still leads to it"):
+        lines("")
+
+
+def test_an_export_applied_again_changes_nothing(toml):
+    lines(toml)
+
+    exported = export()
+
+    assert lines(exported) == []
+    assert SECRET not in exported
+
+
+def test_an_export_makes_the_same_installation_elsewhere(toml):
+    lines(toml)
+    exported = export()
+    for kind in (Budget, ApiKey, RouteTarget, Route, Price, Upstream, Team):
+        kind.objects.all().delete()
+
+    lines(exported)
+
+    assert export() == exported

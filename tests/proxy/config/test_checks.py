@@ -1,0 +1,47 @@
+"""Settings that are wrong together are found by id."""
+
+import pytest
+from django.test import override_settings
+
+from proxy.checks import check_settings, unsafe_settings
+
+
+def ids(found):
+    return [one.id for one in found]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, []),
+        ({"SECRET_KEY": "short"}, ["proxy.E001"]),
+        ({"SECRET_KEY": "ab" * 40}, ["proxy.E001"]),
+        ({"SECRET_KEY": ""}, []),  # none yet: serve makes one
+        ({"SECRET_KEY_FALLBACKS": ["old"]}, ["proxy.E001"]),
+        ({"TRUSTED_PROXIES": ["10.0.0.0/8", "::1"]}, []),
+        ({"TRUSTED_PROXIES": ["proxy.internal"]}, ["proxy.E002"]),
+        ({"HTTPS": True, "CSRF_TRUSTED_ORIGINS": ["http://a.example"]}, ["proxy.E003"]),
+    ],
+)
+def test_a_wrong_setting_has_an_id_and_a_hint(changed, expected):
+    with override_settings(**changed):
+        found = check_settings()
+
+    assert ids(found) == expected
+    assert all(one.hint for one in found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "host", "expected"),
+    [
+        ({}, "192.0.2.1", []),
+        ({"DEBUG": True}, "127.0.0.1", ["proxy.E010"]),
+        ({"ALLOWED_HOSTS": ["*"]}, "127.0.0.1", []),
+        ({"ALLOWED_HOSTS": ["*"]}, "localhost", []),
+        ({"ALLOWED_HOSTS": ["*"]}, "192.0.2.1", ["proxy.E011"]),
+        ({"ALLOWED_HOSTS": ["*"]}, "::", ["proxy.E011"]),
+    ],
+)
+def test_what_must_not_meet_a_network_depends_on_the_address(changed, host, expected):
+    with override_settings(**changed):
+        assert ids(unsafe_settings(host)) == expected

@@ -1,0 +1,141 @@
+"""What our connections do for the application, over real sockets."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from proxy.config.connections import GuardedConnection, HeldHead
+
+DEADLINE_S = 30.0
+LARGE = b"x" * 400_000  # more than uvicorn reads ahead: it stops reading in the middle
+
+
+class Application:
+    """Reads a body, then answers or waits until the client has left."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Event()
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        gone = asyncio.Event()
+        forget: Callable[[], None] = scope["extensions"]["bridge"]["when_left"](gone.set)
+        self.heard.set()
+        try:
+            if scope["path"] == "/wait":
+                await gone.wait()
+                self.left.set()
+        finally:
+            forget()
+        length = (b"content-length", b"2")
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@pytest.fixture
+def port(application: Application) -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None
+    )
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+    serving.start()
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    serving.join(DEADLINE_S)
+    assert not serving.is_alive()
+
+
+def post(port: int, path: str, body: bytes, *, method: str = "POST") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    head = f"{method} {path} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def hear(client: socket.socket, ending: bytes) -> bytes:
+    heard = b""
+    deadline = time.monotonic() + DEADLINE_S
+    while not heard.endswith(ending) and time.monotonic() < deadline:
+        heard += client.recv(65_536)
+    return heard
+
+
+@pytest.mark.parametrize("body", [b"{}", LARGE], ids=["small", "large"])
+def test_a_client_that_leaves_is_missed_however_large_its_body_was(port, application, body):
+    client = post(port, "/wait", body)
+    assert application.heard.wait(DEADLINE_S)
+    assert not application.left.is_set()
+
+    client.close()
+
+    assert application.left.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+def test_an_answer_is_whole_though_its_head_waits(port, method):
+    with post(port, "/", b"{}", method=method) as client:
+        heard = hear(client, b"\r\n\r\n" if method == "HEAD" else b"ok")
+
+    assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert heard.partition(b"\r\n\r\n")[2] == (b"" if method == "HEAD" else b"ok")
+
+
+def test_two_requests_in_one_write_have_their_answers_in_order(port):
+    one = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(one + one)
+        heard = b""
+        while heard.count(b"\r\n\r\nok") < 2:
+            heard += client.recv(65_536)
+
+    assert heard.count(b"HTTP/1.1 200 OK\r\n") == 2
+
+
+class Wire:
+    """A transport that notes what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, raw: bytes) -> None:
+        self.written.append(raw)
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.transport: Any = Wire()
+        self.response_started = False
+
+
+def test_the_head_leaves_with_the_first_bytes_and_a_continue_at_once():
+    cycle = Cycle()
+    wire = cycle.transport
+    cycle.transport = HeldHead(cycle)
+
+    cycle.transport.write(b"continue;")
+    cycle.response_started = True
+    for raw in (b"head;", b"first;", b"second;"):
+        cycle.transport.write(raw)
+
+    assert wire.written == [b"continue;", b"head;first;", b"second;"]
+    assert cycle.transport is wire

@@ -1,0 +1,153 @@
+"""The sandbox: both dialects say the same, streamed and whole, and say that they are a script."""
+
+import json
+
+import httpx
+import pytest
+
+from proxy.sandbox.script import Ask, sample, scene_for
+from proxy.sandbox.server import free_socket, running
+
+TOOL = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"enum": ["c", "f"]},
+        "days": {"type": "integer"},
+    },
+    "required": ["city", "unit", "days"],
+}
+ARGUMENTS = {"city": "sandbox", "unit": "c", "days": 1}
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with running(free_socket(0)) as base_url, httpx.Client(base_url=base_url, timeout=30) as client:
+        yield client
+
+
+def responses(model, **fields):
+    return {"model": model, "input": [{"role": "user", "content": "Hello"}], **fields}
+
+
+def chat(model, **fields):
+    return {"model": model, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+def events_of(answer):
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def test_responses_stream_and_whole_answer_are_the_same(sandbox):
+    tools = [{"type": "function", "name": "weather", "parameters": TOOL}]
+    whole = sandbox.post("/responses", json=responses("sandbox", tools=tools)).json()
+    events = events_of(
+        sandbox.post("/responses", json=responses("sandbox", tools=tools, stream=True))
+    )
+
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    final = events[-1]["response"]
+    assert [item["type"] for item in final["output"]] == ["reasoning", "message", "function_call"]
+    assert json.loads(final["output"][2]["arguments"]) == ARGUMENTS
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == whole["output"][1]["content"][0]["text"]
+    assert whole["status"] == "completed"
+
+
+def test_chat_stream_and_whole_answer_are_the_same(sandbox):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": TOOL}}]
+    whole = sandbox.post("/chat/completions", json=chat("sandbox", tools=tools)).json()
+    answer = sandbox.post("/chat/completions", json=chat("sandbox", tools=tools, stream=True))
+    chunks = events_of(answer)
+
+    message = whole["choices"][0]["message"]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
+    arguments = [
+        call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", ())
+    ]
+    assert json.loads("".join(arguments)) == ARGUMENTS
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+def test_an_error_is_asked_for_by_name(sandbox, path):
+    body = responses("sandbox-error-429") | chat("sandbox-error-429")
+
+    answer = sandbox.post(path, json=body)
+
+    assert answer.status_code == 429
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_a_cut_stream_has_no_end(sandbox):
+    answer = sandbox.post("/responses", json=responses("sandbox-cut", stream=True))
+
+    kinds = [event["type"] for event in events_of(answer)]
+    assert kinds[0] == "response.created"
+    assert "response.completed" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [
+        ("sandbox-text", ["message"]),
+        ("sandbox-thinking", ["reasoning", "message"]),
+        ("sandbox-tools", ["message", "function_call", "function_call"]),
+    ],
+)
+def test_a_behaviour_is_asked_for_by_name(sandbox, model, kinds):
+    tools = [{"type": "function", "name": "weather", "parameters": TOOL}]
+
+    whole = sandbox.post("/responses", json=responses(model, tools=tools)).json()
+
+    assert [item["type"] for item in whole["output"]] == kinds
+
+
+def test_it_says_that_it_is_no_model(sandbox):
+    answer = sandbox.post("/responses", json=responses("sandbox-text"))
+
+    assert "script" in answer.headers["x-upstream"]
+    assert "not a model" in answer.json()["output"][0]["content"][0]["text"]
+
+
+def test_a_conversation_ends_after_the_tools_result():
+    tools = [("weather", TOOL)]
+
+    assert scene_for(Ask("claude", "Hi", tools)).calls
+    assert not scene_for(Ask("claude", "Hi", tools, returned=True)).calls
+
+
+def test_the_token_limit_cuts_the_answer():
+    scene = scene_for(Ask("claude", "Hi", [], max_tokens=3))
+
+    assert scene.truncated
+    assert len(scene.thinking + scene.text) == 12
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"input": 5}', b'{"messages": [5], "tools": 7}']
+)
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/nowhere"])
+def test_nonsense_gets_an_error_and_never_a_crash(sandbox, path, body):
+    answer = sandbox.post(path, content=body)
+
+    assert answer.status_code in {200, 400, 404}
+    assert answer.json()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "object"}, {}),
+        ({"type": ["string", "null"]}, "sandbox"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 1),
+        ({"const": 7}, 7),
+        ({"type": "array", "items": {"type": "string"}}, []),
+        (True, "sandbox"),
+    ],
+)
+def test_arguments_fit_their_schema(schema, value):
+    assert sample(schema) == value

@@ -1,0 +1,106 @@
+"""Keys, digests and references (T06, T32, T33)."""
+
+import re
+
+import pytest
+from django.test import override_settings
+
+from proxy.models import ApiKey, Team
+from proxy.secrets import (
+    ConfigError,
+    carrier_keys,
+    derive,
+    digest_of,
+    new_root,
+    new_secret,
+    prefix_of,
+    resolve,
+)
+from translator.carrier import Reasoning, mint, unseal
+
+
+def test_a_new_key_carries_256_random_bits():
+    keys = {new_secret() for _ in range(200)}
+
+    assert len(keys) == 200
+    assert all(re.fullmatch(r"sk-br-[A-Za-z0-9_-]{43}", key) for key in keys)
+
+
+def test_a_digest_depends_on_the_secret_key():
+    with override_settings(SECRET_KEY="another" * 10):
+        elsewhere = digest_of("sk-br-x")
+
+    assert elsewhere != digest_of("sk-br-x")
+    assert len(elsewhere) == 32
+
+
+def test_no_two_purposes_share_a_key():
+    purposes = ["gateway key digest", "reasoning carrier", "session", "gateway key digest "]
+
+    assert len({derive(purpose) for purpose in purposes}) == 4
+
+
+@pytest.mark.django_db
+def test_an_issued_key_is_stored_without_its_secret():
+    key, secret = ApiKey.issue(Team.objects.create(name="ada"), "laptop")
+
+    stored = ApiKey.objects.filter(pk=key.pk).values().get()
+    assert secret not in str(stored)
+    assert secret.startswith(stored["prefix"])
+    assert len(stored["prefix"]) == 14
+    assert key.scopes == ["messages"]
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x" * 32, "company-key-" + "y" * 40])
+def test_little_is_shown_of_a_foreign_secret(secret):
+    assert len(prefix_of(secret)) <= len(secret) // 8
+
+
+def test_a_secret_never_shows_in_a_repr():
+    secret = new_secret()
+
+    assert secret not in repr({"key": secret})
+    assert f"Bearer {secret}".startswith("Bearer sk-br-")
+
+
+@pytest.mark.parametrize(
+    ("reference", "names"),
+    [
+        ({"env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE"),
+        ({"env": "BLANK"}, "BLANK"),
+        ({"file": "/nowhere/key"}, "/nowhere/key"),
+        ({"env": "SPLIT"}, "SPLIT"),
+        ({"env": "A", "file": "/b"}, "env"),
+        ({"vault": "x"}, "env"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_names_the_place_and_no_value(reference, names, monkeypatch):
+    monkeypatch.setenv("BLANK", "  ")
+    monkeypatch.setenv("SPLIT", "sk-first\nsk-second")
+
+    with pytest.raises(ConfigError) as caught:
+        resolve(reference)
+
+    assert names in str(caught.value)
+    assert "sk-" not in str(caught.value)
+
+
+def test_a_reference_reads_a_variable_or_a_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOME_KEY", " sk-1\n")
+    (tmp_path / "key").write_text("sk-2\n", encoding="utf-8")
+
+    assert resolve({"env": "SOME_KEY"}) == "sk-1"
+    assert resolve({"file": str(tmp_path / "key")}) == "sk-2"
+    assert resolve({}) == ""
+
+
+def test_reasoning_signed_before_a_rotation_is_still_believed():
+    old, new = new_root(), new_root()
+    reasoning = Reasoning(upstream="openai", model="gpt-5.2", api="responses", item_id="rs_1")
+    with override_settings(SECRET_KEY=old):
+        signed = mint(reasoning, carrier_keys())
+
+    with override_settings(SECRET_KEY=new, SECRET_KEY_FALLBACKS=[old]):
+        assert unseal(signed, carrier_keys()) == reasoning
+    with override_settings(SECRET_KEY=new):
+        assert unseal(signed, carrier_keys()) is None

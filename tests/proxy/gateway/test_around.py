@@ -1,0 +1,169 @@
+"""What is asked beside messages: models, token counts, health, the start page."""
+
+import pytest
+from openai.types.responses.input_token_count_params import InputTokenCountParams
+
+from proxy.gateway import count
+from proxy.gateway.directory import directory
+from proxy.record.recorder import recorder
+from tests.fakes.steps import json_answer
+from tests.fakes.upstream import ScriptedUpstream
+
+from .browser import Browser
+from .conftest import add_route, add_upstream, message
+
+
+@pytest.fixture
+def listed(gateway: Browser, scripted: ScriptedUpstream, reload):
+    upstream = add_upstream("listed", "chat", scripted.base_url, "vllm")
+    routes = [add_route(f"listed-{n}", upstream) for n in range(3)]
+    reload()
+    yield
+    for route in routes:
+        route.delete()
+    upstream.delete()
+    reload()
+
+
+def test_models_are_listed_in_anthropic_s_shape(gateway: Browser, listed):
+    reply = gateway.ask("GET", "/v1/models?limit=2", headers={"x-api-key": gateway.key})
+
+    assert reply.status == 200
+    assert [each["id"] for each in reply.json["data"]] == ["listed-0", "listed-1"]
+    assert reply.json["has_more"] is True
+    assert reply.json["last_id"] == "listed-1"
+    first = reply.json["data"][0]
+    assert first["type"] == "model"
+    assert first["capabilities"]["image_input"] == {"supported": True}
+    assert first["capabilities"]["effort"]["xhigh"] == {"supported": False}
+
+    rest = gateway.ask(
+        "GET", "/v1/models?limit=2&after_id=listed-1", headers={"x-api-key": gateway.key}
+    )
+    assert [each["id"] for each in rest.json["data"]] == ["listed-2"]
+    assert rest.json["has_more"] is False
+
+
+def test_models_are_listed_in_openai_s_shape_for_its_clients(gateway: Browser, listed):
+    told = {"authorization": f"Bearer {gateway.key}"}
+
+    reply = gateway.ask("GET", "/v1/models", headers=told)
+
+    assert reply.json["object"] == "list"
+    assert reply.json["data"][0]["object"] == "model"
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "many", "-1"])
+def test_a_limit_out_of_range(gateway: Browser, limit: str):
+    reply = gateway.ask("GET", f"/v1/models?limit={limit}", headers={"x-api-key": gateway.key})
+
+    assert reply.status == 400
+    assert reply.json["error"]["type"] == "invalid_request_error"
+
+
+def test_one_model_by_name_or_by_glob(gateway: Browser, listed):
+    told = {"x-api-key": gateway.key}
+
+    assert gateway.ask("GET", "/v1/models/listed-1", headers=told).json["id"] == "listed-1"
+    assert gateway.ask("GET", "/v1/models/chat-any", headers=told).json["id"] == "chat-any"
+    unknown = gateway.ask("GET", "/v1/models/nowhere", headers=told)
+    assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
+
+
+def test_models_need_a_key(gateway: Browser):
+    assert gateway.ask("GET", "/v1/models").status == 401
+
+
+def test_tokens_are_counted_by_an_upstream_that_can(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("/v1/responses/input_tokens", json_answer({"input_tokens": 42}))
+
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
+    asked = message("responses-count", tools=[search], top_p=0.5, service_tier="auto")
+
+    reply = gateway.post(asked, "/v1/messages/count_tokens")
+
+    assert reply.json == {"input_tokens": 42}
+    assert "x-bridge-estimate" not in reply.headers
+    [heard] = scripted.asked_for("responses-count")
+    assert heard.json.keys() <= InputTokenCountParams.__annotations__.keys()
+    assert {"model", "input", "tools"} <= heard.json.keys()
+
+
+def test_tokens_are_estimated_where_no_upstream_counts(gateway: Browser):
+    request = message("chat-count")
+
+    reply = gateway.post(request, "/v1/messages/count_tokens")
+    longer = gateway.post({**request, "system": "word " * 200}, "/v1/messages/count_tokens")
+
+    assert reply.headers["x-bridge-estimate"] == "true"
+    assert 0 < reply.json["input_tokens"] < longer.json["input_tokens"]
+
+
+def test_an_upstream_without_the_endpoint_is_asked_once(
+    gateway: Browser, scripted: ScriptedUpstream, monkeypatch
+):
+    monkeypatch.setattr(count, "_without_endpoint", set())
+    scripted.on("/v1/responses/input_tokens", json_answer({"error": {}}, 404))
+    before = len(scripted.asked)
+
+    for _ in range(3):
+        reply = gateway.post(message("responses-lacks"), "/v1/messages/count_tokens")
+        assert reply.headers["x-bridge-estimate"] == "true"
+
+    assert len(scripted.asked) - before == 1
+
+
+def test_an_upstream_that_cannot_answer_is_no_error(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("/v1/responses/input_tokens", json_answer({"error": {"message": "x"}}, 500))
+
+    reply = gateway.post(message("responses-down"), "/v1/messages/count_tokens")
+
+    assert reply.status == 200
+    assert reply.headers["x-bridge-estimate"] == "true"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+def test_probes_need_no_key(gateway: Browser, method: str, path: str):
+    reply = gateway.ask(method, path)
+
+    assert reply.status == 200
+    assert (reply.body == b"") is (method == "HEAD")
+    assert reply.id.startswith("req_")
+
+
+def test_readiness_says_what_is_degraded(gateway: Browser, monkeypatch, reload):
+    assert gateway.ask("GET", "/readyz").json["degraded"] == []
+    broken = add_upstream("keyless", "chat", "http://127.0.0.1:1/v1")
+    broken.secret = {"env": "NO_SUCH_VARIABLE_HERE"}
+    broken.save(update_fields=["secret"])
+    reload()
+
+    told = gateway.ask("GET", "/readyz")
+
+    assert told.status == 200
+    assert told.json["status"] == "degraded"
+    assert told.json["degraded"] == ["upstream keyless cannot be used"]
+    broken.delete()
+    reload()
+
+
+def test_readiness_fails_while_the_spool_cannot_be_written(gateway: Browser, monkeypatch):
+    state = {**recorder.state(), "spool": False}
+    monkeypatch.setattr(recorder, "state", lambda: state)
+
+    reply = gateway.ask("GET", "/readyz")
+
+    assert reply.status == 503
+    assert reply.json["status"] == "unavailable"
+
+
+def test_an_unknown_key_is_not_refused_while_keys_cannot_be_read(gateway: Browser, monkeypatch):
+    monkeypatch.setattr(directory, "look", lambda: None)
+    monkeypatch.setattr(directory, "fresh", False)
+
+    unknown = gateway.post(message("chat-x"), x_api_key="sk-br-unknown")
+    known = gateway.ask("GET", "/v1/models", headers={"x-api-key": gateway.key})
+
+    assert (unknown.status, unknown.headers["retry-after"]) == (503, "5")
+    assert known.status == 200

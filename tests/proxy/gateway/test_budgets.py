@@ -1,0 +1,273 @@
+"""Money: the worst case is held at the door, the real cost settles it, and the rest is told."""
+
+import itertools
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from proxy.counters.shared import budget_store
+from proxy.counters.store import Standing
+from proxy.counters.windows import window
+from proxy.gateway.budgets import reserve
+from proxy.models import ApiKey, Budget, Exchange, Price, Team, Upstream
+from proxy.record import spending
+from tests.fakes.steps import Sleep, json_answer
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser
+from .conftest import message, row
+
+numbers = itertools.count()
+MODEL = "chat-priced"
+
+
+@pytest.fixture
+def priced(gateway: Browser, scripted: ScriptedUpstream) -> str:
+    """A model at 10 dollars a million output tokens and nothing for input."""
+    scripted.on(MODEL, scripts.chat())
+    chat = Upstream.objects.get(name="chat")
+    since = datetime(2026, 1, 1, tzinfo=UTC).date()
+    free = {"input": 0, "output": 10}
+    Price.objects.get_or_create(upstream=chat, model=MODEL, since=since, defaults=free)
+    return MODEL
+
+
+class Cast:
+    """A team with one key and budgets of its own."""
+
+    def __init__(self, reload) -> None:
+        self.team = Team.objects.create(name=f"spending-{next(numbers)}")
+        self.key, self.secret = ApiKey.issue(self.team, "cleo", scopes=["messages"])
+        self.reload = reload
+        reload()
+
+    def budget(self, usd: str, **fields) -> Budget:
+        owner = {} if "key" in fields or "user" in fields else {"team": self.team}
+        made = Budget.objects.create(usd=Decimal(usd), **{"period": "month", **owner, **fields})
+        self.reload()
+        return made
+
+
+@pytest.fixture
+def cleo(gateway: Browser, reload) -> Cast:
+    return Cast(reload)
+
+
+def standing(budget: Budget) -> Standing | None:
+    when = window(budget.period, budget.zone, time.time())
+    return budget_store().standing(spending.counter_of(budget.pk, when))
+
+
+def settled(budget: Budget) -> Standing:
+    """When every row is in the ledger and nothing is held."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = standing(budget)
+        if found is not None and not found.settled and not found.reserved:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"still held: {standing(budget)}")
+
+
+def booked(budget: Budget, **whose: str) -> int:
+    """What the rows cost, once it is what the budget says: its counter moves just before them."""
+    spent, deadline = settled(budget).spent, time.monotonic() + 30
+    rows = Exchange.objects.filter(**whose, state="closed")
+    while (costs := sum(row.cost_nanousd or 0 for row in rows.all())) != spent:
+        assert time.monotonic() < deadline, f"the rows cost {costs}, the budget says {spent}"
+        time.sleep(0.02)
+    return costs
+
+
+def test_of_fifty_at_once_with_room_for_four_at_most_four_pass(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+):
+    scripted.on(priced, [Sleep(0.5), *scripts.chat()])
+    budget = cleo.budget("0.004")  # four times 100 output tokens at 10 dollars a million
+    seen: list[int] = []
+
+    def ask() -> None:
+        reply = gateway.post(message(priced, max_tokens=100), x_api_key=cleo.secret)
+        seen.append(reply.status)
+
+    threads = [threading.Thread(target=ask) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert seen.count(200) == 4
+    assert seen.count(402) == 46
+    assert booked(budget, team=cleo.team.name) > 0
+
+
+def test_the_refusal_says_whose_budget_and_all_its_figures(
+    gateway: Browser, cleo: Cast, priced: str
+):
+    cleo.budget("0.0005", period="day", zone="Asia/Tokyo")
+
+    reply = gateway.post(message(priced, max_tokens=100), x_api_key=cleo.secret)
+
+    assert reply.status == 402
+    assert reply.headers["x-should-retry"] == "false"
+    assert reply.json["error"]["type"] == "billing_error"
+    told = reply.json["error"]["message"]
+    assert told.startswith(f"team {cleo.team} has no room in its budget: limit 0.000500 USD a day")
+    assert "spent 0.000000, reserved by running requests 0.000000" in told
+    assert "may cost up to 0.001000" in told
+    assert told.endswith("+09:00")
+    row(reply.id, outcome="refused", status=402, detail="budget", cost_nanousd=None)
+
+
+@pytest.mark.parametrize("owner", ["team", "key", "user"])
+def test_budgets_of_team_key_and_user_all_count(
+    gateway: Browser, cleo: Cast, priced: str, owner: str
+):
+    user = get_user_model().objects.create(username=f"user-{next(numbers)}")
+    cleo.key.user = user
+    cleo.key.save()
+    budget = cleo.budget("1", **{owner: {"team": cleo.team, "key": cleo.key, "user": user}[owner]})
+
+    reply = gateway.post(message(priced), x_api_key=cleo.secret)
+
+    assert reply.status == 200
+    cost = row(reply.id).cost_nanousd
+    assert cost
+    assert settled(budget) == Standing(cost, 0, 0)
+
+
+def test_a_users_budget_covers_all_keys_of_the_user_in_any_team(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+):
+    scripted.on(priced, [Sleep(0.5), *scripts.chat()])
+    user = get_user_model().objects.create(username=f"user-{next(numbers)}")
+    other = Team.objects.create(name=f"elsewhere-{next(numbers)}")
+    secrets = [
+        ApiKey.issue(team, "of-the-user", scopes=["messages"], user=user)[1]
+        for team in (cleo.team, other)
+    ]
+    budget = cleo.budget("0.004", user=user)
+    seen: list[tuple[int, str]] = []
+
+    def ask(secret: str) -> None:
+        reply = gateway.post(message(priced, max_tokens=100), x_api_key=secret)
+        told = reply.json["error"]["message"] if reply.status == 402 else ""
+        seen.append((reply.status, told))
+
+    threads = [threading.Thread(target=ask, args=(secret,)) for secret in secrets * 6]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [status for status, _ in seen].count(200) == 4
+    assert {told.partition(" has no room")[0] for status, told in seen if status == 402} == {
+        f"user {user}"
+    }
+    assert gateway.post(message(priced), x_api_key=cleo.secret).status == 200  # another's money
+    assert booked(budget, user=user.username) == 4 * 50_000
+
+
+def test_an_old_secret_spends_the_same_budget_and_the_same_limit(
+    gateway: Browser, cleo: Cast, priced: str
+):
+    cleo.key.limits = {"rpm": 3}
+    cleo.key.save()
+    budget = cleo.budget("1", key=cleo.key)
+    first = gateway.post(message(priced), x_api_key=cleo.secret)
+    retiring, fresh = cleo.key.rotate(timedelta(hours=1))
+    cleo.reload()
+
+    replies = [gateway.post(message(priced), x_api_key=key)
+               for key in (cleo.secret, fresh, cleo.secret, fresh)]  # fmt: skip
+
+    assert [reply.status for reply in (first, *replies)] == [200, 200, 200, 429, 429]
+    rows = [row(reply.id) for reply in (first, *replies[:2])]
+    assert [each.key_id for each in rows] == [cleo.key.pk, retiring.pk, cleo.key.pk]
+    assert Budget.objects.filter(key=retiring).count() == 0
+    assert settled(budget).spent == sum(each.cost_nanousd for each in rows) == 3 * 50_000
+    assert spending.spent(budget, window("month", "UTC", time.time())) == 3 * 50_000
+
+
+def test_a_budget_made_in_the_middle_of_a_period_starts_from_the_ledger(
+    gateway: Browser, cleo: Cast, priced: str
+):
+    before = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
+    budget = cleo.budget("1")
+    after = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
+
+    assert settled(budget).spent == before + after > 0
+
+
+def test_what_never_reaches_an_answer_gives_its_room_back(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+):
+    scripted.on(priced, json_answer({"error": {"message": "no"}}, 500))
+    budget = cleo.budget("1")
+
+    reply = gateway.post(message(priced), x_api_key=cleo.secret)
+
+    assert reply.status >= 500
+    row(reply.id)
+    assert settled(budget) == Standing(0, 0, 0)
+
+
+def test_a_client_that_leaves_gives_its_room_back(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+):
+    head, *rest = scripts.chat_events(["first", "second"])
+    scripted.on(priced, scripts.pieces([head, rest[0]], Sleep(30)))
+    budget = cleo.budget("1")
+
+    with gateway.open(message(priced, stream=True), x_api_key=cleo.secret) as connection:
+        while b"first" not in connection.recv(65_536):
+            pass
+        held = standing(budget)
+
+    assert held is not None
+    assert held.reserved == 1_000_000
+    assert booked(budget, team=cleo.team.name) > 0
+
+
+def test_a_model_without_a_price_is_noted_and_refused_by_a_spent_budget_only(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+):
+    scripted.on("chat-unpriced", scripts.chat())
+    budget = cleo.budget("0.0011")
+
+    reply = gateway.post(message("chat-unpriced", max_tokens=10**6), x_api_key=cleo.secret)
+
+    assert reply.status == 200
+    kept = row(reply.id, cost_nanousd=None)
+    assert any("no price is known" in note["reason"] for note in kept.notes)
+    assert "chat chat-unpriced" in gateway.ask("GET", "/readyz").json["unpriced_models"]
+    assert settled(budget) == Standing(0, 0, 0)
+    budget.usd = Decimal(0)
+    budget.save()
+    cleo.reload()
+    assert gateway.post(message("chat-unpriced"), x_api_key=cleo.secret).status == 402
+
+
+def test_a_soft_budget_refuses_nobody_and_counts(gateway: Browser, cleo: Cast, priced: str):
+    budget = cleo.budget("0.000001", hard=False)
+
+    replies = [gateway.post(message(priced), x_api_key=cleo.secret) for _ in range(2)]
+
+    assert [reply.status for reply in replies] == [200, 200]
+    for reply in replies:
+        row(reply.id)
+    assert booked(budget, team=cleo.team.name) > 1_000
+
+
+async def test_without_a_budget_no_store_is_asked(monkeypatch):
+    class Entry:
+        class caller:  # noqa: N801 - stands for an attribute
+            budgets = ()
+
+    monkeypatch.setattr("proxy.gateway.budgets.budget_store", None)
+    await reserve(Entry, None)

@@ -1,0 +1,280 @@
+"""Every way a client can be wrong, and what it is told (promises 3.4)."""
+
+import gzip
+import json
+import socket
+import time
+import zlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from proxy.models import ApiKey, Exchange, Team
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser, Reply, read_until
+from .conftest import message, newest_row, row
+
+
+def refused(reply: Reply, status: int, error_type: str, *parts: str) -> None:
+    assert reply.status == status, reply.body
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-bridge-request-id"] == reply.id
+    assert reply.json["type"] == "error"
+    assert reply.json["request_id"] == reply.id
+    assert reply.json["error"]["type"] == error_type
+    for part in parts:
+        assert part in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "JSON"),
+        (b"{", "JSON"),
+        (b"nonsense", "JSON"),
+        (b"[]", "object"),
+        (b'"text"', "object"),
+        (b'{"model": "\xff"}', "UTF-8"),
+        (b'{"model": "a", "model": "b"}', "'model'"),
+        (b'{"model": "a", "x": {"k": 1, "k": 2}}', "'k'"),
+        (b'{"a": "\\u0022", "b": 1, "b": 2}', "'b'"),
+        (b'{"max_tokens": NaN}', "JSON"),
+        (b'{"max_tokens": Infinity}', "JSON"),
+        (b'{"max_tokens": 1e999}', "JSON"),
+        (b'{"max_tokens": ' + b"9" * 5_000 + b"}", "JSON"),
+        (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}", "100 levels"),
+        (b'{"a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "100 levels"),
+    ],
+)
+def test_a_body_that_is_no_sound_json(gateway: Browser, raw: bytes, part: str):
+    reply = gateway.post(raw)
+
+    refused(reply, 400, "invalid_request_error", part)
+    row(reply.id, outcome="refused", status=400)
+
+
+def test_depth_of_a_hundred_is_fine(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-deep", scripts.chat())
+    schema: dict = {}
+    for _ in range(90):
+        schema = {"properties": schema}
+    tool = {"name": "t", "input_schema": {"type": "object", **schema}}
+
+    assert gateway.post(message("chat-deep", tools=[tool])).status == 200
+
+
+def test_a_missing_field_is_named(gateway: Browser):
+    reply = gateway.post({"model": "chat-x", "messages": [{"role": "user", "content": "hi"}]})
+
+    refused(reply, 400, "invalid_request_error", "max_tokens")
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_length(gateway: Browser, tuned):
+    tuned(max_body_bytes=10_000)
+
+    reply = gateway.post(b"x" * 10_001)
+
+    refused(reply, 413, "request_too_large")
+    row(reply.id, outcome="refused", status=413)
+
+
+def test_a_chunked_body_without_end_is_refused_at_the_cap(gateway: Browser, tuned):
+    tuned(max_body_bytes=10_000)
+    head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
+
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+        connection.sendall(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
+        for _ in range(11):
+            connection.sendall(b"3e8\r\n" + b"x" * 1_000 + b"\r\n")
+        told = read_until(connection, b"request_too_large")
+
+    assert told.startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_stalls_is_refused_in_time(gateway: Browser, tuned):
+    tuned(body_timeout_s=0.2)
+    head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
+
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+        connection.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
+        told = read_until(connection, b"in time")
+
+    assert told.startswith(b"HTTP/1.1 408")
+    assert b"invalid_request_error" in told
+
+
+def test_a_packed_body_has_the_same_cap(gateway: Browser, tuned):
+    tuned(max_body_bytes=100_000)
+
+    reply = gateway.post(b"0" * 200_000, packed=True)
+
+    refused(reply, 413, "request_too_large")
+
+
+@pytest.mark.parametrize("raw", [b"no gzip", gzip.compress(b"{}", mtime=0)[:-9]])
+def test_a_body_that_is_no_gzip(gateway: Browser, raw: bytes):
+    refused(gateway.post(raw, content_encoding="gzip"), 400, "invalid_request_error", "gzip")
+
+
+def test_an_unknown_encoding(gateway: Browser):
+    reply = gateway.post(zlib.compress(b"{}"), content_encoding="deflate")
+
+    refused(reply, 415, "invalid_request_error", "'deflate'")
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; b=1"])
+def test_a_form_is_not_json(gateway: Browser, kind: str):
+    refused(gateway.post(b"a=b", content_type=kind), 415, "invalid_request_error")
+
+
+def test_a_missing_content_type_is_fine(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-untyped-body", scripts.chat())
+
+    assert gateway.post(message("chat-untyped-body"), content_type="").status == 200
+
+
+@pytest.mark.parametrize("key", ["", "sk-br-wrong", "x" * 600, "' OR 1=1 --", "s\u00e9cret"])
+def test_a_bad_key(gateway: Browser, key: str):
+    reply = gateway.post(message("chat-x"), x_api_key=key)
+
+    refused(reply, 401, "authentication_error")
+    row(gateway.post(b"{").id)  # a later one of a known key has its row by now
+    assert not Exchange.objects.filter(pk=reply.id).exists()
+
+
+def test_a_bad_key_is_told_before_the_body_is_sent(gateway: Browser):
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: wrong\r\n"
+            b"content-length: 100000\r\nexpect: 100-continue\r\n\r\n"
+        )
+        told = read_until(connection, b"authentication_error")
+
+    assert told.startswith(b"HTTP/1.1 401")
+
+
+def test_either_header_may_carry_the_key(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-bearer", scripts.chat())
+    bearer = f"Bearer {gateway.key}"
+
+    assert gateway.post(message("chat-bearer"), x_api_key="", authorization=bearer).status == 200
+    assert gateway.post(message("chat-bearer"), authorization=bearer).status == 200
+    both = gateway.post(message("chat-bearer"), authorization="Bearer sk-br-other")
+    refused(both, 400, "invalid_request_error", "different keys")
+
+
+@pytest.fixture
+def mallory(gateway: Browser, reload):
+    """A key that is changed in the middle of a test."""
+    team = Team.objects.get(name="platform")
+    key, secret = ApiKey.issue(team, f"mallory-{time.monotonic_ns()}", scopes=["messages"])
+    reload()
+
+    def change(**fields) -> str:
+        for name, value in fields.items():
+            setattr(key, name, value)
+        key.save(update_fields=[*fields])
+        reload()
+        return secret
+
+    return change
+
+
+def test_a_revoked_key_is_refused_at_once(gateway: Browser, scripted: ScriptedUpstream, mallory):
+    scripted.on("chat-m", scripts.chat())
+    assert gateway.post(message("chat-m"), x_api_key=mallory()).status == 200
+
+    secret = mallory(revoked=datetime.now(UTC))
+
+    refused(gateway.post(message("chat-m"), x_api_key=secret), 401, "authentication_error")
+
+
+def test_a_change_reaches_the_gateway_by_itself(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-m", scripts.chat())
+    key, secret = ApiKey.issue(Team.objects.get(name="platform"), "late", scopes=["messages"])
+
+    deadline = time.monotonic() + 10
+    while gateway.post(message("chat-m"), x_api_key=secret).status != 200:
+        assert time.monotonic() < deadline
+
+    key.delete()
+
+
+def test_what_a_key_may_not_do(gateway: Browser, mallory):
+    expired = mallory(expires=datetime.now(UTC) - timedelta(seconds=1))
+    refused(gateway.post(message("chat-m"), x_api_key=expired), 401, "authentication_error")
+
+    foreign = mallory(expires=None, ip_allow=["10.0.0.0/8"])
+    refused(gateway.post(message("chat-m"), x_api_key=foreign), 403, "permission_error")
+
+    scopeless = mallory(ip_allow=[], scopes=["reports"])
+    refused(gateway.post(message("chat-m"), x_api_key=scopeless), 403, "permission_error")
+
+    narrow = mallory(scopes=["messages"], models_allowed=["claude-*"])
+    reply = gateway.post(message("chat-m"), x_api_key=narrow)
+    refused(reply, 403, "permission_error", "'chat-m'")
+    row(reply.id, outcome="refused", status=403)
+
+
+def test_an_unknown_model_names_what_is_known(gateway: Browser):
+    reply = gateway.post(message("gpt-9"))
+
+    refused(reply, 404, "not_found_error", "'gpt-9'", "'chat-*'")
+    row(reply.id, outcome="refused", status=404, model_requested="gpt-9")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/messages", 405),
+        ("OPTIONS", "/v1/messages", 405),
+        ("POST", "/v1/messages/", 404),
+        ("POST", "/v1/v1/messages", 404),
+        ("GET", "/v1", 404),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/v1/nowhere", 404),
+    ],
+)
+def test_nothing_under_v1_is_html(gateway: Browser, method: str, path: str, status: int):
+    reply = gateway.ask(method, path)
+
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    refused(reply, status, kind)
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def test_a_session_cookie_opens_nothing(gateway: Browser):
+    reply = gateway.post(message("chat-x"), x_api_key="", cookie="sessionid=abc")
+
+    refused(reply, 401, "authentication_error")
+
+
+def test_a_client_that_does_not_read_is_dropped(
+    gateway: Browser, scripted: ScriptedUpstream, tuned
+):
+    tuned(write_timeout_s=0.5)
+    events = scripts.chat_events(["w" * 10_000] * 3_000)
+    scripted.on("chat-flood", scripts.pieces(events))
+
+    with gateway.open(message("chat-flood", stream=True)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        scripted.wait_until(lambda asked: asked[-1].ending == "client_gone", within_s=10)
+
+    kept = newest_row(model_requested="chat-flood")
+    assert (kept.outcome, kept.status) == ("client_gone", 499)
+
+
+def test_a_crash_of_ours_tells_nothing_but_its_number(gateway: Browser, monkeypatch):
+    def crash(*_: object) -> None:
+        raise RuntimeError("secret detail at /srv/app/file.py")
+
+    monkeypatch.setattr("proxy.gateway.consumer.choose_route", crash)
+
+    reply = gateway.post(message("chat-x"))
+
+    refused(reply, 500, "api_error", "internal error")
+    assert b"secret detail" not in reply.body
+    assert json.loads(reply.body)["error"]["message"] == "internal error"
+    row(reply.id, outcome="gateway_error", status=500)

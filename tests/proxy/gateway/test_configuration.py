@@ -1,0 +1,94 @@
+"""What is kept for a start without the database says the same as the database did."""
+
+import stat
+from decimal import Decimal
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from proxy.gateway import configuration
+from proxy.gateway.directory import Snapshot, snapshot_of
+from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Team, Upstream, UpstreamPolicy
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def company():
+    """One row of each kind at least, and every way in which they point to each other."""
+    team = Team.objects.create(name="platform", models_allowed=["claude-*"], limits={"rpm": 600})
+    ada = get_user_model().objects.create_user("ada", password="correct horse battery")
+    get_user_model().objects.create_user("olga")
+    key, _ = ApiKey.issue(team, "ci", user=ada, scopes=["messages", "reports"])
+    ApiKey.issue(team, "old", successor=key)
+    upstream = Upstream.objects.create(
+        name="vllm", dialect="chat", base_url="http://vllm:8000/v1", timeouts={"connect_s": 5}
+    )
+    Upstream.objects.create(
+        name="away", dialect="chat", base_url="http://b/v1", secret={"env": "NO_SUCH_VARIABLE"}
+    )
+    for model, owner in (("claude-*", None), ("claude-x", team)):
+        route = Route.objects.create(model=model, team=owner)
+        RouteTarget.objects.create(route=route, upstream=upstream, model="qwen3", weight=2)
+    Price.objects.create(upstream=upstream, model="qwen3", since="2026-01-01", input=1, output=2)
+    Price.objects.create(model="*", since="2026-01-01", input=Decimal("0.5"), output=2)
+    Budget.objects.create(team=team, usd=500)
+    Budget.objects.create(key=key, usd=5, hard=False)
+    Budget.objects.create(user=ada, usd=50)
+    UpstreamPolicy.objects.create(upstream=upstream, kind="beta", name="x-*", action="drop")
+    return upstream
+
+
+def told(snapshot: Snapshot) -> dict:
+    """Everything that can be compared; the rest are addresses of dialects and compiled patterns."""
+    prices = snapshot.prices._dated
+    return {
+        "revision": snapshot.revision,
+        "keys": dict(snapshot.keys),
+        "exact": dict(snapshot.exact),
+        "globs": snapshot.globs,
+        "prices": prices,
+        "admitted": snapshot.admitted,
+        "broken": dict(snapshot.broken),
+    }
+
+
+def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_num_queries):
+    read = configuration.read()
+    configuration.keep(read, tmp_path / "kept.json")
+    with django_assert_num_queries(0):
+        recalled = configuration.recall(tmp_path / "kept.json")
+        again = told(snapshot_of(recalled))
+
+    now = told(snapshot_of(read))
+    assert again == now
+    assert len(now["keys"]) == 2
+    assert {len(caller.budgets) for caller in now["keys"].values()} == {2, 3}
+    assert "NO_SUCH_VARIABLE" in now["broken"]["away"]
+    assert now["exact"][("platform", "claude-x")].targets[0].server.name == "vllm"
+
+
+def test_the_file_is_ours_alone_and_holds_nothing_to_sign_in_with(company, tmp_path):
+    path = tmp_path / "kept.json"
+
+    configuration.keep(configuration.read(), path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]
+    kept = path.read_text()
+    assert '"ada"' in kept
+    assert "olga" not in kept  # nothing of hers decides anything
+    assert "pbkdf2" not in kept
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"revision": 1, "rows": {"proxy.Team": [{}]}}'])
+def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, text, caplog):
+    (tmp_path / "kept.json").write_text(text)
+
+    assert configuration.recall(tmp_path / "kept.json") is None
+    assert "kept.json cannot be used" in caplog.text
+
+
+def test_no_file_is_nothing_to_speak_of(tmp_path, caplog):
+    assert configuration.recall(tmp_path / "kept.json") is None
+    assert caplog.text == ""

@@ -1,0 +1,165 @@
+"""Hearing many deltas at once must tell the client exactly what one at a time would."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.gateway.decoding import decode_event
+from proxy.gateway.dialects import DIALECTS
+from proxy.gateway.frames import TextRun, frames
+from proxy.gateway.hearing import Hearing
+from translator.anthropic.fold import fold
+from translator.dialect import AnswerContext
+from translator.errors import BadUpstream
+from translator.sse import DONE, SSEDecoder
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+RECORDINGS = sorted(
+    [*CORPUS.glob("chat-stream/*.sse"), *CORPUS.glob("responses-stream/*.sse")]
+) or [
+    pytest.param(None, marks=pytest.mark.skip(reason=f"NO CORPUS at {CORPUS}: nothing is compared"))
+]
+USUAL = {"id": "c1", "object": "chat.completion.chunk", "model": "m"}
+
+
+def stream_of(dialect, **context):
+    return DIALECTS[dialect].stream(AnswerContext(message_id="msg_1", model="m", **context))
+
+
+def one_by_one(dialect, reads, **context):
+    """The events of an answer whose every event goes through the translator alone."""
+    stream, decoder, said = stream_of(dialect, **context), SSEDecoder(), []
+    try:
+        for raw in [*reads, b""]:
+            for name, text in decoder.feed(raw) if raw else decoder.end():
+                said += (
+                    stream.end() if text.strip() == DONE else stream.feed(decode_event(name, text))
+                )
+                if stream.finished:
+                    return said, stream
+    except BadUpstream:
+        return said, stream
+    return said + stream.end(), stream
+
+
+def heard(dialect, reads, **context):
+    stream = stream_of(dialect, **context)
+    hearing, said = Hearing(stream, dialect), []
+    try:
+        for raw in [*reads, b""]:
+            hearing.feed(raw)
+            said += hearing.events
+            if stream.finished:
+                break
+    except BadUpstream:
+        said += hearing.events
+    return said, stream
+
+
+def chunk(**delta):
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    return frame({**USUAL, "choices": [choice]})
+
+
+def frame(event):
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+@pytest.mark.parametrize("size", [1_000, 65_536])
+@pytest.mark.parametrize(
+    "recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus"
+)
+def test_a_recording_sounds_the_same_in_every_byte(recording, size):
+    dialect = recording.parent.name.removesuffix("-stream")
+    whole = recording.read_bytes()
+    reads = [whole[at : at + size] for at in range(0, len(whole), size)]
+
+    said, stream = heard(dialect, reads)
+    alone, general = one_by_one(dialect, reads)
+
+    assert frames(said) == frames(alone)
+    assert fold(said) == fold(alone)
+    assert (stream.usage, stream.notes, stream.unknown) == (
+        general.usage,
+        general.notes,
+        general.unknown,
+    )
+    assert stream.upstream_id == general.upstream_id
+
+
+def test_a_run_of_text_goes_through_the_translator_once():
+    pieces = [f"piece {number} é" for number in range(20)]
+
+    said, _ = heard("chat", [b"".join(chunk(content=piece) for piece in pieces)])
+
+    runs = [event for event in said if isinstance(event, TextRun)]
+    assert [run.pieces for run in runs] == [pieces[1:]]  # the first one opens the block
+    assert runs[0]["delta"]["text"] == "".join(pieces[1:])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        chunk(content=""),
+        chunk(content="x", audio={"id": "a"}),
+        chunk(content=None, tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}}]),
+        chunk(reasoning_content="hm"),
+        frame({**USUAL, "choices": [{"index": 1, "delta": {"content": "second"}}]}),
+        frame({**USUAL, "choices": []}),
+        frame({**USUAL, "choices": [{"delta": {"content": "x"}}], "usage": {"prompt_tokens": 3}}),
+        frame({**USUAL, "choices": [{"delta": {"content": "x"}}], "citations": ["https://a.test"]}),
+        frame({**USUAL, "choices": [{"delta": {"content": "x"}, "error": {"message": "no"}}]}),
+        frame(
+            {**USUAL, "choices": [{"delta": {"content": "x"}, "usage": {"completion_tokens": 3}}]}
+        ),
+        frame({"error": {"message": "broken", "code": 500}}),
+        frame({**USUAL, "choices": [{"delta": {}, "finish_reason": "length"}]}),
+        b"data: [DONE]\n\n",
+        b'data: {"choices":\n\n',
+        b": a comment\n\n",
+    ],
+)
+def test_what_is_not_plain_goes_the_general_way_in_its_place(odd):
+    text = b"".join(chunk(content=piece) for piece in "abcdef")
+    reads = [text + odd + text + frame({**USUAL, "choices": [{"finish_reason": "stop"}]})]
+
+    said, stream = heard("chat", reads)
+    alone, general = one_by_one("chat", reads)
+
+    assert frames(said) == frames(alone)
+    assert (stream.usage, stream.unknown) == (general.usage, general.unknown)
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=30), st.sampled_from(["", "a", "ab"]))
+def test_a_stop_sequence_is_found_wherever_the_pieces_were_cut(pieces, stop):
+    try:
+        reads = [b"".join(chunk(content=piece) for piece in pieces)]
+    except UnicodeEncodeError:
+        return  # half a surrogate pair: no server can send it unescaped
+    context = {"stop_sequences": (stop,)} if stop else {}
+
+    said, stream = heard("chat", reads, **context)
+    alone, general = one_by_one("chat", reads, **context)
+
+    assert fold(said).get("content") == fold(alone).get("content")
+    assert stream.stop_reason == general.stop_reason
+
+
+def test_text_of_another_part_is_not_joined():
+    def delta(part, text):
+        place = {"item_id": "m1", "output_index": 0, "content_index": part}
+        return frame({"type": "response.output_text.delta", **place, "delta": text})
+
+    reads = [
+        b"".join(
+            delta(part, text) for part, text in zip([0] * 5 + [1] * 5, "abcdefghij", strict=True)
+        )
+    ]
+
+    said, _ = heard("responses", reads)
+
+    texts = [block["text"] for block in fold(said)["content"]]
+    assert texts == ["abcde", "fghij"]

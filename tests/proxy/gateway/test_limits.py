@@ -1,0 +1,147 @@
+"""Ceilings of keys and teams: exact at the door, given back on every way out."""
+
+import itertools
+import threading
+
+import pytest
+
+from proxy.gateway.directory import Caller, Globs, Limits, TeamEntry
+from proxy.gateway.limits import Bucket, Limiter
+from proxy.gateway.refusals import Refusal
+from proxy.models import ApiKey, Team
+from tests.fakes.steps import Sleep
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser
+from .conftest import message, row
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def ben(gateway: Browser, reload):
+    """Keys of teams with limits; each call makes a new pair."""
+
+    def make(key: dict | None = None, team: dict | None = None) -> str:
+        name = f"limited-{next(numbers)}"
+        owner = Team.objects.create(name=name, limits=team or {})
+        _, secret = ApiKey.issue(owner, "ben", scopes=["messages"], limits=key or {})
+        reload()
+        return secret
+
+    return make
+
+
+@pytest.mark.parametrize("place", ["key", "team"])
+def test_requests_a_minute_are_counted_exactly(
+    gateway: Browser, scripted: ScriptedUpstream, ben, place: str
+):
+    scripted.on("chat-rpm", scripts.chat())
+    secret = ben(**{place: {"rpm": 3}})
+
+    replies = [gateway.post(message("chat-rpm"), x_api_key=secret) for _ in range(4)]
+
+    assert [reply.status for reply in replies] == [200, 200, 200, 429]
+    remaining = [reply.headers["anthropic-ratelimit-requests-remaining"] for reply in replies]
+    assert remaining == ["2", "1", "0", "0"]
+    last = replies[-1]
+    assert last.json["error"]["type"] == "rate_limit_error"
+    assert f"{place} " in last.json["error"]["message"]
+    assert "rpm 3, used 3" in last.json["error"]["message"]
+    assert 1 <= int(last.headers["retry-after"]) <= 20
+    assert last.headers["anthropic-ratelimit-requests-limit"] == "3"
+    assert last.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+    row(last.id, outcome="refused", status=429, detail="rpm")
+
+
+def test_tokens_are_estimated_at_the_door_and_set_right_later(
+    gateway: Browser, scripted: ScriptedUpstream, ben
+):
+    scripted.on("chat-tpm", scripts.chat())
+    secret = ben({"tpm": 1_000})
+    long = message("chat-tpm", system="x" * 3_000)
+
+    first = gateway.post(long, x_api_key=secret)  # estimated 800, used 17
+    row(first.id)
+    second = gateway.post(long, x_api_key=secret)
+
+    assert (first.status, second.status) == (200, 200)
+    # 200 at the door, and 17 more with each second that the machine is busy; 966 if used alone.
+    assert int(second.headers["anthropic-ratelimit-tokens-remaining"]) < 900
+    huge = gateway.post(message("chat-tpm", system="x" * 40_000), x_api_key=secret)
+    assert huge.status == 429
+    assert "tpm 1000" in huge.json["error"]["message"]
+
+
+def test_a_seat_is_taken_while_an_answer_runs_and_no_longer(
+    gateway: Browser, scripted: ScriptedUpstream, ben
+):
+    head, *rest = scripts.chat_events(["first", "second"])
+    scripted.on("chat-slow", scripts.pieces([head, rest[0]], Sleep(30)))
+    scripted.on("chat-quick", scripts.chat())
+    secret = ben({"concurrency": 1})
+
+    with gateway.open(message("chat-slow", stream=True), x_api_key=secret) as connection:
+        while b"first" not in connection.recv(65_536):
+            pass
+        busy = gateway.post(message("chat-quick"), x_api_key=secret)
+
+    assert busy.status == 429
+    assert "concurrency 1" in busy.json["error"]["message"]
+    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone")
+    statuses = set()
+    for _ in range(100):
+        statuses.add(gateway.post(message("chat-quick"), x_api_key=secret).status)
+        if 200 in statuses:
+            break
+    assert 200 in statuses
+
+
+def test_of_many_at_once_only_so_many_get_in(gateway: Browser, scripted: ScriptedUpstream, ben):
+    scripted.on("chat-crowd", scripts.chat())
+    secret = ben({"rpm": 4})
+    seen: list[int] = []
+
+    def ask() -> None:
+        seen.append(gateway.post(message("chat-crowd"), x_api_key=secret).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert seen.count(200) == 4
+    assert seen.count(429) == 8
+
+
+def test_a_bucket_refills_evenly_and_never_overflows():
+    bucket = Bucket(size=60, left=0, at=100.0)
+
+    bucket.refill(110.0)
+    assert bucket.left == 10
+    assert bucket.seconds_until(15) == 5
+    bucket.refill(1_000.0)
+    assert bucket.left == 60
+
+
+def test_a_refused_request_takes_nothing():
+    team = TeamEntry(name="t", store_full=True, models=Globs(), limits=Limits(rpm=1))
+    caller = Caller(
+        key_id=1, key_name="k", meter="t/k", team=team, user="", scopes=frozenset(), models=Globs(),
+        limits=Limits(rpm=5), ip_allow=(), strict=False, events=frozenset(), expires=None,
+        revoked=False,
+    )  # fmt: skip
+    limiter = Limiter()
+    seat = limiter.take(caller, 0)
+    limiter.leave(seat)
+
+    for _ in range(3):
+        with pytest.raises(Refusal, match="team t"):
+            limiter.take(caller, 0)
+
+    key_meter, team_meter = seat.meters
+    assert key_meter.requests is not None
+    assert key_meter.requests.left == pytest.approx(4, abs=0.01)
+    assert team_meter.running == key_meter.running == 0

@@ -1,0 +1,197 @@
+"""People are told once per period and threshold, in words that only we can have signed."""
+
+import hashlib
+import hmac
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.core import mail
+from django.utils.timezone import now
+
+from proxy.counters.sqlite_store import SqliteBudgets
+from proxy.counters.windows import window
+from proxy.gateway import keeper as keeping
+from proxy.gateway import notices
+from proxy.gateway.ceilings import BudgetEntry
+from proxy.gateway.keeper import Keeper
+from proxy.models import Budget, BudgetNotice, Team
+from proxy.record import spending
+
+SECRET = "hook-secret-0123456789-canary"
+
+
+class Hook:
+    """A receiver on loopback that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.status = 204
+        self.told: list[tuple[dict[str, str], bytes]] = []
+        hook = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                size = int(self.headers["content-length"])
+                hook.told.append((dict(self.headers.items()), self.rfile.read(size)))
+                self.send_response(hook.status)
+                self.send_header("location", "/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    made = Hook()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Iterator[SqliteBudgets]:
+    made = SqliteBudgets(tmp_path / "counters.sqlite3")
+    for module in (spending, notices, keeping):
+        monkeypatch.setattr(module, "budget_store", lambda: made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def budget(db: None, monkeypatch) -> Budget:
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    return Budget.objects.create(
+        team=Team.objects.create(name="platform"),
+        usd=Decimal(10),
+        webhook="https://hooks.example.com/x",
+        webhook_secret={"env": "HOOK_SECRET"},
+    )
+
+
+@pytest.fixture
+def posted(monkeypatch, hook: Hook) -> Hook:
+    """The budget's https address leads to the receiver; the rest of the way is the real one."""
+    send = notices.post
+    monkeypatch.setattr(notices, "post", lambda _, secret, body: send(hook.url, secret, body))
+    return hook
+
+
+def spend(store: SqliteBudgets, budget: Budget, usd: str) -> None:
+    when = window(budget.period, budget.zone, time.time())
+    store.publish(spending.counter_of(budget.pk, when), int(Decimal(usd) * 10**9))
+
+
+def test_each_threshold_is_told_once_in_a_period(store, budget, posted: Hook):
+    for usd, thresholds in (("7.99", []), ("8", [80]), ("9", [80]), ("12", [80, 100])):
+        spend(store, budget, usd)
+        for _ in range(2):
+            Keeper()._notice()  # as another process would
+        assert [json.loads(body)["threshold_percent"] for _, body in posted.told] == thresholds
+
+    told = json.loads(posted.told[0][1])
+    assert told["owner"] == "team platform"
+    assert (told["limit_usd"], told["spent_usd"]) == ("10.000000", "8.000000")
+    assert not BudgetNotice.objects.filter(sent=None).exists()
+
+
+def test_a_webhook_can_prove_that_it_was_us(hook: Hook):
+    assert notices.post(hook.url, SECRET, b'{"a":1}') == ""
+
+    headers, body = hook.told[0]
+    signature = dict(part.split("=") for part in headers["x-bridge-signature"].split(","))
+    expected = hmac.new(SECRET.encode(), f"{signature['t']}.".encode() + body, hashlib.sha256)
+    assert signature["v1"] == expected.hexdigest()
+    assert abs(time.time() - int(signature["t"])) < 60
+    assert SECRET not in str(hook.told)
+
+
+@pytest.mark.parametrize("status", [302, 500])
+def test_redirects_are_not_followed_and_failures_are_tried_again(
+    store, budget, posted: Hook, status: int
+):
+    posted.status = status
+    spend(store, budget, "8")
+    for _ in range(3):
+        Keeper()._notice()
+    assert len(posted.told) == 1
+    notice = BudgetNotice.objects.get()
+    assert (notice.sent, notice.error) == (None, f"webhook: it answered {status}")
+
+    posted.status = 200
+    BudgetNotice.objects.update(claimed=now() - timedelta(hours=1))
+    Keeper()._notice()
+
+    notice.refresh_from_db()
+    assert notice.sent is not None
+    assert notice.error == ""
+
+
+def test_an_address_that_is_not_https_is_never_called(store, budget, posted: Hook):
+    Budget.objects.update(webhook=posted.url)
+    spend(store, budget, "8")
+
+    Keeper()._notice()
+
+    assert posted.told == []
+    assert BudgetNotice.objects.get().error == "webhook: no https URL"
+
+
+def test_mail_goes_to_everybody_who_is_named(store, budget, settings):
+    settings.EMAIL_HOST = "mail.example.com"
+    Budget.objects.update(webhook="", emails=["ada@example.com", "ben@example.com"])
+    spend(store, budget, "10")
+
+    Keeper()._notice()
+
+    assert [each.to for each in mail.outbox] == [["ada@example.com", "ben@example.com"]] * 2
+    assert {each.subject for each in mail.outbox} == {
+        "Messages Bridge: team platform at 80 % of its budget",
+        "Messages Bridge: team platform at 100 % of its budget",
+    }
+    assert "10.000000 of 10.000000 US dollars" in mail.outbox[0].body
+
+
+def test_without_a_mail_server_the_notice_says_so(store, budget):
+    Budget.objects.update(webhook="", emails=["ada@example.com"])
+    spend(store, budget, "8")
+
+    Keeper()._notice()
+
+    assert "BRIDGE_SMTP_HOST" in BudgetNotice.objects.get().error
+
+
+def test_a_refused_request_counts_as_the_last_threshold(store, budget, posted: Hook):
+    spend(store, budget, "9.99")
+    keeper = Keeper()
+    entry = BudgetEntry(
+        id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
+    )
+
+    keeper.exhausted(entry, time.time())
+    keeper._notice()
+
+    assert sorted(json.loads(body)["threshold_percent"] for _, body in posted.told) == [80, 100]
+
+
+def test_a_budget_that_is_gone_tells_nobody(store, budget, posted: Hook):
+    keeper = Keeper()
+    entry = BudgetEntry(
+        id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
+    )
+    keeper.exhausted(entry, time.time())
+    budget.delete()
+
+    keeper._notice()
+
+    assert posted.told == []

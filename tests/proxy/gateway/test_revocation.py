@@ -1,0 +1,145 @@
+"""A key that is taken away stops working within two seconds, while others are served (T03, G18)."""
+
+import itertools
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+
+from proxy.gateway.directory import directory
+from proxy.models import ApiKey, Team
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser
+from .conftest import message, row
+
+numbers = itertools.count()
+WITHIN_S = 2.0
+
+
+def issued(**fields) -> tuple[ApiKey, str]:
+    team = Team.objects.get(name="platform")
+    return ApiKey.issue(team, f"taken-{next(numbers)}", scopes=["messages"], **fields)
+
+
+def revoke(key: ApiKey) -> None:
+    key.revoked = datetime.now(UTC)
+    key.save(update_fields=["revoked"])
+
+
+def deactivate(key: ApiKey) -> None:
+    assert key.user is not None
+    key.user.is_active = False
+    key.user.save()
+
+
+@pytest.mark.parametrize("take_away", [revoke, deactivate, ApiKey.delete])
+def test_the_last_success_is_at_most_two_seconds_after(
+    gateway: Browser, scripted: ScriptedUpstream, take_away
+):
+    scripted.on("chat-taken", scripts.chat())
+    user = get_user_model().objects.create(username=f"taken-{next(numbers)}")
+    key, secret = issued(user=user)
+    directory.look()
+    seen: list[tuple[float, int]] = []
+    ending = threading.Event()
+
+    def ask() -> None:
+        while not ending.is_set():
+            began = time.monotonic()
+            seen.append((began, gateway.post(message("chat-taken"), x_api_key=secret).status))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 20
+    while not any(status == 200 for _, status in seen):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    take_away(key)
+    taken = time.monotonic()
+    while time.monotonic() < taken + WITHIN_S + 0.5:
+        time.sleep(0.05)
+    ending.set()
+    for thread in threads:
+        thread.join()
+
+    assert {status for _, status in seen} == {200, 401}
+    assert max(at for at, status in seen if status == 200) <= taken + WITHIN_S
+
+
+def test_a_key_ends_at_its_very_instant(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-taken", scripts.chat())
+    ends = time.time() + 3
+    _, secret = issued(expires=datetime.fromtimestamp(ends, UTC))
+    directory.look()
+    seen = []
+    while time.time() < ends + 0.5:
+        began = time.time()
+        seen.append(
+            (began, gateway.post(message("chat-taken"), x_api_key=secret).status, time.time())
+        )
+
+    assert seen[-1][1] == 401
+    assert {status for _, status, _ in seen} <= {200, 401}
+    assert all(status == 401 for began, status, _ in seen if began >= ends)
+    assert all(status == 200 for _, status, ended in seen if ended < ends)
+
+
+def test_a_rotated_key_works_with_both_secrets_until_the_old_one_ends(
+    gateway: Browser, scripted: ScriptedUpstream, capsys
+):
+    scripted.on("chat-taken", scripts.chat())
+    key, secret = issued()
+    call_command("createkey", "--team", "platform", "--name", key.name, "--rotate", "--json")
+    fresh = capsys.readouterr().out.split('"key": "')[1].split('"')[0]
+    directory.look()
+
+    replies = [gateway.post(message("chat-taken"), x_api_key=each) for each in (secret, fresh)]
+
+    assert [reply.status for reply in replies] == [200, 200]
+    names = [row(reply.id).key_name for reply in replies]
+    assert names[0].startswith(f"{key.name}-until-")
+    assert names[1] == key.name
+    retiring = ApiKey.objects.get(name=names[0])
+    retiring.expires = datetime.now(UTC) - timedelta(seconds=1)
+    retiring.save()
+    directory.look()
+    again = [gateway.post(message("chat-taken"), x_api_key=each) for each in (secret, fresh)]
+    assert [reply.status for reply in again] == [401, 200]
+
+
+@pytest.mark.parametrize("take_away", [revoke, deactivate])
+def test_who_takes_a_key_away_takes_its_old_secret_too(
+    gateway: Browser, scripted: ScriptedUpstream, take_away
+):
+    scripted.on("chat-taken", scripts.chat())
+    user = get_user_model().objects.create(username=f"taken-{next(numbers)}")
+    key, old = issued(user=user)
+    _, fresh = key.rotate(timedelta(hours=1))
+    directory.look()
+    before = [gateway.post(message("chat-taken"), x_api_key=each).status for each in (old, fresh)]
+    take_away(key)
+    directory.look()
+    after = [gateway.post(message("chat-taken"), x_api_key=each).status for each in (old, fresh)]
+
+    assert (before, after) == ([200, 200], [401, 401])
+
+
+def test_when_a_key_was_last_used_is_kept(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-taken", scripts.chat())
+    key, secret = issued()
+    directory.look()
+    revision = directory.snapshot.revision
+    reply = gateway.post(message("chat-taken"), x_api_key=secret)
+
+    used = row(reply.id).created
+
+    key.refresh_from_db()
+    assert key.last_used == used
+    directory.look()
+    assert directory.snapshot.revision == revision

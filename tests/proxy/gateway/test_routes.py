@@ -1,0 +1,218 @@
+"""Which targets a model name leads to."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from proxy.gateway.cooldown import FIRST_S, LONGEST_S, Cooldown
+from proxy.gateway.directory import Directory, Globs, RouteEntry, Snapshot
+from proxy.gateway.routes import ordered
+from proxy.gateway.targets import Server, Target, Timeouts
+from translator.dialect import UpstreamError
+from translator.openai_chat import DIALECT
+from translator.profiles import Profile
+
+
+def target(name: str) -> Target:
+    server = Server.of(
+        name=name, dialect=DIALECT, dialect_name="chat", base_url="http://h/v1", secret="s",
+        profile=Profile(), timeouts=Timeouts(), extra_body={}, capabilities={},
+    )  # fmt: skip
+    return Target(server=server, model="")
+
+
+def entry(model: str, team: str | None = None, **weights: int) -> RouteEntry:
+    import fnmatch
+
+    pattern = re.compile(fnmatch.translate(model)) if "*" in model else None
+    return RouteEntry(
+        model=model,
+        team=team,
+        pattern=pattern,
+        targets=tuple(target(name) for name in weights),
+        weights=tuple(weights.values()),
+    )
+
+
+def snapshot(*routes: RouteEntry) -> Snapshot:
+    return Snapshot(
+        exact={(r.team, r.model): r for r in routes if r.pattern is None},
+        globs=tuple(r for r in routes if r.pattern is not None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("team", "model", "found"),
+    [
+        ("red", "claude-opus", "claude-opus"),
+        ("red", "claude-haiku", "claude-*"),
+        ("red", "other", "*"),
+        ("blue", "claude-opus", "claude-opus/blue"),
+        ("blue", "claude-haiku", "claude-h*/blue"),
+        ("blue", "claude-sonnet", "claude-*"),
+    ],
+)
+def test_exact_before_globs_and_a_team_s_own_first(team, model, found):
+    routes = snapshot(
+        entry("claude-*"),
+        entry("claude-h*"),
+        entry("*"),
+        entry("claude-opus"),
+        entry("claude-opus", "blue"),
+        entry("claude-h*", "blue"),
+    )
+
+    for _ in range(2):  # the second look comes from memory
+        route = routes.route(team, model)
+
+        assert route is not None
+        assert "/".join(filter(None, (route.model, route.team))) == found
+
+
+def test_what_was_looked_up_does_not_fill_the_memory():
+    routes = snapshot(entry("a"))
+
+    for n in range(10_000):
+        assert routes.route("t", f"unknown-{n}") is None
+
+    assert len(routes.choices) <= 4_096
+
+
+def names(route: RouteEntry, session: str = "", cooling: Cooldown | None = None) -> list[str]:
+    chosen = ordered(route, "m", lambda: session, cooling or Cooldown())
+    return [each.server.name for each in chosen]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def failure(status: int = 503, retry_after_s: int | None = None) -> UpstreamError:
+    return UpstreamError(
+        status=status, error_type="api_error", message="no", retry_after_s=retry_after_s
+    )
+
+
+def test_targets_keep_their_order_unless_weights_say_otherwise():
+    assert names(entry("m", a=1, b=1, c=1)) == ["a", "b", "c"]
+    assert names(entry("m", a=0, b=0)) == ["a", "b"]
+
+
+def test_weights_spread_the_first_and_zero_is_a_fallback():
+    drawn = Counter(tuple(names(entry("m", a=3, b=1, c=0))) for _ in range(400))
+
+    assert set(drawn) == {("a", "b", "c"), ("b", "a", "c")}
+    assert drawn["a", "b", "c"] > drawn["b", "a", "c"]
+
+
+def test_a_session_keeps_its_target_and_sessions_spread_by_weight():
+    route = entry("m", a=3, b=1, c=0)
+    first = {n: names(route, f"session-{n}")[0] for n in range(400)}
+
+    assert all(names(route, f"session-{n}")[0] == first[n] for n in range(400))
+    spread = Counter(first.values())
+    assert set(spread) == {"a", "b"}
+    assert 2 < spread["a"] / spread["b"] < 5
+
+
+def test_when_a_target_cools_only_its_own_sessions_move_and_they_come_back():
+    clock = Clock()
+    cooling = Cooldown(clock)
+    route = entry("m", a=2, b=2, c=2)
+    before = {n: names(route, f"s{n}", cooling)[0] for n in range(100)}
+    for _ in range(3):
+        cooling.failed(("a", "m"), failure())
+
+    during = {n: names(route, f"s{n}", cooling)[0] for n in range(100)}
+
+    assert all(during[n] == before[n] for n in range(100) if before[n] != "a")
+    assert {during[n] for n in range(100) if before[n] == "a"} == {"b", "c"}
+    clock.at += FIRST_S
+    assert {n: names(route, f"s{n}", cooling)[0] for n in range(100)} == before
+
+
+def test_a_target_that_failed_three_times_in_a_row_is_tried_last_for_a_while():
+    clock = Clock()
+    cooling = Cooldown(clock)
+    route = entry("m", a=1, b=1)
+    for status in (500, 502):
+        cooling.failed(("a", "m"), failure(status))
+    assert names(route, cooling=cooling) == ["a", "b"]
+    cooling.failed(("a", "m"), failure(504))
+    assert names(route, cooling=cooling) == ["b", "a"]
+    cooling.failed(("b", "m"), failure(429))
+    assert names(route, cooling=cooling) == ["a", "b"]
+
+    clock.at += FIRST_S
+    cooling.failed(("a", "m"), failure())
+    clock.at += FIRST_S
+    assert names(route, cooling=cooling) == ["b", "a"]
+    cooling.answered(("a", "m"))
+    assert names(route, cooling=cooling) == ["a", "b"]
+
+
+def test_a_rate_limited_target_cools_for_as_long_as_it_says():
+    clock = Clock()
+    cooling = Cooldown(clock)
+    cooling.failed(("a", "m"), failure(429, retry_after_s=30))
+    clock.at += 29
+    assert cooling.is_cooling(("a", "m"))
+    clock.at += 1
+    assert not cooling.is_cooling(("a", "m"))
+    cooling.failed(("a", "m"), failure(429, retry_after_s=86_400))
+    clock.at += LONGEST_S
+    assert not cooling.is_cooling(("a", "m"))
+
+
+def test_what_cools_does_not_fill_the_memory():
+    cooling = Cooldown()
+    for n in range(10_000):
+        cooling.failed(("a", f"model-{n}"), failure())
+
+    assert len(cooling._troubles) <= 4_096
+
+
+def test_globs_allow_everything_when_there_are_none():
+    assert Globs().allow("anything")
+    assert Globs(("claude-*", "gpt-5")).allow("gpt-5")
+    assert not Globs(("claude-*",)).allow("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("base", "url"),
+    [
+        ("http://h/v1", "http://h/v1/chat/completions"),
+        ("http://h/v1/", "http://h/v1/chat/completions"),
+        ("https://h/x?api-version=3", "https://h/x/chat/completions?api-version=3"),
+    ],
+)
+def test_the_endpoint_is_appended_to_the_base(base, url):
+    server = Server.of(
+        name="s", dialect=DIALECT, dialect_name="chat", base_url=base, secret="",
+        profile=Profile(), timeouts=Timeouts(), extra_body={}, capabilities={},
+    )  # fmt: skip
+
+    assert str(server.url) == url
+    assert "authorization" not in server.headers
+
+
+@pytest.mark.django_db
+def test_the_last_good_snapshot_stays_when_the_database_is_away(monkeypatch):
+    directory = Directory()
+    directory.snapshot = snapshot(entry("a"))
+    directory.fresh = True
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError("database is away")
+
+    monkeypatch.setattr("proxy.gateway.directory.Revision.objects.filter", away)
+    directory.look()
+
+    assert not directory.fresh
+    assert directory.fault == "OSError"
+    assert directory.snapshot.route("t", "a") is not None

@@ -1,0 +1,67 @@
+"""Client JSON: what is refused, and that nothing sound ever is."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.gateway.safejson import decode_object
+from translator.errors import BadRequest
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+OBJECTS = st.dictionaries(st.text(), VALUES, max_size=6)
+
+
+@given(OBJECTS, st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_a_sound_object_is_what_json_says(value, ascii_only, indent):
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:
+        return  # a lone surrogate: no client can send it unescaped
+
+    if "\\ud" in text:
+        return  # likewise, escaped: refused by the decoder
+
+    assert decode_object(body) == value
+
+
+@given(OBJECTS.filter(bool), st.data())
+def test_a_key_written_twice_is_refused_wherever_it_is(value, data):
+    twice = data.draw(st.sampled_from(sorted(value)))
+    pairs = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+    place = data.draw(st.integers(0, len(pairs)))
+    pairs.insert(place, f"{json.dumps(twice)} : null")
+    inner = "{" + ", ".join(pairs) + "}"
+
+    for text in (inner, f'{{"a": [{inner}]}}'):
+        with pytest.raises(BadRequest):
+            decode_object(text.encode())
+
+
+def test_an_escaped_quote_does_not_hide_a_key_written_twice():
+    with pytest.raises(BadRequest, match="'k' is written twice"):
+        decode_object(b'{"k": "\\u0022\\u0022", "k": 1}')
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_an_object_or_refused(body):
+    with contextlib.suppress(BadRequest):
+        assert isinstance(decode_object(body), dict)
+
+
+@pytest.mark.parametrize(("levels", "fine"), [(99, True), (100, False)])
+def test_the_depth_is_counted_from_the_object(levels, fine):
+    body = b'{"a": ' + b"[" * levels + b"]" * levels + b"}"
+
+    if fine:
+        assert decode_object(body)
+    else:
+        with pytest.raises(BadRequest, match="100 levels"):
+            decode_object(body)

@@ -1,0 +1,119 @@
+"""The real Anthropic SDK as a client: what it makes of our answers and of our errors."""
+
+import anthropic
+import pytest
+
+from proxy.models import ApiKey, Budget, Exchange, Team
+from tests.fakes.steps import LAST_CHUNK, Reset, Sleep, json_answer
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser
+from .conftest import row
+
+ASKED = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest.fixture
+def client(gateway: Browser):
+    with anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, max_retries=0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+def test_it_streams(client: anthropic.Anthropic, scripted: ScriptedUpstream, dialect: str):
+    script = {
+        "chat": scripts.chat(),
+        "responses": scripts.responses(),
+        "anthropic": scripts.pieces(scripts.claude_events(), LAST_CHUNK),
+    }[dialect]
+    scripted.on(f"{dialect}-sdk", script)
+
+    with client.messages.stream(model=f"{dialect}-sdk", max_tokens=100, messages=ASKED) as answer:
+        text = "".join(answer.text_stream)
+        final = answer.get_final_message()
+
+    assert text == "Hello there."
+    assert final.stop_reason == "end_turn"
+    assert (final.usage.input_tokens, final.usage.output_tokens) == (12, 5)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+def test_it_waits_for_a_whole_message(
+    client: anthropic.Anthropic, scripted: ScriptedUpstream, dialect: str
+):
+    script = scripts.chat() if dialect == "chat" else scripts.responses()
+    scripted.on(f"{dialect}-sdk-whole", script)
+
+    answer = client.messages.create(model=f"{dialect}-sdk-whole", max_tokens=100, messages=ASKED)
+
+    assert answer.content[0].text == "Hello there."
+    assert answer._request_id is not None
+    row(answer._request_id, outcome="completed")
+
+
+def test_a_cut_stream_raises(client: anthropic.Anthropic, scripted: ScriptedUpstream):
+    scripted.on("chat-sdk-cut", scripts.pieces(scripts.chat_events()[:3], Sleep(0.05), Reset()))
+
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        client.messages.stream(model="chat-sdk-cut", max_tokens=100, messages=ASKED) as answer,
+    ):
+        answer.until_done()
+
+    assert caught.value.body["error"]["type"] == "api_error"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "raised"),
+    [
+        (400, None, anthropic.BadRequestError),
+        (404, "model_not_found", anthropic.NotFoundError),
+        (429, None, anthropic.RateLimitError),
+        (500, None, anthropic.InternalServerError),
+    ],
+)
+def test_an_error_raises_its_own_class(
+    client: anthropic.Anthropic, scripted: ScriptedUpstream, status: int, code, raised
+):
+    scripted.on("chat-sdk-error", json_answer({"error": {"message": "no", "code": code}}, status))
+
+    with pytest.raises(raised) as caught:
+        client.messages.create(model="chat-sdk-error", max_tokens=100, messages=ASKED)
+
+    assert caught.value.request_id.startswith("req_")
+
+
+def test_it_lists_models_and_counts_tokens(client: anthropic.Anthropic):
+    assert client.models.retrieve("chat-sdk").id == "chat-sdk"
+    assert client.messages.count_tokens(model="chat-sdk", messages=ASKED).input_tokens > 0
+
+
+def test_a_hopeless_error_is_not_tried_again(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-sdk-401", json_answer({"error": {"message": "bad key"}}, 401))
+    with (
+        anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, max_retries=2) as client,
+        pytest.raises(anthropic.InternalServerError),
+    ):
+        client.messages.create(model="chat-sdk-401", max_tokens=100, messages=ASKED)
+
+    assert len(scripted.asked_for("chat-sdk-401")) == 1
+
+
+def test_it_makes_exactly_one_call_on_402(gateway: Browser, scripted: ScriptedUpstream, reload):
+    """A spent budget is no reason to try again: the SDK, with its usual retries, does not."""
+    team = Team.objects.create(name="spent-sdk")
+    key, secret = ApiKey.issue(team, "sdk", scopes=["messages"])
+    Budget.objects.create(team=team, usd=0, period="month")
+    scripted.on("chat-sdk-spent", scripts.chat())
+    reload()
+
+    usual = anthropic.Anthropic(base_url=gateway.url, api_key=secret)
+    assert usual.max_retries > 0
+    with usual, pytest.raises(anthropic.APIStatusError) as caught:
+        usual.messages.create(model="chat-sdk-spent", max_tokens=100, messages=ASKED)
+
+    assert caught.value.status_code == 402
+    assert caught.value.body["error"]["type"] == "billing_error"
+    row(caught.value.response.headers["request-id"], outcome="refused", status=402)
+    assert Exchange.objects.filter(key_id=key.pk).count() == 1

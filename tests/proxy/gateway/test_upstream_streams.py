@@ -1,0 +1,224 @@
+"""Every way an upstream's stream can go wrong (promises 3.3)."""
+
+import gzip
+
+import pytest
+
+from tests.fakes.steps import (
+    LAST_CHUNK,
+    Close,
+    Reset,
+    Sleep,
+    Stall,
+    chunk,
+    gzip_bomb,
+    head,
+    json_answer,
+    stream,
+    stream_head,
+)
+from tests.fakes.upstream import ScriptedUpstream
+
+from . import scripts
+from .browser import Browser
+from .conftest import message, newest_row, row
+from .judging import broken_off, failed
+
+EVENTS = scripts.chat_events(["one ", "two ", "three"])
+TEXT_SO_FAR = EVENTS[:3]
+
+
+def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-silent", scripts.pieces([], Stall()))
+
+    reply = gateway.post(message("chat-silent", stream=True))
+
+    failed(reply, 504, "timeout_error")
+    row(reply.id, outcome="upstream_timeout")
+
+
+def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
+    gateway: Browser, scripted: ScriptedUpstream, tuned
+):
+    tuned(ping_interval_s=0.2)
+    scripted.on("chat-hang", scripts.pieces(TEXT_SO_FAR, Stall()))
+
+    reply = gateway.post(message("chat-hang", stream=True))
+
+    broken_off(reply, "timeout_error")
+    assert "ping" in reply.kinds
+    kept = row(reply.id, outcome="upstream_timeout", status=200, stop_reason="")
+    assert kept.output_tokens is not None
+
+
+def test_a_held_stream_is_committed_in_time_and_pinged(
+    gateway: Browser, scripted: ScriptedUpstream, tuned
+):
+    tuned(hold_s=0.1, ping_interval_s=0.1)
+    scripted.on("chat-late", [Sleep(0.5), *scripts.chat()])
+
+    reply = gateway.post(message("chat-late", stream=True))
+
+    assert reply.kinds[0] == "ping"
+    assert reply.kinds[-1] == "message_stop"
+    assert reply.text == "Hello there."
+
+
+def test_a_trickle_ends_at_the_total(gateway: Browser, scripted: ScriptedUpstream):
+    trickle = [
+        step
+        for n in range(40)
+        for step in (chunk(scripts.chat_chunk({"content": f"{n} "})), Sleep(0.3))
+    ]
+    scripted.on("chat-trickle", [stream_head(), *trickle])
+
+    reply = gateway.post(message("chat-trickle", stream=True))
+
+    broken_off(reply, "timeout_error")
+    row(reply.id, outcome="upstream_timeout", detail="total_s")
+
+
+@pytest.mark.parametrize("ending", [Reset(), Close(), LAST_CHUNK])
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_a_cut_stream_ends_in_an_error(
+    gateway: Browser, scripted: ScriptedUpstream, count: int, ending
+):
+    scripted.on("chat-cut", scripts.pieces(EVENTS[:count], Sleep(0.05), ending))
+
+    reply = gateway.post(message("chat-cut", stream=True))
+
+    if count == 5 and ending is LAST_CHUNK and reply.kinds[-1] == "message_stop":
+        return  # its finish reason came: only the usage is missing
+    broken_off(reply, "api_error")
+    assert reply.text == "one two three"[: len(reply.text)]
+    row(reply.id, outcome="upstream_error", status=200, stop_reason="")
+
+
+def test_a_stream_cut_before_any_content_is_an_http_error(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    scripted.on("chat-early", scripts.pieces(EVENTS[:1], Reset()))
+
+    reply = gateway.post(message("chat-early", stream=True))
+
+    failed(reply, 502, "api_error")
+    row(reply.id, outcome="upstream_error", status=502)
+
+
+def test_an_empty_stream_is_an_http_error(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-empty", stream(b""))
+
+    failed(gateway.post(message("chat-empty", stream=True)), 502, "api_error")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b'data: {"choices": [{"del\n\n', b'data: {"choices": "\xff\xfe"}\n\n', b"data: 7\n\n"],
+)
+def test_an_event_that_is_no_json_ends_the_stream(
+    gateway: Browser, scripted: ScriptedUpstream, bad: bytes
+):
+    scripted.on("chat-bad", scripts.pieces([*TEXT_SO_FAR, bad, *EVENTS[3:]], LAST_CHUNK))
+
+    reply = gateway.post(message("chat-bad", stream=True))
+
+    broken_off(reply, "api_error")
+    assert reply.text == "one two "
+    row(reply.id, outcome="upstream_error", detail="bad_event")
+
+
+def test_an_endless_event_ends_the_stream(gateway: Browser, scripted: ScriptedUpstream):
+    endless = [chunk(b"data: " + b"x" * 2**20)] + [chunk(b"x" * 2**20)] * 20
+    scripted.on("chat-huge", [stream_head(), chunk(b"".join(TEXT_SO_FAR)), *endless, Stall()])
+
+    reply = gateway.post(message("chat-huge", stream=True))
+
+    assert reply.kinds[-1] == "error"
+    assert reply.events[-1]["error"]["type"] == "api_error"
+
+
+def test_a_big_event_is_delivered(gateway: Browser, scripted: ScriptedUpstream):
+    word = "w" * 5_000_000
+    scripted.on("chat-big", scripts.chat(word))
+
+    reply = gateway.post(message("chat-big", stream=True))
+
+    assert reply.text == word
+
+
+def test_compressed_streams_are_read(gateway: Browser, scripted: ScriptedUpstream):
+    packed = gzip.compress(b"".join(EVENTS))
+    told = stream_head({"content-encoding": "gzip"})
+    scripted.on("chat-gzip", [told, chunk(packed[:20]), chunk(packed[20:]), LAST_CHUNK])
+
+    reply = gateway.post(message("chat-gzip", stream=True))
+
+    assert reply.text == "one two three"
+
+
+def test_a_bomb_is_not_inflated(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-bomb", gzip_bomb())
+
+    failed(gateway.post(message("chat-bomb", stream=True)), 502, "api_error")
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "x-unknown"])
+def test_other_encodings_are_refused(gateway: Browser, scripted: ScriptedUpstream, encoding: str):
+    scripted.on("chat-br", [stream_head({"content-encoding": encoding}), chunk(b"x"), LAST_CHUNK])
+
+    failed(gateway.post(message("chat-br", stream=True)), 502, "api_error")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", ""])
+def test_a_stream_without_its_type_is_recognised(
+    gateway: Browser, scripted: ScriptedUpstream, kind: str
+):
+    told = {"transfer-encoding": "chunked"} | ({"content-type": kind} if kind else {})
+    scripted.on("chat-untyped", [head(200, told), chunk(b"".join(EVENTS)), LAST_CHUNK])
+
+    reply = gateway.post(message("chat-untyped", stream=True))
+
+    assert reply.text == "one two three"
+
+
+def test_an_error_inside_200_becomes_its_own_status(gateway: Browser, scripted: ScriptedUpstream):
+    error = {"error": {"message": "slow", "code": "rate_limit_exceeded", "type": "requests"}}
+    scripted.on("chat-200-json", json_answer(error))
+    scripted.on("chat-200-event", stream(scripts.sse(error)))
+
+    for model in ("chat-200-json", "chat-200-event"):
+        failed(gateway.post(message(model, stream=True)), 429, "rate_limit_error")
+
+
+def test_an_upstream_that_does_not_hang_up_is_not_waited_for(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    scripted.on("chat-lingers", scripts.pieces(EVENTS, Stall()))
+
+    reply = gateway.post(message("chat-lingers", stream=True))
+
+    assert reply.kinds[-1] == "message_stop"
+    row(reply.id, outcome="completed")
+    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone")
+
+
+def test_what_follows_the_end_is_ignored(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-after", stream(b"".join(EVENTS) + b'data: {"more": 1}\n\ndata: broken\n\n'))
+
+    reply = gateway.post(message("chat-after", stream=True))
+
+    assert reply.kinds[-1] == "message_stop"
+
+
+def test_a_client_that_leaves_closes_the_upstream_at_once(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    scripted.on("chat-left", scripts.pieces(TEXT_SO_FAR, Stall()))
+
+    with gateway.open(message("chat-left", stream=True)) as connection:
+        while b"two" not in connection.recv(65_536):
+            pass
+
+    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone", within_s=3)
+    kept = newest_row(model_requested="chat-left")
+    assert (kept.outcome, kept.status, kept.delivered) == ("client_gone", 499, False)

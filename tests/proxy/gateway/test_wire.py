@@ -1,0 +1,197 @@
+"""The connection to an upstream: what is HTTP is read as it came, what is not ends it at once."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from yarl import URL
+
+from proxy.gateway.wire import Garbage, Lost, Origin, Pool, Unreachable, Wire, head_of
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def untrusting():
+    pytest.fail("no TLS was asked for")
+
+
+@asynccontextmanager
+async def upstream(*answers: bytes, hang_up: bool = False) -> AsyncIterator[tuple[Pool, Origin]]:
+    """A server that gives these answers, one for each request, whatever is asked."""
+
+    serving: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            for answer in answers:
+                await reader.readuntil(b"ask")
+                writer.write(answer)
+                await writer.drain()
+            if not hang_up:
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    pool = Pool(untrusting)
+    async with server:
+        yield pool, Origin(tls=False, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        pool.close()
+    if serving:
+        await asyncio.wait(serving, timeout=10)
+
+
+async def whole(wire: Wire) -> bytes:
+    body = b""
+    async with asyncio.timeout(10):
+        while piece := await wire.read():
+            body += piece
+    return body
+
+
+async def answered(wire: Wire) -> bytes:
+    async with asyncio.timeout(10):
+        await wire.ask(b"", b"ask")
+    return await whole(wire)
+
+
+async def asked(pool: Pool, origin: Origin) -> Wire:
+    wire = pool.idle(origin) or await pool.connect(origin, 10)
+    async with asyncio.timeout(10):
+        await wire.ask(b"", b"ask")
+    return wire
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", b"hello"),
+        (CHUNKED + b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", b"hello"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", b"x"),
+        (b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + CHUNKED + b"0\r\n\r\n", b""),
+    ],
+)
+async def test_a_connection_serves_one_answer_after_the_other(answer: bytes, body: bytes):
+    async with upstream(answer, answer) as (pool, origin):
+        first = await asked(pool, origin)
+        assert await whole(first) == body
+        pool.give_back(first, origin)
+        second = await asked(pool, origin)
+
+        assert second is first
+        assert await whole(second) == body
+        assert "link" not in second.headers
+        second.close()
+
+
+async def test_chunks_that_came_together_are_read_together():
+    pieces = b"".join(b"1\r\nx\r\n" for _ in range(200))
+    async with upstream(CHUNKED + pieces + b"0\r\n\r\n") as (pool, origin):
+        wire = await asked(pool, origin)
+
+        assert await wire.read() == b"x" * 200
+        wire.close()
+
+
+async def test_a_body_without_a_length_lasts_until_the_connection_ends():
+    async with upstream(b"HTTP/1.1 200 OK\r\n\r\nhello", hang_up=True) as (pool, origin):
+        wire = await asked(pool, origin)
+
+        assert await whole(wire) == b"hello"
+        assert not wire.is_free
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello",
+        CHUNKED + b"5\r\nhello\r\n",
+    ],
+)
+async def test_an_answer_that_breaks_off_is_lost(answer: bytes):
+    async with upstream(answer, hang_up=True) as (pool, origin):
+        with pytest.raises(Lost):
+            await answered(await pool.connect(origin, 10))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"Hello there\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 30_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 129 + b"content-length: 0\r\n\r\n",
+        CHUNKED + b"5\r\nhello\r\nzz\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_ends_the_connection(answer: bytes):
+    async with upstream(answer) as (pool, origin):
+        wire = await pool.connect(origin, 10)
+        with pytest.raises(Garbage):
+            await answered(wire)
+
+        assert not wire.is_free
+
+
+async def test_an_answer_nobody_asked_for_spoils_the_connection():
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer * 2) as (pool, origin):
+        wire = await asked(pool, origin)
+
+        assert await whole(wire) == b"ok"
+        assert not wire.is_free
+
+
+async def test_an_upstream_that_will_not_listen_again_is_believed():
+    answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer) as (pool, origin):
+        wire = await asked(pool, origin)
+        assert await whole(wire) == b"ok"
+        pool.give_back(wire, origin)
+
+        assert pool.idle(origin) is None
+
+
+async def test_an_upstream_is_read_no_faster_than_it_is_listened_to():
+    size = 64 * 2**20
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
+    async with upstream(head + bytes(size)) as (pool, origin):
+        wire = await asked(pool, origin)
+        await asyncio.sleep(0.2)  # it may send all it wants
+
+        longest, left = 0, size
+        while left:
+            piece = await wire.read()
+            longest, left = max(longest, len(piece)), left - len(piece)
+        assert longest < 2**20
+        wire.close()
+
+
+async def test_where_nobody_listens_nothing_was_delivered():
+    async with upstream() as (pool, origin):
+        pass
+
+    with pytest.raises(Unreachable):
+        await pool.connect(origin, 10)
+
+
+@pytest.mark.parametrize("text", ["a\r\nb: c", "a\nb", "a\rb"])
+def test_a_header_cannot_hold_another(text: str):
+    with pytest.raises(ValueError, match="line break"):
+        head_of(URL("http://u.test/v1"), {"x": text})
+
+
+def test_the_head_names_its_host_and_ends_before_the_length_of_the_body():
+    head = head_of(URL("http://u.test:81/v1/x?version=2"), {"accept": "a"})
+
+    assert head == (
+        b"POST /v1/x?version=2 HTTP/1.1\r\nhost: u.test:81\r\naccept: a\r\ncontent-length: "
+    )

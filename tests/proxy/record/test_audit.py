@@ -1,0 +1,112 @@
+"""A flipped byte, a missing row, a mended sum: verifyledger finds each."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db.models import F
+
+from proxy.models import Exchange, Part, QuarterUsage, Seal, Transcript
+from proxy.record import audit, retention
+from proxy.record.posting import Story, post
+from proxy.record.seals import digest_of
+
+from .making import NOON, answer, closing, exchange_id, opening
+
+pytestmark = pytest.mark.django_db
+DAY = datetime.fromtimestamp(NOON, UTC).replace(hour=0)
+
+
+@pytest.fixture
+def ledger(team) -> None:
+    for at in range(0, 30, 7):
+        numbers = range(at, min(at + 7, 30))
+        post([Story(opening(n), [], closing(n, answer=answer(f"Paris {n}"))) for n in numbers])
+
+
+def findings(now: datetime | None = None) -> list[str]:
+    found = [f for checked in audit.verify(now=now) for f in checked.findings]
+    found += audit.verify_sums(DAY, DAY + timedelta(days=1))
+    return sorted({f"{finding.what}: {finding.where}" for finding in found})
+
+
+def test_a_ledger_nobody_touched_has_no_findings(ledger) -> None:
+    assert findings() == []
+    assert [links for _, links, _ in audit.heads()] == [30]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"output_tokens": F("output_tokens") + 1}, {"key_name": "mallory"}, {"cost_nanousd": 0},
+     {"error_message": "x"}, {"finished": DAY}, {"tags": {"a": "b"}}],
+)  # fmt: skip
+def test_a_changed_row_is_found(ledger, change) -> None:
+    Exchange.objects.filter(pk=exchange_id(3)).update(**change)
+
+    assert f"row: {exchange_id(3)}" in findings()
+
+
+def test_a_row_that_is_gone_is_found(ledger) -> None:
+    Transcript.objects.filter(pk=exchange_id(4)).delete()
+    Exchange.objects.filter(pk=exchange_id(4)).delete()
+
+    assert f"lost: {exchange_id(4)}" in findings()
+
+
+def test_a_row_that_nobody_sealed_is_found(ledger) -> None:
+    row = Exchange.objects.get(pk=exchange_id(5))
+    row.pk = exchange_id(99)
+    row.save(force_insert=True)
+
+    assert f"unsealed: {exchange_id(99)}" in findings()
+
+
+def test_a_changed_seal_breaks_the_chain(ledger) -> None:
+    row = Exchange.objects.get(pk=exchange_id(6))
+    row.output_tokens = 1
+    row.save(update_fields=["output_tokens"])
+    seal = Seal.objects.get(exchange_id=row.pk)
+    Seal.objects.filter(pk=seal.pk).update(row_digest=digest_of(row))
+
+    assert f"chain: seal {seal.sequence}" in findings()
+
+
+def test_links_cut_out_or_cut_off_are_found(ledger) -> None:
+    Seal.objects.filter(sequence=10).delete()
+    Seal.objects.filter(sequence=30).delete()
+
+    assert {"chain: seal 11", "head: seal 30"} <= set(findings())
+
+
+def test_a_flipped_byte_in_a_body_is_found(ledger) -> None:
+    part = Part.objects.order_by("pk").last()
+    broken = bytearray(part.data)
+    broken[-1] ^= 1
+    Part.objects.filter(pk=part.pk).update(data=bytes(broken))
+
+    assert any(finding.startswith("body: ") for finding in findings())
+
+
+def test_a_body_that_is_gone_before_its_time_is_found_and_a_pruned_one_is_not(ledger, team) -> None:
+    soon = datetime.fromtimestamp(NOON, UTC) + timedelta(days=1)
+    late = soon + timedelta(days=team.retention_days)
+    Transcript.objects.filter(pk=exchange_id(7)).delete()
+
+    assert findings(soon) == [f"body: {exchange_id(7)}"]
+    list(retention.prune_transcripts(late))
+    assert findings(late) == []
+
+
+def test_a_changed_sum_is_found(ledger) -> None:
+    QuarterUsage.objects.update(output_reported=F("output_reported") - 1)
+
+    assert findings() == [f"sum: QuarterUsage {DAY:%Y-%m-%d}"]
+
+
+def test_an_amended_row_is_sealed_again(ledger) -> None:
+    from proxy.record.amendment import amend
+
+    amend([exchange_id(8)], lambda _: {"service_tier": "flex"})
+
+    assert findings() == []
+    assert Seal.objects.filter(exchange_id=exchange_id(8)).count() == 2
+    assert QuarterUsage.objects.get(service_tier="flex").requests == 1

@@ -1,0 +1,290 @@
+"""The ledger's commands, as an operator runs them."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from proxy.models import Exchange, Part, Price, QuarterUsage, Transcript
+from proxy.record.posting import Story, post
+from proxy.record.records import Chunk
+
+from .driver import ROOT
+from .making import NOON, answer, body, closing, exchange_id, opening
+
+pytestmark = pytest.mark.django_db
+
+REQUEST_ROW = [
+    "id",
+    "created_at",
+    "finished_at",
+    "key",
+    "user",
+    "team",
+    "session_id",
+    "agent_id",
+    "parent_agent_id",
+    "client",
+    "endpoint",
+    "api_version",
+    "betas",
+    "model_requested",
+    "model_upstream",
+    "upstream",
+    "upstream_request_id",
+    "stream",
+    "status",
+    "error",
+    "stop_reason",
+    "attempts",
+    "retry_of",
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "web_search_requests",
+    "usage_source",
+    "cost_usd",
+    "cost_parts",
+    "price_version",
+    "priced",
+    "ttft_ms",
+    "total_ms",
+    "upstream_ms",
+    "overhead_ms",
+    "output_tps",
+    "request_bytes",
+    "response_bytes",
+    "tool_calls",
+    "tool_names",
+    "has_images",
+    "has_thinking",
+    "message_count",
+    "tags",
+    "traceparent",
+    "ip",
+    "aborted_by_client",
+    "redacted",
+    "outcome",
+]
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def finding(*arguments: str) -> tuple[int, str]:
+    out = io.StringIO()
+    try:
+        call_command(*arguments, stdout=out)
+    except SystemExit as exc:
+        return int(exc.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+@pytest.fixture
+def ledger(team) -> None:
+    Price.objects.create(model="gpt-5.2", since="2026-01-01", input="1.25", output="10")
+    post(
+        [
+            Story(opening(1, user="ada@example.com"), [], closing(1)),
+            Story(
+                opening(2, user_agent="=cmd()"),
+                [],
+                closing(2, outcome="client_gone", usage={}, error_type="api_error"),
+            ),
+            Story(opening(3), []),
+        ]
+    )
+
+
+def exported(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("exportledger", *arguments).splitlines()]
+
+
+def test_export_has_every_field_of_the_request_row(ledger) -> None:
+    lines = exported()
+
+    assert [line["id"] for line in lines] == [exchange_id(1), exchange_id(2)]
+    assert set(REQUEST_ROW) <= set(lines[0])
+    assert lines[0]["outcome"] == "completed"
+    assert lines[0]["cost_usd"] == "0.005570"
+    assert lines[0]["user"] == {"id": "user_ada@example.com", "email": "ada@example.com"}
+    assert lines[0]["created_at"] == "2026-11-21T12:00:01.000Z"
+    assert lines[1]["cost_usd"] is None
+    assert lines[1]["usage_source"] == "none"
+    assert lines[1]["aborted_by_client"] is True
+    assert lines[1]["error"]["type"] == "api_error"
+
+
+def test_export_leaves_open_rows_out_unless_asked(ledger) -> None:
+    assert len(exported("--open")) == 3
+    assert [line["outcome"] for line in exported("--open")][2] is None
+
+
+def test_export_takes_half_open_ranges(ledger) -> None:
+    second = "2026-11-21T12:00:02Z"
+
+    assert [line["id"] for line in exported("--until", second)] == [exchange_id(1)]
+    assert [line["id"] for line in exported("--since", second)] == [exchange_id(2)]
+
+
+def test_csv_has_one_header_and_no_cell_that_a_spreadsheet_would_run(ledger) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("exportledger", "--format", "csv"))))
+
+    assert [row["id"] for row in rows] == [exchange_id(1), exchange_id(2)]
+    assert rows[0]["key.name"] == "ada-laptop"
+    assert rows[1]["user_agent"] == "'=cmd()"
+    assert rows[1]["cost_usd"] == ""
+
+
+def test_an_empty_ledger_exports_a_header_and_nothing_else() -> None:
+    assert len(run("exportledger", "--format", "csv").splitlines()) == 1
+    assert run("exportledger") == ""
+
+
+def test_verify_says_fine_or_names_the_place(ledger) -> None:
+    assert finding("verifyledger")[0] == 0
+    Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)
+
+    code, text = finding("verifyledger", "--json")
+
+    assert code == 1
+    assert {f["where"] for f in json.loads(text)["findings"] if f["what"] == "row"} == {
+        exchange_id(1)
+    }
+
+
+def test_settle_closes_old_open_rows_once_and_their_own_ending_wins(ledger) -> None:
+    Exchange.objects.filter(pk=exchange_id(3)).update(
+        created=datetime.now(UTC) - timedelta(hours=3)
+    )
+
+    first = json.loads(run("settleorphans", "--json", "--older-than", "2h"))
+    again = json.loads(run("settleorphans", "--json", "--older-than", "2h"))
+
+    row = Exchange.objects.get(pk=exchange_id(3))
+    assert (first["rows_closed"], again["rows_closed"]) == (1, 0)
+    assert (row.state, row.outcome, row.detail) == ("closed", "interrupted", "settled")
+    # Spools that other tests left behind were drained too, so only the difference tells.
+    counted = sum(QuarterUsage.objects.values_list("requests", flat=True))
+    assert counted == Exchange.objects.count()
+    post([Story(opening(3), [], closing(3))])
+    row.refresh_from_db()
+    assert row.outcome == "completed"
+    assert sum(QuarterUsage.objects.values_list("requests", flat=True)) == counted
+
+
+def test_prune_deletes_what_is_past_its_time(ledger, team) -> None:
+    late = datetime.fromtimestamp(NOON, UTC) + timedelta(days=team.retention_days + 1)
+
+    told = json.loads(run("pruneledger", "--json", "--now", late.isoformat()))
+
+    assert told["transcripts"] == 3
+    assert not Transcript.objects.exists()
+    assert Exchange.objects.count() == 3
+    told = run("pruneledger", "--sizes")
+
+    assert all(name in told for name in ("proxy_exchange", "together", "spools (files)"))
+
+
+def test_a_reader_who_has_seen_enough_is_no_fault(driver) -> None:
+    """``manage.py exportledger | head``: no traceback, and the exit code that shells expect."""
+    export = subprocess.Popen(  # noqa: S603 -- our own program
+        [sys.executable, str(ROOT / "manage.py"), "exportledger", "--format", "csv"],
+        env=driver.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    export.stdout.close()
+
+    with export.stderr:
+        assert export.stderr.read() == ""
+    assert export.wait(30) == 128 + signal.SIGPIPE
+
+
+def test_reprice_shows_before_it_changes(ledger) -> None:
+    Exchange.objects.filter(pk=exchange_id(1)).update(cost_nanousd=None, price=None)
+
+    assert "would change" in run("reprice", "--dry-run")
+    assert Exchange.objects.get(pk=exchange_id(1)).cost_nanousd is None
+    assert "1 request changed" in run("reprice")
+    assert Exchange.objects.get(pk=exchange_id(1)).cost_nanousd == 5_570_000
+
+
+TARGET = {"upstream": "openai", "model": "gpt-5.2", "dialect": "chat", "profile": "generic"}
+CHAT = (
+    b'data: {"id":"c1","model":"gpt-5.2","choices":[{"index":0,"delta":{"content":"Paris."}}]}\n\n'
+    b'data: {"id":"c1","model":"gpt-5.2","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def replayable(said: str) -> str:
+    message = answer(said, stop_sequence=None)
+    reads = Chunk(id=exchange_id(9), reads=[(1.0, CHAT[:50]), (2.0, CHAT[50:])])
+    story = Story(
+        opening(9, body=body("What is the capital of France?", stream=True)),
+        [reads],
+        closing(9, target=TARGET, answer=message),
+    )
+    post([story])
+    return exchange_id(9)
+
+
+def test_replay_shows_what_todays_translator_would_answer(team) -> None:
+    pytest.importorskip("translator.anthropic.fold")
+    request_id = replayable("Lyon.")
+
+    code, text = finding("replay", request_id)
+
+    assert code == 1
+    assert '-      "text": "Lyon."' in text
+    assert '+      "text": "Paris."' in text
+    assert "event: message_stop" in finding("replay", request_id, "--events")[1]
+
+
+def test_replay_of_what_is_not_kept_says_so() -> None:
+    with pytest.raises(CommandError, match="no transcript is kept") as caught:
+        run("replay", "req_unknown")
+
+    assert caught.value.returncode == 2
+
+
+def test_every_command_has_an_example() -> None:
+    for name in (
+        "exportledger",
+        "verifyledger",
+        "settleorphans",
+        "pruneledger",
+        "replay",
+        "reprice",
+    ):
+        with pytest.raises(SystemExit):
+            call_command(name, "--help")
+
+
+def test_part_sizes_are_of_the_plain_text(ledger) -> None:
+    assert all(part.size > 0 for part in Part.objects.all())
+
+
+@pytest.mark.django_db
+def test_a_backup_into_a_folder_that_is_not_there_is_misuse(tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command("backup", tmp_path / "nowhere" / "copy.sqlite3")
+
+    assert refused.value.returncode == 2
+    assert not (tmp_path / "nowhere").exists()

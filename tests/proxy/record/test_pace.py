@@ -1,0 +1,38 @@
+"""The drainer lets the streams have the interpreter: its rounds end, and it rests between them."""
+
+import pytest
+
+from proxy.models import Exchange
+from proxy.record import drainer
+from proxy.record.drainer import Drainer, Source, rest_after
+from proxy.record.spool import Spool
+from proxy.record.spool_file import Backlog
+
+from .making import closing, opening
+
+
+@pytest.mark.django_db
+def test_a_round_ends_though_more_waits_and_the_last_one_takes_all(
+    spool: Spool, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drainer, "ROUND_S", 0.0)
+    monkeypatch.setattr(drainer, "MOST_RECORDS", 4)  # of what waits: young open records do not
+    for number in range(10):
+        spool.append(opening(number)).result(10)
+        spool.append(closing(number)).result(10)
+    one = Drainer(spool, [], Backlog(0, None, 0))
+
+    assert one._move(source), "it would have gone on as long as records come"
+    assert Exchange.objects.count() == 4
+    one._stop_asked.set()
+    assert not one._move(source)
+    assert Exchange.objects.count() == 10
+
+
+def test_the_rest_is_nine_times_the_work_and_shrinks_as_the_backlog_grows() -> None:
+    assert rest_after(0.1, 0) == pytest.approx(0.9)
+    assert rest_after(0.0, 0) == drainer.GATHER_S
+    assert rest_after(60.0, 0) == drainer.LONGEST_REST_S
+    rests = [rest_after(0.3, waiting) for waiting in range(0, 2 * drainer.MOST_WAITING, 1000)]
+    assert rests == sorted(rests, reverse=True)
+    assert rest_after(0.3, drainer.MOST_WAITING) == rests[-1] == 0.0

@@ -1,0 +1,119 @@
+"""The front door: starts itself, tells the truth about its state, survives cancelled callers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from proxy.models import Exchange
+from proxy.record import recovery, schema, spool_file
+from proxy.record.errors import SchemaMismatch
+from proxy.record.recorder import Recorder
+
+from .driver import until
+from .making import closing, exchange_id, opening
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def eventually(recorder: Recorder) -> None:
+    await asyncio.to_thread(until, lambda: recorder.state()["backlog"] == 0)
+
+
+async def test_it_starts_itself_and_moves_what_it_is_told(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+
+    await recorder.open(opening(1))
+    await recorder.close(closing(1))
+    await eventually(recorder)
+
+    assert (await Exchange.objects.aget()).outcome == "completed"
+    state = recorder.state()
+    assert (state["spool"], state["database"], state["set_aside"]) == (True, True, 0)
+    await asyncio.to_thread(recorder.stop)
+    await asyncio.to_thread(recorder.stop)
+
+
+async def test_two_recorders_share_a_directory_and_a_database(tmp_path: Path) -> None:
+    first, second = Recorder(tmp_path), Recorder(tmp_path)
+
+    await asyncio.gather(*(r.open(opening(n)) for n in range(20) for r in [(first, second)[n % 2]]))
+    await asyncio.gather(
+        *(r.close(closing(n)) for n in range(20) for r in [(first, second)[n % 2]])
+    )
+    await eventually(first)
+    await eventually(second)
+
+    assert await Exchange.objects.filter(outcome="completed").acount() == 20
+    await asyncio.to_thread(first.stop)
+    await asyncio.to_thread(second.stop)
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_cancelled_open_ends_in_a_closed_row_or_none(tmp_path: Path, steps: int) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.start()
+    task = asyncio.create_task(recorder.open(opening(1)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    told = (await asyncio.gather(task, return_exceptions=True))[0]
+    await asyncio.to_thread(recorder.stop)
+
+    row = await Exchange.objects.filter(pk=exchange_id(1)).afirst()
+
+    if told is None:
+        assert row is not None
+    else:
+        assert row is None or row.outcome == "client_gone"
+
+
+async def test_what_a_stopped_recorder_left_is_moved_by_the_next(tmp_path: Path) -> None:
+    link = spool_file.create(tmp_path / "spool-0.sqlite3")
+    spool_file.append(link, [opening(1), opening(2), closing(2)])
+    link.close()
+
+    recorder = Recorder(tmp_path)
+    recorder.start()
+    await eventually(recorder)
+
+    outcomes = {row.pk: row.outcome async for row in Exchange.objects.all()}
+    assert outcomes == {exchange_id(1): "interrupted", exchange_id(2): "completed"}
+    await asyncio.to_thread(recorder.stop)
+
+
+def test_the_schema_we_ship_is_accepted() -> None:
+    schema.check_schema()
+
+
+def test_a_schema_that_lacks_a_migration_is_refused_by_name() -> None:
+    from django.db.migrations.recorder import MigrationRecorder
+
+    applied = MigrationRecorder.Migration.objects.filter(app="proxy").order_by("name").last()
+    applied.delete()
+    try:
+        with pytest.raises(SchemaMismatch, match=rf"proxy\.{applied.name}.*manage\.py migrate"):
+            schema.check_schema()
+    finally:
+        applied.save()
+
+
+def test_a_schema_newer_than_the_code_is_refused_by_name() -> None:
+    from django.db.migrations.recorder import MigrationRecorder
+
+    newer = MigrationRecorder.Migration.objects.create(app="proxy", name="9999_future")
+    try:
+        with pytest.raises(SchemaMismatch, match="9999_future"):
+            schema.check_schema()
+    finally:
+        newer.delete()
+
+
+def test_an_orphan_without_its_open_record_is_nobodys(tmp_path: Path) -> None:
+    link = spool_file.create(tmp_path / "spool-0.sqlite3")
+    written: list = []
+
+    assert recovery.close_orphans(link, ["req_gone"], written.append) == 0
+
+    assert written == []
+    link.close()

@@ -1,0 +1,220 @@
+"""The spool: durable when it says so, honest when it cannot be, whole after a torn write."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from proxy.record import slots, spool_file
+from proxy.record.errors import SpoolUnavailable
+from proxy.record.records import Chunk, CloseRecord, OpenRecord, decode, encode
+from proxy.record.spool import Spool
+
+from .driver import until
+from .making import closing, exchange_id, opening
+
+
+def read_ids(path: Path) -> list[str]:
+    with contextlib.closing(spool_file.connect(path)) as link:
+        return [row[0] for row in link.execute("SELECT id FROM records ORDER BY seq")]
+
+
+@pytest.mark.parametrize("record", [opening(), Chunk(id="req_1", reads=[(0.5, b"x")]), closing()])
+def test_a_record_is_the_same_after_the_spool(record: OpenRecord | Chunk | CloseRecord) -> None:
+    assert decode(encode(record)) == record
+
+
+def test_what_was_acknowledged_is_in_the_file(spool: Spool) -> None:
+    futures = [spool.append(opening(n)) for n in range(100)]
+    for future in futures:
+        future.result(10)
+
+    assert read_ids(spool.path) == [exchange_id(n) for n in range(100)]
+
+
+def test_the_spool_is_for_its_owner_only(spool: Spool) -> None:
+    spool.append(opening()).result(10)
+
+    modes = {path.name: path.stat().st_mode & 0o077 for path in spool.path.parent.iterdir()}
+    assert not any(modes.values()), modes
+
+
+def fill_the_disk(spool: Spool) -> None:
+    def full(link: sqlite3.Connection) -> None:
+        (pages,) = link.execute("PRAGMA page_count").fetchone()
+        link.execute(f"PRAGMA max_page_count={pages}")
+
+    spool.run(full).result(10)
+
+
+def make_room(spool: Spool) -> None:
+    spool.run(lambda link: link.execute("PRAGMA max_page_count=1000000").fetchone()).result(10)
+
+
+def test_a_full_disk_refuses_new_requests_and_keeps_the_close_of_running_ones(spool: Spool) -> None:
+    spool.append(opening(1)).result(10)
+    fill_the_disk(spool)
+
+    with pytest.raises(SpoolUnavailable, match="full"):
+        spool.append(opening(2, body=os.urandom(100_000))).result(10)
+    big = closing(1, error_message=secrets.token_hex(100_000))
+    late = spool.append(big)
+    with pytest.raises(SpoolUnavailable):
+        spool.append(opening(3)).result(10)
+    assert not late.done()
+    make_room(spool)
+
+    late.result(10)
+    until(lambda: not spool.error)
+    spool.append(opening(4)).result(10)
+    assert read_ids(spool.path) == [exchange_id(1), exchange_id(1), exchange_id(4)]
+
+
+def test_the_reserve_is_given_up_when_the_disk_is_full_and_taken_back_later(spool: Spool) -> None:
+    reserve = spool.slot.reserve
+    assert reserve.stat().st_size == 65_536
+    fill_the_disk(spool)
+
+    with pytest.raises(SpoolUnavailable):
+        spool.append(opening(2, body=os.urandom(100_000))).result(10)
+
+    until(lambda: not reserve.exists() or not spool.error)
+    make_room(spool)
+    until(lambda: not spool.error)
+    assert reserve.stat().st_size == 65_536
+
+
+def test_a_cancelled_open_is_never_written(spool: Spool) -> None:
+    future = spool.append(opening(1))
+    cancelled = future.cancel()
+
+    spool.append(opening(2)).result(10)
+
+    assert read_ids(spool.path) == (
+        [exchange_id(2)] if cancelled else [exchange_id(1), exchange_id(2)]
+    )
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A spool whose process died: twenty commits, all of them still in the write-ahead log."""
+    home = tmp_path / "home"
+    home.mkdir()
+    slot = slots.take(home)
+    link = spool_file.create(slot.path)
+    link.execute("PRAGMA wal_autocheckpoint=0")
+    for number in range(20):
+        spool_file.append(link, [opening(number)])
+    dead = tmp_path / "dead"
+    shutil.copytree(home, dead)
+    link.close()
+    slot.release()
+    return dead / slot.path.name
+
+
+def room_of(path: Path) -> int:
+    return Path(f"{path}-wal").stat().st_size
+
+
+def test_the_log_has_its_length_before_it_is_needed(spool: Spool) -> None:
+    if shutil.disk_usage(spool.path.parent).free < spool_file.FREE_BYTES:
+        pytest.skip("the disk of the tests is nearly full")
+    spool.append(opening(1)).result(30)
+    before = room_of(spool.path)
+
+    for number in range(2, 60):
+        spool.append(opening(number, body=os.urandom(50_000))).result(30)
+
+    assert spool_file.ROOM_BYTES <= before == room_of(spool.path)
+
+
+def test_room_in_the_log_costs_no_record_and_shows_none(written: Path) -> None:
+    spool_file.make_room(written)
+
+    with contextlib.closing(spool_file.create(written)) as link:
+        spool_file.append(link, [opening(20)])
+        ids = [row[0] for row in link.execute("SELECT id FROM records ORDER BY seq")]
+
+    assert ids == [exchange_id(n) for n in range(21)]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.13, 0.37, 0.5, 0.71, 0.9, 0.999])
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 3000])
+def test_a_torn_tail_costs_nothing_before_the_tear(
+    written: Path, fraction: float, garbage: bytes
+) -> None:
+    log = Path(f"{written}-wal")
+    whole = log.read_bytes()
+    log.write_bytes(whole[: int(len(whole) * fraction)] + garbage)
+
+    with contextlib.closing(spool_file.create(written)) as link:
+        ids = [row[0] for row in link.execute("SELECT id FROM records ORDER BY seq")]
+        spool_file.append(link, [opening(99)])
+
+    assert ids == [exchange_id(n) for n in range(len(ids))]
+    assert len(ids) >= int(20 * fraction) - 6  # the schema takes the first pages of the log
+
+
+def test_a_broken_file_is_moved_aside_and_what_can_be_read_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "spool-0.sqlite3"
+    with contextlib.closing(spool_file.create(path)) as link:
+        for number in range(200):
+            spool_file.append(link, [opening(number, body=b"x" * 2000)])
+    whole = bytearray(path.read_bytes())
+    middle = len(whole) // 2 // 4096 * 4096
+    whole[middle : middle + 8192] = b"\x00" * 8192
+    path.write_bytes(whole)
+
+    with contextlib.closing(spool_file.create(path)) as link:
+        ids = {row[0] for row in link.execute("SELECT id FROM records")}
+
+    assert 150 < len(ids) < 200
+    assert list(tmp_path.glob("spool-0.sqlite3.broken-*"))
+
+
+def test_a_slot_has_one_owner_and_is_free_when_that_one_is_gone(tmp_path: Path) -> None:
+    first, second = slots.take(tmp_path), slots.take(tmp_path)
+    spool_file.create(first.path).close()
+
+    assert (first.number, second.number) == (0, 1)
+    assert not list(slots.take_abandoned(tmp_path))
+    first.release()
+    with slots.held(next(slots.take_abandoned(tmp_path))) as adopted:
+        assert adopted.path == first.path
+    second.release()
+
+
+def test_moved_records_are_forgotten_only_when_their_exchange_is_closed(tmp_path: Path) -> None:
+    with contextlib.closing(spool_file.create(tmp_path / "spool-0.sqlite3")) as link:
+        spool_file.append(link, [opening(1), opening(2), closing(2)])
+        spool_file.mark_moved(link, [1, 2, 3])
+
+        forgotten = spool_file.forget(link, before=float("inf"))
+
+        assert forgotten == 2
+        assert spool_file.unclosed_ids(link) == [exchange_id(1)]
+
+
+def test_a_large_record_takes_little_room_and_comes_back_whole(spool: Spool) -> None:
+    said = b"data: a delta like all others\n\n" * 5_000
+    spool.append(opening(1, body=said)).result(10)
+
+    with contextlib.closing(spool_file.connect(spool.path)) as link:
+        ((kept,),) = link.execute("SELECT length(body) FROM records")
+        ((_, plain),) = spool_file.bodies_of(link, exchange_id(1))
+
+    assert kept < len(said) / 50
+    assert decode(plain).body == said
+
+
+def test_a_torn_record_is_handed_out_as_it_is(spool: Spool) -> None:
+    spool.append(opening(1, body=b"x" * 100_000)).result(10)
+    torn = spool_file.ZSTD_MAGIC + b"torn"
+
+    with contextlib.closing(spool_file.connect(spool.path)) as link:
+        link.execute("UPDATE records SET body = ?", (torn,))
+        assert [body for _, body in spool_file.bodies_of(link, exchange_id(1))] == [torn]

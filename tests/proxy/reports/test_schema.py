@@ -1,0 +1,230 @@
+"""The schema of /api/v1/ and /v1/organizations/ is a promise: whatever is asked, the answer is one that it describes.
+
+A thousand questions in all; ``BRIDGE_SCHEMA_CASES=5000 pytest tests/proxy/reports/test_schema.py``
+asks as many, and no operation fewer than 200 then. The ledger has all sorts of rows, and most
+questions get a stretch of time, a zone and names that exist, so that rows are really answered.
+What is set up is written too, by a superuser, into a database that forgets it after each operation.
+"""
+
+import math
+import os
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import schemathesis
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from django.test import Client
+from django.utils.timezone import now
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from proxy.models import Budget, Export, ExportState, Route, Upstream
+from proxy.reports import export_jobs
+from proxy.reports.access import ReaderThrottle
+from proxy.reports.docs import schema
+from proxy.visibility import reader_of_key
+from tests.proxy.admin import cast
+
+CASES = int(os.environ.get("BRIDGE_SCHEMA_CASES", "500"))
+LEAST = 200 if CASES >= 5000 else 16  # of each operation
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+PROMISED = schemathesis.openapi.from_dict(schema())
+PROMISED.app = WSGIHandler()
+OPERATIONS = {
+    f"{one.method.upper()} {one.path}": one
+    for one in (found.ok() for found in PROMISED.get_all_operations())
+}
+EACH = max(LEAST, math.ceil(CASES / len(OPERATIONS)))
+
+LIKELY = {
+    "from": st.sampled_from(["2026-11-18", "2026-11-20T05:45:00+05:45", "2026-10-01"]),
+    "to": st.sampled_from(["2026-11-21", "2026-11-20T23:00:00Z"]),
+    "tz": st.sampled_from(["UTC", "Asia/Kathmandu", "Europe/Berlin", "Pacific/Apia"]),
+    "page": st.just(""),
+    "starting_at": st.sampled_from(["2026-11-18T00:00:00Z", "2026-11-20T05:45:00+05:45"]),
+    "ending_at": st.sampled_from(["2026-11-21T00:00:00Z", "2026-11-20T13:00:00Z"]),
+    "limit": st.integers(1, 31),
+}
+FILTERS = {
+    "team": st.sampled_from(["platform", "research"]),
+    "model": st.just("claude-opus-5-5"),
+    "session": st.just("s1"),
+    "outcome": st.sampled_from(["completed", "upstream_error"]),
+    "format": st.sampled_from(["json", "csv", "ndjson"]),
+}
+
+
+UNIQUE = st.integers(1, 10**9).map("n{}".format)
+TARGET = st.fixed_dictionaries({"upstream": st.just("idle")}, optional={"weight": st.just(2)})
+UPSTREAM = {"dialect": st.just("chat"), "base_url": st.just("http://vllm/v1")}
+PRICE = {
+    "model": UNIQUE,
+    "since": st.just("2026-01-01"),
+    "input": st.just("1"),
+    "output": st.just("2"),
+}
+WRITTEN = {  # by path: bodies that are right, whole for a POST and any part of them for a PATCH
+    "keys": {"team": st.just("platform"), "name": UNIQUE},
+    "teams": {"name": UNIQUE},
+    "users": {"name": UNIQUE},
+    "models": {"model": UNIQUE, "targets": st.lists(TARGET, min_size=1, max_size=3)},
+    "upstreams": {"name": UNIQUE, **UPSTREAM},
+    "prices": PRICE,
+}
+KEPT = {"name", "team"}  # a PATCH lets the row be found again
+TOKEN = "a" * 32
+
+
+IDENTS = {"users": "user_ben", "workspaces": "wrkspc_platform"}
+
+
+@pytest.fixture
+def ledger(db, monkeypatch, tmp_path):
+    """Requests of all sorts, priced and not, and who asks for them: by name of the caller."""
+    monkeypatch.setattr(ReaderThrottle, "rate", "100000/s")  # we ask more than 600 a minute
+    monkeypatch.setattr(export_jobs, "conf", replace(export_jobs.conf, data_dir=tmp_path))
+    ci, _ = cast.key("ci", user=cast.staff("ben"), limits={"rpm": 5})
+    first = cast.record(key=ci, opening={"session_id": "s1"})
+    price = cast.price()
+    cast.record(key=ci, opening={"session_id": "s1", "agent_id": "a"})
+    cast.record(key=ci, closing={"outcome": "upstream_error", "status": 529, "usage": {}})
+    cast.record(team="research", at=cast.NOON - timedelta(days=1), kept=False)
+    cast.record(key=ci, closed=False)
+    budget = Budget.objects.create(team=ci.team, usd=10)
+    admin, secret = cast.key("finance", scopes=["admin"])
+    names = {
+        "request_id": first.pk,
+        "session_id": "s1",
+        "budget_id": budget.pk,
+        "side": "request",
+        "export_id": export_of(admin),
+        "key_id": cast.key("spare")[0].pk,
+        "team": cast.team("spare").name,
+        "user": cast.staff("zoe").username,
+        "route_id": Route.objects.create(model="claude-*").pk,
+        "upstream": Upstream.objects.create(
+            name="idle", dialect="chat", base_url="http://vllm/v1"
+        ).name,
+        "price_id": price.pk,
+        "ident": IDENTS | {"api_keys": f"apikey_{ci.pk}"},
+    }
+    secrets = {
+        "admin": secret,
+        "reports": cast.key("board", scopes=["reports"])[1],
+        "messages": cast.key("cleo", of="research")[1],
+        "stranger": "sk-br-nobody",
+    }
+    client = Client()
+    client.force_login(cast.superuser())
+    cookies = {"csrftoken": TOKEN} | {name: one.value for name, one in client.cookies.items()}
+    for signal in (request_started, request_finished):  # as Django's own test client does
+        signal.disconnect(close_old_connections)
+    yield names, secrets, cookies
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+    export_jobs.runner.join()
+
+
+def export_of(key):
+    """An export of this key that is done, and its file."""
+    reader = export_jobs.frozen(reader_of_key(key))
+    job = Export(pk="export_1", report="requests", format="csv", key=key, reader=reader)
+    job.state, job.created, job.expires = ExportState.DONE, now(), now() + timedelta(days=1)
+    job.save()
+    path = export_jobs.path_of(job)
+    path.parent.mkdir()
+    path.write_text("id\r\nreq_1\r\n")
+    return job.pk
+
+
+def questions(operation):
+    """Cases of the schema, right and wrong ones; mostly with values that exist."""
+    known = {one.name for one in operation.query}
+    modes = (GenerationMode.POSITIVE, *GenerationMode)  # the right ones twice as often
+    cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
+    usual = {name: value for name, value in LIKELY.items() if name in known}
+    if operation.path.endswith("/claude_code"):
+        usual["starting_at"] = st.just("2026-11-20")
+    chosen = {name: value for name, value in FILTERS.items() if name in known}
+    real = st.fixed_dictionaries(usual, optional=chosen)
+    usually = "root" if is_written(operation) else "admin"
+    callers = st.sampled_from([usually] * 7 + ["reports", "messages", "stranger"])
+    return st.tuples(
+        cases, st.none() | real | real | real, callers, bodies(operation), st.booleans()
+    )
+
+
+def is_written(operation):
+    return operation.method.upper() != "GET" and operation.path.split("/")[3] in WRITTEN
+
+
+def bodies(operation):
+    """What may stand in place of a body that was drawn at random."""
+    fields = WRITTEN.get(operation.path.split("/")[3], {})
+    if operation.method.upper() == "POST" and fields:
+        return st.none() | st.fixed_dictionaries(fields)
+    if operation.method.upper() == "PATCH":
+        some = {name: field for name, field in fields.items() if name not in KEPT}
+        return st.none() | st.fixed_dictionaries({}, optional=some)
+    return st.none()
+
+
+def filled(operation, drawn, names):
+    """Ids in the path that exist."""
+    kind = operation.path.split("/")[3]
+    known = {**names, "ident": names["ident"].get(kind, "")}
+    return {name: known.get(name, value) for name, value in drawn.items()}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_question_breaks_the_promise_of_the_schema(ledger, name):
+    names, secrets, cookies = ledger
+    operation = OPERATIONS[name]
+    statuses = []
+
+    @settings(
+        max_examples=EACH,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(questions(operation))
+    def ask(question):
+        case, real, caller, body, keeps = question
+        if real is not None:  # what was drawn at random stays where it is not known better
+            case.query = {**(case.query or {}), **real} if keeps else real
+            case.path_parameters = filled(operation, case.path_parameters or {}, names)
+        if body is not None:
+            case.body, case.media_type = body, "application/json"
+            case.path_parameters = filled(operation, case.path_parameters or {}, names)
+        case.headers = (
+            {"x-api-key": secrets[caller]} if caller in secrets else {"X-CSRFToken": TOKEN}
+        )
+        case.cookies = cookies if caller == "root" else {}
+        answer = case.call()
+        statuses.append(answer.status_code)
+        case.validate_response(answer, checks=CHECKS)
+
+    ask()
+
+    assert len(statuses) >= EACH // 2  # fewer only where there is no more to ask
+    assert {200, 201, 202, 204} & set(statuses)

@@ -1,0 +1,185 @@
+"""GET /api/v1/usage/ on a small ledger that was made the way the gateway makes it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.proxy.admin import cast
+
+pytestmark = pytest.mark.django_db
+URL = "/api/v1/usage/"
+
+
+@pytest.fixture
+def admin_key():
+    return cast.key("finance", scopes=["admin"])[1]
+
+
+def get(client, key, url=URL, **query):
+    return client.get(url, query, headers={"x-api-key": key})
+
+
+def test_usage_by_day_and_model_is_the_default(client, admin_key):
+    cast.price()
+    cast.record(at=cast.NOON)
+    cast.record(at=cast.NOON + timedelta(hours=1))
+    cast.record(at=cast.NOON + timedelta(days=1), body=cast.request_body(model="claude-haiku-5"))
+
+    answer = get(client, admin_key, **{"from": "2026-11-20", "to": "2026-11-22"}).json()
+
+    assert [(row["date"], row["model"], row["requests"]) for row in answer["data"]] == [
+        ("2026-11-20", "claude-opus-5-5", 2),
+        ("2026-11-21", "claude-haiku-5", 1),
+    ]
+    first = answer["data"][0]
+    assert (first["input_tokens"], first["cache_read_input_tokens"], first["output_tokens"]) == (
+        200,
+        2000,
+        100,
+    )
+    assert first["cost_usd"] == "0.0015"  # 2 x (100 x 1.25 + 1000 x 0.125 + 50 x 10) millionths
+    assert answer["totals"]["requests"] == 3
+    assert not answer["has_more"]
+
+
+def test_reported_estimated_and_missing_tokens_stay_apart(client, admin_key):
+    cast.record()
+    cast.record(closing={"usage": {"input": 7, "output": 3, "source": "estimated"}})
+    cast.record(closing={"usage": {}, "outcome": "upstream_error", "status": 502})
+
+    (row,) = get(client, admin_key, **{"from": "2026-11-20", "to": "2026-11-21"}).json()["data"]
+
+    assert row["input_tokens"] == 107
+    assert row["input_tokens_reported"] == 100
+    assert row["input_tokens_estimated"] == 7
+    assert row["input_missing_requests"] == 1
+    assert row["errors"] == 1
+
+
+def test_a_cost_that_nobody_knows_is_null_and_not_zero(client, admin_key):
+    cast.record()
+
+    (row,) = get(client, admin_key, **{"from": "2026-11-20", "to": "2026-11-21"}).json()["data"]
+
+    assert row["cost_usd"] is None
+    assert row["unpriced_requests"] == 1
+    assert row["cost_is_floor"] is True
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Asia/Kolkata", "2026-11-21"),  # +05:30
+        ("Asia/Kathmandu", "2026-11-21"),  # +05:45
+        ("America/St_Johns", "2026-11-20"),  # -03:30
+        ("UTC", "2026-11-20"),
+    ],
+)
+def test_days_are_the_days_of_the_zone(client, admin_key, zone, day):
+    cast.record(at=datetime(2026, 11, 20, 18, 31, tzinfo=UTC))
+
+    answer = get(client, admin_key, tz=zone, **{"from": "2026-11-20", "to": "2026-11-23"}).json()
+
+    assert [row["date"] for row in answer["data"]] == [day]
+    assert answer["tz"] == zone
+
+
+def test_the_day_with_25_hours_is_one_bucket(client, admin_key):
+    start = datetime(2026, 10, 24, 22, 0, tzinfo=UTC)  # midnight of the 25th in Berlin
+    for hour in range(26):
+        cast.record(at=start + timedelta(hours=hour))
+
+    answer = get(
+        client, admin_key, tz="Europe/Berlin", **{"from": "2026-10-25", "to": "2026-10-27"}
+    ).json()
+
+    assert [(row["date"], row["requests"]) for row in answer["data"]] == [
+        ("2026-10-25", 25),
+        ("2026-10-26", 1),
+    ]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Australia/Lord_Howe", "Asia/Kathmandu"])
+def test_parts_add_up_to_the_whole(client, admin_key, zone):
+    ci, _ = cast.key("ci")
+    for hour in range(0, 72, 7):
+        cast.record(at=cast.NOON + timedelta(hours=hour, minutes=11 * hour), key=ci)
+    span = {"from": "2026-11-20T00:00:00Z", "to": "2026-11-27T00:00:00Z", "tz": zone}
+
+    answers = [
+        get(client, admin_key, bucket=bucket, group_by=groups, **span).json()
+        for bucket in ("15m", "1h", "1d", "1w", "1mo", "all")
+        for groups in ("", "model", "team,key", "status,stop_reason")
+    ]
+
+    for answer in answers:
+        assert sum(row["requests"] for row in answer["data"]) == 11
+        assert sum(row["input_tokens"] for row in answer["data"]) == 1100
+        assert answer["totals"]["input_tokens"] == 1100
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ({"tz": "Mars/Olympus"}, "tz: 'Mars/Olympus' is no IANA time zone"),
+        ({"tz": "../../etc/passwd"}, "tz: "),
+        ({"bucket": "3d"}, 'bucket: "3d" is not a valid choice; known: 15m, 1h, 1d, 1w, 1mo, all'),
+        ({"group_by": "shoe"}, "group_by: "),
+        ({"from": "yesterday"}, "from: 'yesterday' is neither a date nor"),
+        ({"from": "2026-11-20", "to": "2026-11-20"}, "to: must be later than from"),
+        ({"from": "2026-01-01", "to": "2026-11-20", "bucket": "15m"}, "bucket: more than"),
+        ({"limit": "0"}, "limit: "),
+        ({"page": "nonsense"}, "page: expected the next_page"),
+        ({"modle": "x"}, "modle: unknown parameter; did you mean 'model'? Known here: "),
+        ({"zork": "x"}, "zork: unknown parameter; known here: "),
+        ({"outcome": "fine"}, "outcome: "),
+        ({"format": "xml"}, "format: "),
+        ({"from": "9999-12-31", "to": "9999-12-31T23:59:59Z"}, "to: "),
+    ],
+)
+def test_a_wrong_parameter_is_named(client, admin_key, query, complaint):
+    answer = get(client, admin_key, **query)
+
+    assert answer.status_code == 400
+    body = answer.json()
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert complaint in body["error"]["message"]
+    assert body["request_id"] == answer["request-id"]
+
+
+def test_pages_follow_each_other_without_a_gap(client, admin_key):
+    for day in range(5):
+        cast.record(at=cast.NOON - timedelta(days=day))
+    query = {"from": "2026-11-10", "to": "2026-11-21", "limit": 2}
+
+    seen, page = [], ""
+    for _ in range(3):
+        answer = get(client, admin_key, page=page, **query).json()
+        seen += [row["date"] for row in answer["data"]]
+        page = answer["next_page"]
+
+    assert seen == [f"2026-11-{day}" for day in range(16, 21)]
+    assert page is None
+
+
+def test_the_same_answer_again_is_304(client, admin_key):
+    cast.record()
+    query = {"from": "2026-11-20", "to": "2026-11-21"}
+    first = get(client, admin_key, **query)
+
+    again = client.get(URL, query, headers={"x-api-key": admin_key, "if-none-match": first["ETag"]})
+
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def test_csv_has_a_header_and_one_line_a_row(client, admin_key):
+    cast.record(body=cast.request_body(model='=HYPERLINK("http://evil")'))
+    query = {"from": "2026-11-20", "to": "2026-11-21", "format": "csv"}
+
+    answer = get(client, admin_key, **query)
+    head, line = b"".join(answer.streaming_content).decode().splitlines()
+
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    assert head.startswith("starting_at,ending_at,date,model,requests,")
+    assert ",\"'=HYPERLINK(" in line

@@ -1,0 +1,28 @@
+"""The project's settings with a throw-away data directory and a secret key made for this run.
+
+A process that names its own data directory (the gateway under test) runs the real settings.
+"""
+
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from bridge_project.settings import *  # noqa: F403  (settings are extended by star, Django's way)
+from bridge_project.settings import ALLOWED_HOSTS, DATABASES
+
+if "BRIDGE_DATA_DIR" not in os.environ:
+    DATA_DIR = Path(tempfile.mkdtemp(prefix="bridge-tests-"))
+    atexit.register(shutil.rmtree, DATA_DIR, ignore_errors=True)
+    SECRET_KEY = secrets.token_urlsafe(48)
+    SECRET_KEY_PATH = DATA_DIR / "secret_key"
+    ALLOWED_HOSTS = [*ALLOWED_HOSTS, "testserver"]
+    PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # quick logins
+    if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+        # A file, not memory: the drainer writes from a thread of its own.
+        DATABASES["default"]["NAME"] = str(DATA_DIR / "ledger.sqlite3")
+        DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test-ledger.sqlite3")}
+BANNER_FRESH_S = 0  # so that a page takes the same queries each time
+SHED_LAG_S = 3600  # a slow machine must not end a test of something else

@@ -1,0 +1,87 @@
+"""Worlds from seeds: minutes of the gateway's life each, with every kind of trouble, and no fault.
+
+A seed that fails is told, and ``python -m tests.simulation --requests 40 --seed N`` plays it again.
+"""
+
+import asyncio
+import gc
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from proxy.gateway.ledger import Exchange
+
+from .clock import Stuck, VirtualLoop
+from .world import World
+
+SEEDS = 24
+REQUESTS = 40
+FOUND = [
+    (9, 60),  # an interrupted row called its estimate reported
+    (45, 60),  # bytes that are no text were handed on where they stood beside the JSON
+    (213, 100),  # who left while it was told a refusal had no row until the next start
+    (47, 60),  # a ping began a second answer while a slow client was told a refusal
+]
+"""Worlds that once were not well, with the number of their requests."""
+
+
+@pytest.mark.parametrize(("seed", "requests"), [*((n + 1, REQUESTS) for n in range(SEEDS)), *FOUND])
+def test_a_world_keeps_its_promises(seed: int, requests: int, tmp_path: Path):
+    told = World(seed, requests, tmp_path).run()
+
+    assert told.faults == []
+
+
+def test_these_worlds_see_every_kind_of_end(tmp_path: Path):
+    """Else they would prove little: a seed without trouble is always well."""
+    seen = set()
+    for seed in range(1, SEEDS + 1, 3):
+        seen |= set(World(seed, REQUESTS, tmp_path).run().outcomes)
+
+    assert seen >= {"completed", "client_gone", "interrupted", "upstream_error", "upstream_timeout"}
+
+
+def test_a_seed_tells_the_same_story_again(tmp_path: Path):
+    first, again = (World(5, REQUESTS, tmp_path).run() for _ in range(2))
+
+    assert first.trace == again.trace
+    assert World(6, REQUESTS, tmp_path).run().trace != first.trace
+
+
+def test_an_hour_of_waiting_takes_no_time_and_a_wait_for_nothing_is_a_fault():
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(asyncio.sleep(3_600))
+        assert loop.time() == pytest.approx(3_600)
+        with pytest.raises(Stuck):
+            loop.run_until_complete(loop.create_future())
+    finally:
+        loop.close()
+
+
+def test_a_gateway_that_dials_before_it_writes_is_caught(tmp_path: Path, monkeypatch):
+    """The judges are awake."""
+
+    async def at_once(exchange: Exchange) -> None:
+        exchange.accepted = True
+
+    monkeypatch.setattr(Exchange, "durable", at_once)
+    told = [World(seed, REQUESTS, tmp_path).run() for seed in range(1, 5)]
+
+    assert any("before its record was on the disk" in fault for one in told for fault in one.faults)
+
+
+def test_an_answer_that_ended_is_freed_at_once(tmp_path: Path):
+    """What waited for the collector, which comes seldom, was all that had been said."""
+    gc.collect()
+    gc.disable()
+    try:
+        told = World(3, REQUESTS, tmp_path).run()
+        left = [one for one in gc.get_objects() if type(one) is Exchange]
+    finally:
+        gc.enable()
+
+    ends = Counter(one.consumer.closing.outcome for one in left if one.consumer.closing)
+    assert told.outcomes["completed"] > 5
+    assert ends["completed"] == ends["client_gone"] == 0

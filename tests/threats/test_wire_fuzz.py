@@ -1,0 +1,133 @@
+"""Requests made by a grammar and then spoilt: no 5xx, no hang, and the same process afterwards.
+
+Seeded: a failing one is the same again. ``BRIDGE_FUZZ=100000`` runs the long version.
+"""
+
+import os
+import random
+
+import pytest
+
+from . import wire
+
+REQUESTS = int(os.environ.get("BRIDGE_FUZZ", "400"))
+BATCH = 100
+OURS = {503, 529}
+"""Statuses of 500 and above that a gateway may honestly answer; none is expected here."""
+
+METHODS = (
+    "GET",
+    "POST",
+    "HEAD",
+    "PUT",
+    "DELETE",
+    "OPTIONS",
+    "PATCH",
+    "TRACE",
+    "BREW",
+    "post",
+    "",
+    "G" * 300,
+)
+TARGETS = (
+    "/", "/healthz", "/readyz", "/metrics", "/v1/messages", "/v1/messages?beta=true", "/v1/messages/count_tokens",
+    "/v1/models", "/v1/models/chat-x", "/v1/models/%2e%2e/admin", "/v1/messages/", "/v1", "/v1/", "/V1/messages",
+    "/v1/organizations/me", "/v1/organizations/usage_report/messages", "/api/v1/summary/", "/api/v1/requests/?cursor=%00",
+    "/api/v1/requests/req_0/", "/admin/", "/admin/login/?next=//evil", "/admin/proxy/exchange/?q=%25%25%25", "/static/..%2f..%2fetc/passwd",
+    "/../../etc/passwd", "//", "/%", "/%00", "/\xff", "*", "http://x/v1/messages", "/" + "a" * 7_000, "/v1/messages#x", "?", "",
+)  # fmt: skip
+VERSIONS = ("HTTP/1.1",) * 6 + ("HTTP/1.0", "HTTP/1.2", "HTTP/2", "http/1.1", "")
+VALUES = (
+    "", "a", "application/json", "text/event-stream", "chunked", "0", "5", "-1", "100-continue", "close", "keep-alive", "gzip",
+    "identity", "\x00", "\x7f", "\xe9", "a" * 5_000, "2023-06-01", "1999-01-01", "Bearer x", "Basic eDp5", "a,b,,c", "*/*", "bytes=0-",
+    'W/"x"', '{"a":1}', "'; --", "%s%n", "../..", "metadata, blocks", "true", "Mon, 01 Jan 0001 00:00:00 GMT",
+)  # fmt: skip
+NAMES = (
+    "content-type", "content-length", "transfer-encoding", "content-encoding", "connection", "expect", "authorization", "x-api-key",
+    "anthropic-version", "anthropic-beta", "user-agent", "cookie", "x-bridge-events", "x-bridge-strict", "x-gateway-tags", "accept",
+    "accept-encoding", "range", "if-none-match", "upgrade", "te", "trailer", "origin", "x-forwarded-for", "host", "idempotency-key", "x", "",
+)  # fmt: skip
+BODIES = (
+    b"", b"{}", b"[]", b"null", b"\xff\xfe", b"{" * 200, b'{"model":', b'{"a":NaN}', b'{"model":"chat-x","model":"y"}', b"a=b&c=d",
+    b"\x1f\x8b\x08\x00broken", b"0\r\n\r\n", b"x" * 3_000,
+)  # fmt: skip
+FIELDS = ("model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "temperature", "stop_sequences",
+          "thinking", "metadata", "top_k", "service_tier", "container", "mcp_servers", "output_config", "unknown")  # fmt: skip
+LEAVES = (None, True, False, 0, -1, 1e308, 10**30, "", "a", "\u0000", "chat-x", "user", "text", [], {}, [[]], [None], {"": None},
+          {"type": "text"}, {"type": "image", "source": {}}, {"type": "tool_use"}, {"role": "user", "content": []})  # fmt: skip
+
+
+def value(chance, depth=0):
+    if depth > 3 or chance.random() < 0.5:
+        return chance.choice(LEAVES)
+    if chance.random() < 0.5:
+        return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
+    names = (
+        "type",
+        "text",
+        "role",
+        "content",
+        "source",
+        "name",
+        "input",
+        "id",
+        "data",
+        "input_schema",
+    )
+    return {chance.choice(names): value(chance, depth + 1) for _ in range(chance.randrange(4))}
+
+
+def body(chance):
+    if chance.random() < 0.3:
+        return chance.choice(BODIES)
+    return wire.question(
+        **{chance.choice(FIELDS): value(chance) for _ in range(chance.randrange(4))}
+    )
+
+
+def request(seed, key):
+    """One request from its seed: a sound one, with up to three things spoilt."""
+    chance = random.Random(seed)  # noqa: S311 - seeded on purpose
+    said = body(chance)
+    sound = chance.random() < 0.6
+    method, target = (
+        ("POST", "/v1/messages") if sound else (chance.choice(METHODS), chance.choice(TARGETS))
+    )
+    lines = [("host", "localhost"), ("x-api-key", key), ("content-length", str(len(said)))]
+    lines += [(chance.choice(NAMES), chance.choice(VALUES)) for _ in range(chance.randrange(4))]
+    if chance.random() < 0.2:
+        lines.pop(chance.randrange(len(lines)))
+    if chance.random() < 0.05:
+        lines += [("x", "y")] * 300
+    chance.shuffle(lines)
+    head = f"{method} {target} {chance.choice(VERSIONS)}\r\n" + "".join(
+        f"{n}: {v}\r\n" for n, v in lines
+    )
+    raw = bytearray(head.encode("latin-1", "replace") + b"\r\n" + said)
+    for _ in range(chance.choice((0, 0, 0, 1, 3))):
+        place = chance.randrange(len(raw))
+        spoil = chance.randrange(3)
+        if spoil == 0:
+            raw[place] = chance.randrange(256)
+        elif spoil == 1:
+            del raw[place : place + chance.randrange(1, 20)]
+        else:
+            raw[place:place] = bytes([chance.randrange(256)]) * chance.randrange(1, 5)
+    return bytes(raw)
+
+
+@pytest.mark.timeout(120 + REQUESTS // 10)
+def test_no_request_gets_a_5xx_hangs_or_ends_the_process(running):
+    wrong = {}
+    for begin in range(0, REQUESTS, BATCH):
+        seeds = range(begin, min(begin + BATCH, REQUESTS))
+        told = [request(seed, running.process.key) for seed in seeds]
+        for seed, heard in zip(seeds, wire.say_all(running.process.port, told), strict=True):
+            if any(status >= 500 and status not in OURS for status in heard.statuses):
+                wrong[seed] = heard.raw[:300]
+            if heard.took_s > 9:
+                wrong[seed] = f"{heard.took_s} s"
+        running.is_well()
+
+    assert wrong == {}
+    assert "Traceback" not in running.process.log

@@ -1,0 +1,69 @@
+import pytest
+
+from translator.anthropic.error_body import (
+    MAX_MESSAGE,
+    STATUS_BY_TYPE,
+    client_message,
+    error_body,
+    error_type_of,
+    status_of,
+)
+
+
+def test_an_error_is_told_in_anthropic_s_shape():
+    assert error_body("api_error", "x", "req_1") == {
+        "type": "error",
+        "error": {"type": "api_error", "message": "x"},
+        "request_id": "req_1",
+    }
+    assert error_body("invalid_request_error", "x", "req_1", "some_code")["error"]["details"] == {
+        "error_code": "some_code"
+    }
+
+
+@pytest.mark.parametrize("error_type", sorted(STATUS_BY_TYPE))
+def test_type_and_status_agree(error_type):
+    assert error_type_of(status_of(error_type)) == error_type
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type"),
+    [
+        (408, "timeout_error"),
+        (418, "invalid_request_error"),
+        (502, "api_error"),
+        (503, "overloaded_error"),
+        (599, "api_error"),
+    ],
+)
+def test_a_status_without_a_type_of_its_own(status, error_type):
+    assert error_type_of(status) == error_type
+
+
+def test_an_unknown_type_is_a_server_s_fault():
+    assert status_of("unheard_of_error") == 500
+
+
+@pytest.mark.parametrize(
+    ("words", "secret"),
+    [
+        ("see https://user:pw@host/path?key=1 for more", "host"),
+        ("Incorrect API key provided: sk-proj-abc123DEF456.", "abc123DEF456"),
+        ("key AIzaSyA1234567890abcdefghij is bad", "AIzaSyA"),
+        ("header Bearer abc.def.ghi refused", "abc.def"),
+        ("organization org-Abc123Def456 has no quota", "Abc123"),
+        ("cannot reach llm.internal:8000 now", "llm.internal"),
+        ("cannot reach 10.1.2.3:8000 now", "10.1.2.3"),
+    ],
+)
+def test_secrets_hosts_and_organisations_stay_inside(words, secret):
+    said = client_message(words)
+
+    assert secret not in said
+    assert "[removed]" in said
+
+
+def test_plain_words_are_kept_on_one_line_and_short():
+    assert client_message("no model  'gpt-5.2'\n here") == "no model 'gpt-5.2' here"
+    long = client_message("x" * 2 * MAX_MESSAGE)
+    assert (len(long), long[-1]) == (MAX_MESSAGE, "…")

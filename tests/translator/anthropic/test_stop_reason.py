@@ -1,0 +1,82 @@
+import pytest
+
+from translator.anthropic.stop_reason import derive_stop_reason, is_window_full, stop_reason_of
+from translator.anthropic.usage import Usage
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+TEXT = {"type": "message", "content": [{"type": "output_text", "text": "x"}]}
+REFUSAL = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
+
+
+def incomplete(reason, *output):
+    return {
+        "status": "incomplete",
+        "incomplete_details": {"reason": reason},
+        "output": [*output],
+    }
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ({"status": "completed", "output": [TEXT]}, "end_turn"),
+        ({"status": "completed", "output": [TEXT, CALL]}, "tool_use"),
+        ({"output": [{"type": "custom_tool_call"}]}, "tool_use"),
+        ({"output": [REFUSAL, CALL]}, "refusal"),
+        (incomplete("max_output_tokens", TEXT), "max_tokens"),
+        (incomplete("max_output_tokens", CALL), "max_tokens"),
+        (incomplete("max_output_tokens", REFUSAL), "max_tokens"),
+        (incomplete("content_filter", CALL), "refusal"),
+        (incomplete("steered"), "end_turn"),
+        (incomplete(["odd"]), "end_turn"),
+        ({"incomplete_details": None, "output": None}, "end_turn"),
+        ({"output": [None, "x", {"type": "message", "content": [None]}]}, "end_turn"),
+        ({}, "end_turn"),
+    ],
+)
+def test_derive_stop_reason(response, reason):
+    assert derive_stop_reason(response) == reason
+
+
+@pytest.mark.parametrize(
+    ("cause", "refused", "called_tool", "reason"),
+    [
+        ("max_tokens", True, True, "max_tokens"),
+        ("model_context_window_exceeded", False, True, "model_context_window_exceeded"),
+        ("refusal", False, True, "refusal"),
+        (None, True, True, "refusal"),
+        ("end_turn", False, True, "tool_use"),
+        ("tool_use", False, False, "end_turn"),
+        (None, False, False, "end_turn"),
+    ],
+)
+def test_the_order_of_the_causes(cause, refused, called_tool, reason):
+    assert stop_reason_of(cause, refused=refused, called_tool=called_tool) == reason
+
+
+TOLD = {"input": 90, "output": 9, "source": "reported"}
+
+
+@pytest.mark.parametrize(
+    ("usage", "window", "max_tokens", "full"),
+    [
+        (Usage(**TOLD), 100, 50, True),
+        (Usage(**{**TOLD, "input": 40}, cache_read=50), 100, 50, True),
+        (Usage(**TOLD), 200, 50, False),
+        (Usage(**TOLD), 100, 9, False),  # the client's own limit
+        (Usage(**TOLD), 0, 50, False),
+        (Usage(**TOLD), 100, None, False),
+        (Usage(**{**TOLD, "source": "estimated"}), 100, 50, False),
+        (Usage(input=99, source="reported"), 100, 50, False),
+    ],
+)
+def test_a_full_window_is_told_only_on_evidence(usage, window, max_tokens, full):
+    assert is_window_full(usage, window, max_tokens) is full
+
+
+def test_a_full_window_is_the_reason_of_a_cut_and_of_nothing_else():
+    def reason(cause):
+        return stop_reason_of(cause, refused=False, called_tool=False, window_full=True)
+
+    assert reason("max_tokens") == "model_context_window_exceeded"
+    assert reason("end_turn") == "end_turn"

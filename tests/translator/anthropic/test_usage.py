@@ -1,0 +1,154 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translator.anthropic.usage import MAX_COUNT, Usage, usage_from_openai, usage_from_wire
+
+COUNTS = st.none() | st.integers(0, 10_000)
+JUNK = st.one_of(COUNTS, st.text(), st.booleans(), st.floats(), st.integers(), st.lists(st.none()))
+
+
+# The worked examples of the mapping: OpenAI's counts, and the total that Anthropic's add up to.
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        (
+            {"total_input": 7540, "output": 63, "cached": 0, "written": 7537},
+            Usage(input=3, output=63, cache_read=0, cache_write_5m=7537, cache_write_1h=0),
+        ),
+        (
+            {"total_input": 7484, "output": 66, "cached": 6002, "written": 1479, "reasoning": 40},
+            Usage(
+                input=3,
+                output=66,
+                cache_read=6002,
+                cache_write_5m=1479,
+                cache_write_1h=0,
+                reasoning=40,
+            ),
+        ),
+        (
+            {"total_input": 2006, "output": 300, "cached": 1920},
+            Usage(input=86, output=300, cache_read=1920),
+        ),
+        ({"total_input": 500, "output": 1}, Usage(input=500, output=1)),
+        (
+            {"total_input": 100, "output": 1, "cached": 900},
+            Usage(input=100, output=1, cache_read=900),
+        ),
+        (
+            {"total_input": 10, "output": 1, "written": 6, "written_1h": 4},
+            Usage(input=4, output=1, cache_write_5m=2, cache_write_1h=4),
+        ),
+        (
+            {"total_input": 10, "output": 1, "written_1h": 4},
+            Usage(input=6, output=1, cache_write_5m=0, cache_write_1h=4),
+        ),
+        ({"total_input": 5.0, "output": 1}, Usage(input=5, output=1)),
+    ],
+)
+def test_openai_s_total_becomes_disjoint_classes(counts, usage):
+    made, notes = usage_from_openai(**counts)
+
+    assert made.source == "reported"
+    assert usage == Usage(**{**_fields(made), "source": "missing"})
+    assert notes == []
+
+
+def _fields(usage: Usage) -> dict:
+    return {name: getattr(usage, name) for name in Usage.__dataclass_fields__}
+
+
+@given(
+    total=st.integers(0, 10_000),
+    cached=COUNTS,
+    written=COUNTS,
+    long=COUNTS,
+    output=st.integers(0, 9),
+)
+def test_the_classes_add_up_to_the_total_unless_it_left_the_cache_out(
+    total, cached, written, long, output
+):
+    usage, _ = usage_from_openai(
+        total_input=total, output=output, cached=cached, written=written, written_1h=long
+    )
+    wire = usage.to_wire()
+    cache = wire.get("cache_read_input_tokens", 0) + wire.get("cache_creation_input_tokens", 0)
+
+    assert wire["input_tokens"] + cache in (total, total + cache)
+    assert usage.input >= 0
+
+
+@given(total=JUNK, output=JUNK, cached=JUNK, written=JUNK, reasoning=JUNK)
+def test_no_number_of_an_upstream_can_break_it(total, output, cached, written, reasoning):
+    usage, notes = usage_from_openai(
+        total_input=total, output=output, cached=cached, written=written, reasoning=reasoning
+    )
+    wire = usage.to_wire()
+
+    numbers = [usage.input, usage.output, usage.cache_read, usage.reasoning]
+    assert all(n is None or (type(n) is int and 0 <= n <= MAX_COUNT) for n in numbers)
+    assert type(wire["input_tokens"]) is type(wire["output_tokens"]) is int
+    assert (usage.source == "reported") == (usage.input is not None and usage.output is not None)
+    assert all(note.reason.startswith("bad_usage") for note in notes)
+
+
+def test_a_bad_count_is_missing_and_told():
+    usage, [note] = (
+        usage_from_openai(total_input=-1, output=True)[0],
+        usage_from_openai(total_input=-1, output=1)[1],
+    )
+
+    assert (usage.input, usage.output, usage.source) == (None, None, "missing")
+    assert note.reason == "bad_usage: input tokens are no count"
+
+
+def test_what_was_not_reported_is_left_out_of_the_wire():
+    assert Usage().to_wire() == {"input_tokens": 0, "output_tokens": 0}
+    assert Usage(
+        input=1,
+        output=2,
+        cache_read=3,
+        cache_write_5m=4,
+        reasoning=5,
+        web_searches=6,
+        service_tier="standard",
+    ).to_wire() == {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "cache_read_input_tokens": 3,
+        "cache_creation_input_tokens": 4,
+        "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 0},
+        "output_tokens_details": {"thinking_tokens": 5},
+        "server_tool_use": {"web_search_requests": 6, "web_fetch_requests": 0},
+        "service_tier": "standard",
+    }
+
+
+@given(
+    counts=st.builds(
+        Usage,
+        input=st.integers(0, 99),
+        output=st.integers(0, 99),
+        cache_read=COUNTS,
+        cache_write_5m=st.integers(0, 99),
+        cache_write_1h=st.integers(0, 99),
+        reasoning=COUNTS,
+        web_searches=COUNTS,
+        service_tier=st.none() | st.just("standard"),
+        source=st.just("reported"),
+    )
+)
+def test_the_wire_reads_back(counts):
+    assert usage_from_wire(counts.to_wire()) == (counts, [])
+
+
+def test_an_anthropic_server_may_tell_less_or_nonsense():
+    assert usage_from_wire({})[0] == Usage()
+    assert usage_from_wire({"cache_creation": 5, "service_tier": 5})[0] == Usage()
+    usage, [note] = usage_from_wire(
+        {"input_tokens": 1, "output_tokens": "x", "cache_creation_input_tokens": 7}
+    )
+
+    assert usage == Usage(input=1, cache_write_5m=7, source="missing")
+    assert note.fate == "ignored"

@@ -1,0 +1,89 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.grammar import faults_of_events
+from translator.anthropic.writer import TRANSITIONS, MessageWriter, Move, Phase
+from translator.errors import IllegalMove
+
+MOVES = {
+    Move.START: lambda w: w.start(
+        message_id="msg_1", model="m", usage={"input_tokens": 0, "output_tokens": 0}
+    ),
+    Move.OPEN: lambda w: w.open_block({"type": "text", "text": ""}),
+    Move.DELTA: lambda w: w.delta({"type": "text_delta", "text": "x"}),
+    Move.CLOSE: lambda w: w.close_block(),
+    Move.FINISH: lambda w: w.finish(stop_reason="end_turn", usage={"output_tokens": 1}),
+    Move.FAIL: lambda w: w.fail(error_type="api_error", message="x"),
+}
+EMPTY_BLOCK = "I12"  # the composer's business: the writer only knows the grammar
+
+
+@given(moves=st.lists(st.sampled_from(list(Move)), max_size=20))
+def test_whatever_is_tried_what_was_written_is_legal(moves):
+    writer = MessageWriter()
+    for move in moves:
+        with contextlib.suppress(IllegalMove):
+            MOVES[move](writer)
+    if writer.phase is not Phase.AFTER:
+        writer.fail(error_type="api_error", message="end")
+
+    faults = faults_of_events(writer.written)
+    assert [fault for fault in faults if not fault.startswith(EMPTY_BLOCK)] == []
+
+
+def test_every_phase_says_what_may_follow():
+    assert set(TRANSITIONS) == set(Phase)
+    assert TRANSITIONS[Phase.AFTER] == {}
+
+
+def test_a_delta_must_fit_its_block():
+    writer = MessageWriter()
+    MOVES[Move.START](writer)
+    writer.open_block({"type": "thinking", "thinking": "", "signature": ""})
+
+    with pytest.raises(IllegalMove, match="cannot send text_delta into 'thinking'"):
+        MOVES[Move.DELTA](writer)
+
+
+def test_a_failure_inside_a_block_closes_it_first():
+    writer = MessageWriter()
+    MOVES[Move.START](writer)
+    MOVES[Move.OPEN](writer)
+
+    events = MOVES[Move.FAIL](writer)
+
+    assert [event["type"] for event in events] == ["content_block_stop", "error"]
+
+
+def test_a_step_remembers_only_its_own_events():
+    writer = MessageWriter()
+    MOVES[Move.START](writer)
+    writer.begin_step()
+
+    assert MOVES[Move.OPEN](writer) == writer.written
+
+
+def test_optional_parts_are_written_only_when_there_are_any():
+    writer = MessageWriter()
+    MOVES[Move.START](writer)
+    MOVES[Move.OPEN](writer)
+    [stop] = writer.close_block({"type": "text", "text": "x"})
+    delta, _ = writer.finish(
+        stop_reason="refusal", usage={"output_tokens": 1}, stop_details={"type": "refusal"}
+    )
+
+    assert stop["content_block"] == {"type": "text", "text": "x"}
+    assert delta["delta"]["stop_details"] == {"type": "refusal"}
+
+
+def test_a_delta_after_its_block_is_refused_whatever_it_fits():
+    writer = MessageWriter()
+    writer.start(message_id="m", model="x", usage={})
+    writer.open_block({"type": "text", "text": ""})
+    writer.close_block()
+
+    with pytest.raises(IllegalMove, match="cannot delta while between"):
+        writer.delta({"type": "text_delta", "text": "x"})

@@ -1,0 +1,131 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.grammar import faults_of_events
+from translator.anthropic_upstream.guard import AFTER, MOVES, Guard
+from translator.errors import IllegalMove
+
+START = {
+    "type": "message_start",
+    "message": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+}
+END = {
+    "type": "message_delta",
+    "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+    "usage": {"output_tokens": 2},
+}
+STOP = {"type": "message_stop"}
+ERROR = {"type": "error", "error": {"type": "api_error", "message": "x"}}
+
+
+def opened(index, kind="text"):
+    block = {"type": kind, "text": ""} if kind == "text" else {"type": kind}
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index, kind="text_delta"):
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, "text": "x"}}
+
+
+def closed(index):
+    return {"type": "content_block_stop", "index": index}
+
+
+ALL = [START, END, STOP, ERROR, {"type": "ping"}]
+ALL += [make(index) for make in (opened, delta, closed) for index in (0, 1, 2)]
+
+
+@given(events=st.lists(st.sampled_from(ALL), max_size=25))
+def test_what_passes_is_a_beginning_of_a_legal_stream(events):
+    guard = Guard()
+    passed = []
+    for event in [START, *events]:
+        with contextlib.suppress(IllegalMove):
+            guard.check(event)
+            passed.append(event)
+    for event in [closed(guard.index), END, STOP]:
+        with contextlib.suppress(IllegalMove):
+            guard.check(event)
+            passed.append(event)
+
+    assert guard.phase == AFTER
+    legal_twice = "I8"  # Anthropic's own streams may tell message_delta twice; ours never do
+    own = ("I12", legal_twice)  # an empty block is theirs to send
+    assert [fault for fault in faults_of_events(passed) if not fault.startswith(own)] == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [STOP],
+        [START, START],
+        [START, STOP],
+        [START, delta(0)],
+        [START, opened(1)],
+        [START, opened(0), opened(1)],
+        [START, opened(0), delta(1)],
+        [START, opened(0), closed(1)],
+        [START, opened(0), END],
+        [START, opened(0), ERROR],
+        [START, opened(0), delta(0, "thinking_delta")],
+        [START, opened(0), closed(0), closed(0)],
+        [START, END, opened(0)],
+        [START, END, STOP, STOP],
+        [START, END, STOP, ERROR],
+    ],
+)
+def test_the_last_of_these_events_is_illegal(events):
+    guard = Guard()
+    *legal, illegal = events
+    for event in legal:
+        guard.check(event)
+    before = guard.phase
+
+    with pytest.raises(IllegalMove, match="upstream"):
+        guard.check(illegal)
+    assert guard.phase == before
+
+
+def test_kinds_of_tomorrow_pass():
+    guard = Guard()
+    for event in [
+        {"type": "hello"},
+        START,
+        opened(0, "hologram"),
+        delta(0, "text_delta"),
+        delta(0, "hologram_delta"),
+        closed(0),
+        opened(1),
+        delta(1, "hologram_delta"),
+        closed(1),
+        END,
+        {"type": "fallback_info"},
+        STOP,
+    ]:
+        guard.check(event)
+
+    assert guard.phase == AFTER
+
+
+def test_a_message_that_starts_complete_may_stop_at_once():
+    guard = Guard()
+    guard.check({"type": "message_start", "message": {"stop_reason": "tool_use"}})
+    guard.check(STOP)
+
+    assert guard.phase == AFTER
+
+
+def test_nothing_follows_the_end():
+    assert MOVES[AFTER] == {}

@@ -1,0 +1,46 @@
+"""OpenRouter's ``reasoning_details``."""
+
+import pytest
+
+from translator.openai_chat.details import details_of, details_text, merged_details
+
+
+@pytest.mark.parametrize("value", [None, "text", {"type": "x"}, 7, [7, None]])
+def test_what_is_no_list_of_objects_holds_nothing(value):
+    assert details_of(value) == []
+
+
+def test_the_text_is_what_can_be_read():
+    fragments = [{"text": "a"}, {"summary": "b"}, {"data": "c"}, {"text": None}, {"text": 7}]
+
+    assert details_text(fragments) == "ab"
+
+
+def test_fragments_of_one_entry_are_joined_and_others_kept_apart():
+    merged = merged_details(
+        [
+            {"type": "reasoning.text", "index": 0, "text": "a", "signature": None},
+            {"type": "reasoning.text", "index": 0, "text": "b", "format": "x"},
+            {"type": "reasoning.text", "index": 0, "text": None, "signature": "s"},
+            {"type": "reasoning.text", "index": 1, "text": "c"},
+            {"type": "reasoning.summary", "index": 1, "summary": "d"},
+            {"type": "reasoning.encrypted", "data": "e"},
+            {"type": "reasoning.encrypted", "data": "f"},
+        ]
+    )
+
+    assert merged == [
+        {"type": "reasoning.text", "index": 0, "text": "ab", "signature": "s", "format": "x"},
+        {"type": "reasoning.text", "index": 1, "text": "c"},
+        {"type": "reasoning.summary", "index": 1, "summary": "d"},
+        {"type": "reasoning.encrypted", "data": "e"},
+        {"type": "reasoning.encrypted", "data": "f"},
+    ]
+
+
+def test_the_fragments_themselves_stay_as_they_are():
+    fragments = [{"type": "t", "index": 0, "text": "a"}, {"type": "t", "index": 0, "text": "b"}]
+
+    merged_details(fragments)
+
+    assert fragments[0]["text"] == "a"

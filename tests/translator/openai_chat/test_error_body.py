@@ -1,0 +1,47 @@
+"""Errors inside a 200; those of an error status are tested with ``upstream_errors``."""
+
+import pytest
+
+from translator.openai_chat.error_body import error_in_answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error_type"),
+    [
+        ({"error": {"code": 429, "message": "slow down"}}, 429, "rate_limit_error"),
+        ({"error": "model 'x' not found"}, 404, "not_found_error"),
+        ({"object": "error", "message": "bad", "code": 400}, 400, "invalid_request_error"),
+        (
+            {"type": "error", "error": {"type": "overloaded_error", "message": "x"}},
+            529,
+            "overloaded_error",
+        ),
+        ([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}], 429, "rate_limit_error"),
+        ({"detail": "Not Found"}, 502, "api_error"),
+        ({"message": "bad", "statusCode": 400}, 400, "invalid_request_error"),
+        (
+            {"choices": [{"finish_reason": "error", "error": {"code": 503, "message": "x"}}]},
+            529,
+            "overloaded_error",
+        ),
+    ],
+    ids=["openrouter", "ollama", "vllm", "anthropic", "gemini", "fastapi", "azure", "in a choice"],
+)
+def test_an_error_that_came_as_an_answer_is_found(answer, status, error_type):
+    error = error_in_answer(answer)
+
+    assert (error.status, error.error_type) == (status, error_type)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": []},
+        {"choices": [{"delta": {"content": "x"}}], "error": None},
+        {"choices": ["x"]},
+        {"choices": None},
+        {"object": "chat.completion.heartbeat"},
+    ],
+)
+def test_an_answer_is_no_error(answer):
+    assert error_in_answer(answer) is None

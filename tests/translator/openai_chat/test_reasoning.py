@@ -1,0 +1,183 @@
+"""How much reasoning is asked for, and which earlier reasoning goes back."""
+
+import pytest
+
+from tests.translator.openai_chat.requests import (
+    KEYS,
+    ask,
+    assistant,
+    body,
+    build,
+    call,
+    fates,
+    result,
+    target,
+    text,
+    user,
+)
+from translator.carrier import Reasoning, mint
+from translator.dialect import AnswerContext
+from translator.openai_chat import DIALECT
+
+DETAILS = [{"type": "reasoning.encrypted", "data": "gAAAA", "id": "rs_1", "index": 0}]
+
+
+def signature(**fields):
+    own = {"upstream": "local", "model": "m1", "api": "chat", "field": "reasoning_content"}
+    return mint(Reasoning(**(own | fields)), KEYS)
+
+
+def thought(said="7*13", signed=None):
+    return {
+        "type": "thinking",
+        "thinking": said,
+        "signature": signature() if signed is None else signed,
+    }
+
+
+def history(*blocks, calls=True):
+    turn = assistant(*blocks, call()) if calls else assistant(*blocks, text("No."))
+    return ask(user("Prime?"), turn, user(result("Sun.")) if calls else user("Sure?"))
+
+
+def restored(request, profile, *, keys=KEYS, **overrides):
+    """What the assistant message says beyond role, content and calls."""
+    message = build(request, profile, keys=keys, **overrides).body["messages"][1]
+    return {k: v for k, v in message.items() if k not in {"role", "content", "tool_calls"}}
+
+
+@pytest.mark.parametrize(
+    ("thinking", "switch"),
+    [
+        ({"type": "disabled"}, False),
+        ({"type": "between_tools"}, False),
+        ({"type": "adaptive"}, True),
+        ({"type": "enabled", "budget_tokens": 2048}, True),
+    ],
+)
+def test_a_vendor_s_switch_follows_the_thinking_mode(thinking, switch):
+    request = ask(thinking=thinking)
+
+    assert body(request, "deepseek")["thinking"] == {"type": "enabled" if switch else "disabled"}
+    assert body(request, "vllm")["chat_template_kwargs"] == {"enable_thinking": switch}
+
+
+def test_no_thinking_no_switch():
+    assert {"thinking", "chat_template_kwargs", "reasoning_effort"}.isdisjoint(
+        [*body(ask(), "deepseek"), *body(ask(), "vllm"), *body(ask(), "openai")]
+    )
+
+
+def test_an_effort_goes_where_the_server_knows_efforts():
+    request = ask(output_config={"effort": "medium"})
+
+    assert body(request, "openai")["reasoning_effort"] == "medium"
+    assert "reasoning_effort" not in body(request, "generic")
+
+
+def test_switched_off_thinking_takes_its_effort_along():
+    request = ask(thinking={"type": "disabled"}, output_config={"effort": "high"})
+
+    assert "reasoning_effort" not in body(request, "vllm")
+
+
+def test_own_reasoning_goes_back_under_the_vendor_s_name():
+    assert restored(history(thought()), "deepseek") == {"reasoning_content": "7*13"}
+    assert restored(history(thought()), "vllm") == {"reasoning": "7*13"}
+    assert restored(history(thought()), "openrouter") == {"reasoning": "7*13"}
+
+
+def test_opaque_details_go_back_verbatim():
+    carried = thought("", signature(field="reasoning_details", details=DETAILS))
+    redacted = {"type": "redacted_thinking", "data": carried["signature"]}
+
+    assert restored(history(carried), "openrouter") == {"reasoning_details": DETAILS}
+    assert restored(history(redacted), "openrouter") == {"reasoning_details": DETAILS}
+
+
+def test_text_that_was_not_shown_comes_back_out_of_its_carrier():
+    hidden = thought("", signature(details={"text": "7*13"}))
+
+    assert restored(history(hidden), "deepseek") == {"reasoning_content": "7*13"}
+
+
+@pytest.mark.parametrize(
+    "signed",
+    [
+        "EqQBCkYIAxgCKkD",
+        "",
+        "brg1.k1.forged.forged",
+        signature(upstream="other"),
+        signature(model="m2"),
+        signature(api="responses"),
+    ],
+    ids=["anthropic", "unsigned", "forged", "other upstream", "other model", "other dialect"],
+)
+def test_reasoning_of_another_maker_stays_away(signed):
+    request = history(thought(signed=signed))
+
+    assert restored(request, "vllm") == {}
+    assert fates(request, "vllm", keys=KEYS) == {"messages.1": "ignored"}
+
+
+def test_a_server_that_takes_no_reasoning_gets_none():
+    assert restored(history(thought()), "openai") == {}
+    assert fates(history(thought()), "openai", keys=KEYS) == {"messages.1": "ignored"}
+
+
+def test_deepseek_gets_an_empty_field_where_its_reasoning_is_gone():
+    gone = history(thought(signed="EqQB"))
+
+    assert restored(gone, "deepseek") == {"reasoning_content": ""}
+    assert restored(history(calls=False), "deepseek") == {}
+    assert fates(gone, "deepseek")["messages.1"] == "emulated"
+
+
+def test_without_keys_only_the_unsigned_can_be_ours():
+    assert restored(history(thought(signed="")), "vllm", keys=None) == {"reasoning": "7*13"}
+    assert restored(history(thought(signed="EqQB")), "vllm", keys=None) == {}
+
+
+@pytest.mark.parametrize("display", ["shown", "omitted"])
+def test_reasoning_survives_a_round_trip(display):
+    """Answer, client, next request: the vendor reads its own words again."""
+    context = AnswerContext(target=target("deepseek", keys=KEYS), thinking=display)
+    stream = DIALECT.stream(context)
+    whole = {"id": "c", "choices": [{"message": {"reasoning_content": "7*13", "content": "No."}}]}
+
+    block = signed_block(stream.feed_whole(whole))
+
+    assert restored(history(block), "deepseek") == {"reasoning_content": "7*13"}
+
+
+def test_details_survive_a_round_trip_joined():
+    stream = DIALECT.stream(AnswerContext(target=target("openrouter", keys=KEYS)))
+    fragments = [
+        {"type": "reasoning.text", "text": "7", "index": 0, "signature": None},
+        {"type": "reasoning.text", "text": "*13", "index": 0},
+        {"type": "reasoning.text", "index": 0, "signature": "sig"},
+        {"type": "reasoning.encrypted", "data": "gAAAA", "index": 1},
+    ]
+    events = [
+        event
+        for fragment in fragments
+        for event in stream.feed({"choices": [{"delta": {"reasoning_details": [fragment]}}]})
+    ]
+    events += stream.feed({"choices": [{"delta": {"content": "No."}}]})
+
+    assert restored(history(signed_block(events)), "openrouter") == {
+        "reasoning_details": [
+            {"type": "reasoning.text", "text": "7*13", "index": 0, "signature": "sig"},
+            {"type": "reasoning.encrypted", "data": "gAAAA", "index": 1},
+        ]
+    }
+
+
+def signed_block(events):
+    """The thinking block that a client keeps of these events."""
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    return {
+        "type": "thinking",
+        "thinking": "".join(delta.get("thinking", "") for delta in deltas),
+        "signature": next(d["signature"] for d in deltas if d["type"] == "signature_delta"),
+    }

@@ -1,0 +1,156 @@
+"""Token counts under the names that vendors give them."""
+
+import pytest
+
+from translator.anthropic.usage import Usage
+from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (
+            {
+                "prompt_tokens": 7540,
+                "completion_tokens": 63,
+                "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 7537},
+            },
+            {"input": 3, "cache_read": 0, "cache_write_5m": 7537, "output": 63},
+        ),
+        (
+            {
+                "prompt_tokens": 7484,
+                "completion_tokens": 66,
+                "prompt_tokens_details": {"cached_tokens": 6002, "cache_write_tokens": 1479},
+                "completion_tokens_details": {"reasoning_tokens": 40},
+            },
+            {"input": 3, "cache_read": 6002, "cache_write_5m": 1479, "output": 66, "reasoning": 40},
+        ),
+        (
+            {
+                "prompt_tokens": 2006,
+                "completion_tokens": 300,
+                "prompt_tokens_details": {"cached_tokens": 1920},
+            },
+            {"input": 86, "cache_read": 1920},
+        ),
+        (
+            {"prompt_tokens": 500, "completion_tokens": 1, "prompt_tokens_details": None},
+            {"input": 500, "cache_read": None},
+        ),
+        (
+            {
+                "prompt_tokens": 1000,
+                "completion_tokens": 1,
+                "prompt_cache_hit_tokens": 900,
+                "prompt_cache_miss_tokens": 100,
+            },
+            {"input": 100, "cache_read": 900},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 1, "num_cached_tokens": 4},
+            {"input": 6, "cache_read": 4},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 4},
+            {"input": 6, "cache_read": 4},
+        ),
+        (
+            {
+                "prompt_tokens": 235,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": 373},
+            },
+            {"input": 235, "cache_read": 373},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 5, "reasoning_tokens": 2},
+            {"output": 5, "reasoning": 2},
+        ),
+        (
+            {
+                "prompt_tokens": 1,
+                "completion_tokens": 1,
+                "server_tool_use_details": {"web_search_requests": 3},
+            },
+            {"web_searches": 3},
+        ),
+        (
+            {
+                "prompt_tokens": 1,
+                "completion_tokens": 1,
+                "server_tool_use_details": {"web_search_requests": 0},
+            },
+            {"web_searches": None},
+        ),
+        (
+            {"prompt_tokens": "12", "completion_tokens": 1},
+            {"input": None, "output": 1, "source": "missing"},
+        ),
+    ],
+    ids=[
+        "cache write",
+        "cache read",
+        "no write",
+        "no details",
+        "deepseek",
+        "mistral",
+        "moonshot",
+        "disjoint already",
+        "azure",
+        "openrouter search",
+        "no search",
+        "no number",
+    ],
+)
+def test_counts_become_disjoint_classes(counts, expected):
+    usage, _ = usage_of(counts)
+
+    assert {name: getattr(usage, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("tier", "told"),
+    [
+        ("priority", "priority"),
+        ("fast", "priority"),
+        ("default", "standard"),
+        ("on_demand", "standard"),
+        (None, None),
+    ],
+)
+def test_the_service_tier_has_anthropic_s_name(tier, told):
+    assert usage_of({"prompt_tokens": 1, "completion_tokens": 1}, tier)[0].service_tier == told
+
+
+def test_older_groq_servers_tuck_the_usage_away():
+    assert counts_in({"x_groq": {"usage": {"prompt_tokens": 1}}}) == {"prompt_tokens": 1}
+    assert counts_in({"usage": None, "x_groq": {"id": "x"}}) is None
+
+
+def test_an_estimate_fills_only_what_nobody_told():
+    empty, note = estimated_usage(Usage(), 50, 9)
+    partial, _ = estimated_usage(Usage(input=7, output=20), 50, 9)
+
+    assert (empty.input, empty.output, empty.source) == (50, 3, "estimated")
+    assert (partial.input, partial.output) == (7, 20)
+    assert note.fate == "emulated"
+
+
+def counted(**counts):
+    details = {"reasoning_tokens": counts.pop("reasoning")}
+    return usage_of({**counts, "completion_tokens_details": details})[0].output
+
+
+@pytest.mark.parametrize(
+    ("counts", "output"),
+    [
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334, "reasoning": 320}, 322),
+        ({"prompt_tokens": 12, "completion_tokens": 322, "total_tokens": 334, "reasoning": 320}, 322),
+        ({"prompt_tokens": 12, "completion_tokens": 2, "reasoning": 320}, 2),
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14, "reasoning": 0}, 2),
+        ({"prompt_tokens": 12, "completion_tokens": "2", "reasoning": 320}, None),
+    ],
+)  # fmt: skip
+def test_reasoning_that_is_counted_beside_the_answer_is_part_of_the_output(counts, output):
+    assert counted(**counts) == output

@@ -1,0 +1,36 @@
+"""History as input items, for their tests."""
+
+from .requests import (
+    assistant,
+    call,
+    result,
+    sent,
+    user,
+)
+
+CALL = {"type": "function_call", "call_id": "toolu_1", "name": "get_weather", "arguments": "{}"}
+INPUT_IMAGE = {
+    "type": "input_image",
+    "detail": "auto",
+    "image_url": "data:image/png;base64,iVBORw0KGgo=",
+}
+
+
+def output(told, call_id="toolu_1"):
+    return {"type": "function_call_output", "call_id": call_id, "output": told}
+
+
+def told(block, **overrides):
+    """The one part that a user block becomes."""
+    (item,) = sent(user(block), **overrides)
+    (part,) = item["content"]
+    return part
+
+
+def result_told(*content, **fields):
+    """The output that a tool result becomes."""
+    return sent(user("Go."), assistant(call()), user(result(*content, **fields)))[2]["output"]
+
+
+def document(source, **fields):
+    return {"type": "document", "source": source, **fields}

@@ -1,0 +1,307 @@
+"""The conversation: order, pairs, roles, and each kind of block."""
+
+import pytest
+
+from translator.errors import BadRequest
+
+from .items import CALL, INPUT_IMAGE, document, output, result_told, told
+from .requests import (
+    PDF,
+    ask,
+    assistant,
+    body,
+    build,
+    call,
+    fates,
+    image,
+    result,
+    said,
+    sent,
+    system,
+    text,
+    user,
+)
+
+# Order and pairs
+
+
+def test_turns_keep_their_order():
+    assert sent(user("A"), assistant("B"), user("C")) == [
+        said("user", "A"),
+        {"type": "message", "role": "assistant", "content": "B", "phase": "final_answer"},
+        said("user", "C"),
+    ]
+
+
+def test_empty_turns_and_blank_texts_say_nothing():
+    assert sent(user("A"), assistant(text(" ")), user(text(""), text("C")), user(" ")) == [
+        said("user", "A"),
+        said("user", "C"),
+    ]
+
+
+def test_what_was_said_before_a_call_stands_before_it():
+    items = sent(user("Go."), assistant(text("A"), call(), text("B")), user(result("x")))
+
+    assert [(i["type"], i.get("content"), i.get("phase")) for i in items[1:4]] == [
+        ("message", "A", "commentary"),
+        ("function_call", None, None),
+        ("message", "B", "final_answer"),
+    ]
+
+
+def test_phases_are_told_only_to_servers_that_read_them():
+    items = sent(user("A"), assistant("B"), user("C"), profile="azure")
+
+    assert "phase" not in items[1]
+
+
+def test_results_come_before_what_the_user_says_beside_them():
+    items = sent(user("Go."), assistant(call()), user(text("Here:"), result("x")))
+
+    assert items[1:] == [CALL, output("x"), said("user", "Here:")]
+
+
+def test_a_system_message_between_call_and_result_moves_behind_the_result():
+    items = sent(user("Go."), assistant(call()), system("Be brief."), user(result("x")))
+
+    assert items[1:] == [CALL, output("x"), said("developer", "Be brief.")]
+
+
+def test_results_follow_the_order_of_their_calls():
+    both = [result("two", call_id="toolu_2"), result("one")]
+
+    items = sent(user("Go."), assistant(call(), call("toolu_2")), user(*both))
+
+    assert items[3:] == [output("one"), output("two", "toolu_2")]
+
+
+def test_a_call_without_result_gets_one_and_a_note():
+    history = [user("Go."), assistant(call()), user("Never mind.")]
+
+    assert sent(*history)[1:] == [CALL, output("[no result recorded]"), said("user", "Never mind.")]
+    assert fates(ask(*history)) == {"messages": "repaired"}
+
+
+def test_a_result_without_call_becomes_the_users_words():
+    history = [user(result("lost")), assistant("Hm."), user(result(image()), text("So?"))]
+
+    items = sent(*history)
+
+    assert items[0] == said("user", "[tool result]", "lost")
+    assert items[2]["content"] == [
+        *said("user", "[tool result]")["content"],
+        INPUT_IMAGE,
+        *said("user", "So?")["content"],
+    ]
+    assert fates(ask(*history)) == {"messages.1": "repaired", "messages": "repaired"}
+
+
+def test_a_developer_message_does_not_swallow_an_orphan():
+    items = sent(system("A"), user(result("lost")))
+
+    assert items == [said("user", "[tool result]", "lost"), said("developer", "A")]
+
+
+def test_long_ids_are_clamped_alike_on_both_sides():
+    long = "x" * 100
+
+    items = sent(user("Go."), assistant(call(long)), user(result("y", call_id=long)))
+
+    assert items[1]["call_id"] == items[2]["call_id"]
+    assert len(items[1]["call_id"]) == 64
+
+
+def test_a_prefilled_answer_is_asked_to_go_on():
+    request = ask(user("JSON!"), assistant("{"))
+
+    items = body(request)["input"]
+
+    assert items[1]["content"] == "{"
+    assert items[2]["role"] == "developer"
+    assert fates(request) == {"messages.1": "emulated"}
+
+
+# Tool calls
+
+
+def test_a_call_keeps_its_arguments_compact_and_readable():
+    (item,) = [
+        i for i in sent(user("Go."), assistant(call(city="Tromsø"))) if i["type"] == "function_call"
+    ]
+
+    assert item["arguments"] == '{"city":"Tromsø"}'
+
+
+def test_arguments_that_were_broken_go_back_as_they_were():
+    broken = call() | {"input": '{"city": Os'}
+
+    items = sent(user("Go."), assistant(broken), user(result("x")))
+
+    assert items[1]["arguments"] == '{"city": Os'
+
+
+# Tool results
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ((), ""),
+        (("Cold.",), "Cold."),
+        ((text("A"), text("B")), "A\nB"),
+        (({"type": "tool_reference", "tool_name": "find"},), "[tool loaded: find]"),
+        ((text("A"), image()), [{"type": "input_text", "text": "A"}, INPUT_IMAGE]),
+    ],
+)
+def test_a_result_is_its_output(content, expected):
+    assert result_told(*content) == expected
+
+
+def test_an_empty_list_is_empty_text():
+    block = result() | {"content": []}
+
+    assert sent(user("Go."), assistant(call()), user(block))[2]["output"] == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (("no city",), "Error: no city"),
+        ((), "Error"),
+        ((image(),), [{"type": "input_text", "text": "Error"}, INPUT_IMAGE]),
+    ],
+)
+def test_a_failed_result_says_so(content, expected):
+    assert result_told(*content, is_error=True) == expected
+
+
+def test_media_goes_to_the_user_where_outputs_are_only_text():
+    history = [user("Go."), assistant(call()), user(text("See:"), result(text("A"), image()))]
+
+    items = sent(*history, media_in_tool_output=False)
+
+    assert items[2] == output("A\n[image or file: in the next user message]")
+    assert items[3]["content"] == [INPUT_IMAGE, {"type": "input_text", "text": "See:"}]
+    assert "emulated" in fates(ask(*history), media_in_tool_output=False).values()
+
+
+def test_results_carry_no_breakpoints():
+    marked = text("A", cache_control={"type": "ephemeral"})
+    history = [user("Go."), assistant(call()), user(result(marked, image()))]
+
+    items = sent(*history, cache_breakpoints=True)
+
+    assert items[2]["output"][0] == {"type": "input_text", "text": "A"}
+
+
+# User blocks
+
+
+def test_an_image_may_be_bytes_or_an_address():
+    assert told(image()) == INPUT_IMAGE
+    url = image(type="url", url="https://a.example/x.png")
+    assert told(url)["image_url"] == "https://a.example/x.png"
+
+
+def test_a_model_without_eyes_is_told_that_there_was_an_image():
+    assert told(image(), images=False)["text"].startswith("[image omitted")
+    assert fates(ask(user(image())), images=False) == {"messages.0.content.0": "dropped"}
+
+
+def test_image_transformations_are_dropped_with_a_note():
+    block = image() | {"transformations": {"oversized_image": "error"}}
+
+    assert fates(ask(user(block))) == {"messages.0.content.0.transformations": "dropped"}
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        (
+            document(PDF),
+            {
+                "type": "input_file",
+                "filename": "document.pdf",
+                "file_data": "data:application/pdf;base64,JVBERi0=",
+            },
+        ),
+        (
+            document({"type": "url", "url": "https://a.example/x.pdf"}),
+            {"type": "input_file", "file_url": "https://a.example/x.pdf"},
+        ),
+        (
+            document({"type": "text", "media_type": "text/plain", "data": "Milk."}, title="List"),
+            {"type": "input_text", "text": "List\nMilk."},
+        ),
+        (
+            document({"type": "content", "content": "Milk."}, title="List"),
+            {"type": "input_text", "text": "List\nMilk."},
+        ),
+        (
+            {
+                "type": "search_result",
+                "title": "T",
+                "source": "https://s.example",
+                "content": [text("Body")],
+            },
+            {"type": "input_text", "text": "T\nhttps://s.example\nBody"},
+        ),
+    ],
+)
+def test_documents_and_search_results(block, part):
+    assert told(block) == part
+
+
+def test_a_document_of_blocks_keeps_them_in_order():
+    inner = {"type": "content", "content": [text("A"), image()]}
+
+    (titled,) = sent(user(document(inner, title="T")))
+    (bare,) = sent(user(document(inner)))
+
+    assert [part["type"] for part in titled["content"]] == ["input_text"] * 2 + ["input_image"]
+    assert len(bare["content"]) == 2
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        document({"type": "text", "data": "x"}, citations={"enabled": True}),
+        {
+            "type": "search_result",
+            "source": "s",
+            "title": "t",
+            "content": [],
+            "citations": {"enabled": True},
+        },
+    ],
+)
+def test_citations_that_cannot_be_made_are_noted(block):
+    assert fates(ask(user(block))) == {
+        "messages.0.content.0.citations": "dropped",
+        "messages.0.content.0": "emulated",
+    }
+
+
+@pytest.mark.parametrize(
+    ("block", "path", "overrides"),
+    [
+        (image(type="file", file_id="f"), "messages.0.content.0.source.type", {}),
+        (document({"type": "file", "file_id": "f"}), "messages.0.content.0.source.type", {}),
+        (document(PDF), "messages.0.content.0.source", {"files": False}),
+        ({"type": "hologram"}, "messages.0.content.0.type", {}),
+        (result({"type": "browser_state"}), "messages.0.content.0.content.0.type", {}),
+    ],
+)
+def test_what_has_no_form_here_is_refused_by_its_path(block, path, overrides):
+    with pytest.raises(BadRequest) as refused:
+        build(ask(user(block)), **overrides)
+
+    assert refused.value.path == path
+
+
+def test_a_file_in_a_foreign_container_is_missed_but_not_fatal():
+    upload = {"type": "container_upload", "file_id": "f"}
+
+    assert told(upload)["text"] == "[a file was uploaded here that is not available]"
+    assert fates(ask(user(upload))) == {"messages.0.content.0": "dropped"}

@@ -1,0 +1,173 @@
+"""Reasoning goes out sealed and comes back to its maker, byte by byte, and to nobody else."""
+
+import pytest
+
+from translator import carrier
+from translator.carrier import CarrierKeys, Reasoning
+from translator.openai_responses.items import Item
+from translator.openai_responses.reasoning import restored, signature_of
+
+from .answers import blocks, call, completed, created, done, reasoning, said
+from .requests import KEYS, assistant, body, result, sent, target, user
+
+MAKER = target()
+CIPHER = "gAAAAAB" + "x" * 300
+
+
+def thought(block_text="", *, keys=KEYS, **fields):
+    """A thinking block as a client holds it."""
+    kept = {"upstream": "local", "model": "gpt-5.2", "api": "responses", "item_id": "rs_1"}
+    kept |= {"encrypted_content": CIPHER, "part_lengths": (len(block_text),) if block_text else ()}
+    signature = carrier.mint(Reasoning(**(kept | fields)), keys)
+    return {"type": "thinking", "thinking": block_text, "signature": signature}
+
+
+def answered(*output, target=MAKER):
+    """The blocks of an answer, which the client sends back as it got them."""
+    return blocks(created(), completed(*output), target=target)
+
+
+def test_three_turns_of_a_tool_loop_send_every_item_back_as_it_was():
+    items = [
+        reasoning("First.", "Then.", id=f"rs_{n}", encrypted_content=f"{CIPHER}{n}")
+        for n in (1, 2, 3)
+    ]
+    calls = [call('{"city":"Oslo"}', id=f"fc_{n}", call_id=f"call_{n}") for n in (1, 2)]
+    history = [user("Weather?")]
+
+    for item, its_call in zip(items, calls, strict=False):
+        turn = answered(item, its_call)
+        history += [assistant(*turn), user(result("Cold.", call_id=turn[-1]["id"]))]
+    history += [assistant(*answered(items[2], said("It is cold."))), user("Thanks.")]
+    upstream = sent(*history)
+
+    kinds = [item["type"] for item in upstream]
+    loop = ["reasoning", "function_call", "function_call_output"]
+    assert kinds == ["message", *loop, *loop, "reasoning", "message", "message"]
+    back = [item for item in upstream if item["type"] == "reasoning"]
+    assert back == items
+
+
+@pytest.mark.parametrize(
+    ("texts", "channel"),
+    [(["One.", "Two."], "summary"), (["Only."], "summary"), (["Ab", "Cd"], "content")],
+)
+def test_the_text_is_cut_as_it_was(texts, channel):
+    kind = {"summary": "summary_text", "content": "reasoning_text"}[channel]
+    parts = [{"type": kind, "text": each} for each in texts]
+    item = reasoning(encrypted_content=CIPHER) | {channel: parts}
+
+    (shown,) = answered(item)
+
+    back = restored(shown, MAKER)
+    assert back[channel] == parts
+    assert back["encrypted_content"] == CIPHER
+    assert ("content" in back) == (channel == "content")
+
+
+def test_a_blanked_text_keeps_what_was_encrypted():
+    (shown,) = answered(reasoning("One.", "Two.", encrypted_content=CIPHER))
+
+    back = restored(shown | {"thinking": ""}, MAKER)
+
+    assert back == {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": CIPHER}
+
+
+def test_a_rewritten_text_is_one_part():
+    (shown,) = answered(reasoning("One.", "Two.", encrypted_content=CIPHER))
+
+    back = restored(shown | {"thinking": "Something else."}, MAKER)
+
+    assert back["summary"] == [{"type": "summary_text", "text": "Something else."}]
+
+
+def test_redacted_thinking_with_a_carrier_is_restored_too():
+    block = {"type": "redacted_thinking", "data": thought()["signature"]}
+
+    assert restored(block, MAKER)["id"] == "rs_1"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        thought(upstream="elsewhere"),
+        thought(model="gpt-9"),
+        thought(api="chat"),
+        thought(encrypted_content=None),
+        thought(keys=CarrierKeys("k1", {"k1": b"mallory"})),
+        {**thought(), "signature": thought()["signature"][:-3]},
+        {"type": "thinking", "thinking": "Hm.", "signature": "ErUBCkYIBhgC"},
+        {"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "redacted_thinking", "data": "EmwKAhgB"},
+    ],
+    ids=[
+        "upstream",
+        "model",
+        "api",
+        "bare",
+        "forged",
+        "cut",
+        "foreign",
+        "empty",
+        "none",
+        "redacted",
+    ],
+)
+def test_reasoning_of_anybody_else_stays_behind_and_is_noted(block):
+    history = [user("Hi."), assistant(block, {"type": "text", "text": "Hm."}), user("Go on.")]
+
+    assert [item["type"] for item in sent(*history)] == ["message"] * 3
+    assert isinstance(restored(block, MAKER), str)
+
+
+def test_an_upstream_switch_in_mid_conversation_sends_nobody_elses_reasoning():
+    turn = answered(reasoning("Hm.", encrypted_content=CIPHER), said("Hi."))
+    history = [user("Hi."), assistant(*turn), user("Go on.")]
+    request = {"model": "m", "max_tokens": 99, "messages": history}
+
+    here = body(request)["input"]
+    elsewhere = body(request, "azure", keys=CarrierKeys("k2", {"k2": b"theirs"}))["input"]
+
+    assert "reasoning" in {item["type"] for item in here}
+    assert "reasoning" not in {item["type"] for item in elsewhere}
+
+
+def test_where_nobody_can_sign_nothing_is_signed_or_restored():
+    keyless = target(keys=None)
+
+    assert signature_of(Item(key=0), {"encrypted_content": CIPHER}, keyless) == ""
+    assert isinstance(restored(thought(), keyless), str)
+
+
+def test_reasoning_without_its_product_is_left_out():
+    alone = [user("Hi."), assistant(thought("Hm.")), user("Go on.")]
+    searched = [
+        user("Hi."),
+        assistant(
+            thought("Hm."),
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+            thought("Ah.", item_id="rs_2"),
+            {"type": "text", "text": "Found."},
+        ),
+        user("Go on."),
+    ]
+
+    assert [item["type"] for item in sent(*alone)] == ["message", "message"]
+    assert [item.get("id") for item in sent(*searched)] == [None, "rs_2", None, None]
+
+
+def test_the_encrypted_content_of_the_finished_item_counts():
+    started = {"type": "response.output_item.added", "output_index": 0}
+    started["item"] = reasoning(encrypted_content="partial")
+    whole = reasoning(encrypted_content=CIPHER)
+
+    (shown,) = blocks(created(), started, done(0, **whole), completed(), target=MAKER)
+
+    assert restored(shown, MAKER)["encrypted_content"] == CIPHER
+
+
+def test_encrypted_content_that_is_no_text_is_none():
+    signature = signature_of(Item(key=0), {"encrypted_content": 7}, MAKER)
+
+    assert carrier.unseal(signature, KEYS).encrypted_content is None

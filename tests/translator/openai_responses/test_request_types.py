@@ -1,0 +1,71 @@
+"""Every recorded client request becomes a body that the openai SDK's own types accept."""
+
+import json
+
+import pydantic
+import pytest
+
+from tests.fakes import recordings
+from translator.errors import BadRequest
+
+from .requests import WEATHER, ask, build, user
+from .strict_types import assert_valid
+
+BODIES = recordings.recordings("anthropic-requests")
+TOKENS_TO_COUNT = {"max_tokens": 100}  # a count_tokens body has no limit
+BEYOND = {
+    "azure": {"mcp_servers"},
+    "vllm": {"mcp_servers", "tools.0.type", "source"},
+    "generic": {"mcp_servers", "tools.0.type", "source"},
+}
+"""What a profile lacks and a client insists on: MCP servers, code execution, PDF documents."""
+
+
+@pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
+@pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_recorded_request_becomes_a_valid_body(path, stream):
+    request = TOKENS_TO_COUNT | json.loads(path.read_bytes()) | {"stream": stream}
+
+    assert_valid(build(request).body)
+
+
+@pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
+@pytest.mark.parametrize("profile", BEYOND)
+@pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
+def test_another_profile_makes_a_valid_body_or_names_what_it_lacks(path, profile):
+    request = TOKENS_TO_COUNT | json.loads(path.read_bytes())
+
+    refused = refusal(request, profile)
+
+    if refused is None:
+        assert_valid(build(request, profile).body)
+    else:
+        assert any(refused.path.endswith(lack) for lack in BEYOND[profile]), refused
+
+
+def refusal(request, profile):
+    try:
+        build(request, profile)
+    except BadRequest as refused:
+        return refused
+    return None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"invented": 1},
+        {"tools": [{"type": "function", "name": "f", "parameters": {}, "strict": True, "x": 1}]},
+        {"tools": [{"type": "function", "name": "f", "parameters": {}}]},
+        {"input": [{"type": "message", "role": "user", "content": "x", "cache_control": {}}]},
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "text"}]}]},
+        {"reasoning": {"effort": "enormous"}},
+    ],
+)
+def test_the_judge_refuses_what_the_types_do_not_know(fault):
+    body = build(ask(user("Hi."), tools=[WEATHER])).body
+    assert_valid(body)
+
+    with pytest.raises(pydantic.ValidationError):
+        assert_valid(body | fault)

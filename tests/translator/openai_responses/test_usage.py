@@ -1,0 +1,97 @@
+"""Token counts: disjoint classes, unknown is not zero."""
+
+import pytest
+
+from translator.anthropic.usage import Usage
+from translator.openai_responses.usage import estimated_usage, usage_of
+
+EXAMPLES = [
+    ((7540, 0, 7537, 63, 0), (3, 0, 7537, 63)),
+    ((7484, 6002, 1479, 66, 40), (3, 6002, 1479, 66)),
+]
+"""The worked examples of the mapping: total, read, written, output, reasoning."""
+
+
+@pytest.mark.parametrize(("counts", "classes"), EXAMPLES)
+def test_the_worked_examples(counts, classes):
+    total, read, written, output, reasoning = counts
+    usage, notes = usage_of(
+        {
+            "usage": {
+                "input_tokens": total,
+                "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+                "output_tokens": output,
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+            }
+        },
+        0,
+    )
+
+    wire = usage.to_wire()
+    assert notes == []
+    assert usage.source == "reported"
+    assert wire["input_tokens"] == classes[0]
+    assert wire["cache_read_input_tokens"] == classes[1]
+    assert wire["cache_creation_input_tokens"] == classes[2]
+    assert wire["output_tokens"] == classes[3]
+
+
+def test_what_is_not_told_is_left_out():
+    usage, _ = usage_of({"usage": {"input_tokens": 500, "output_tokens": 1}}, 0)
+
+    assert usage.to_wire() == {"input_tokens": 500, "output_tokens": 1}
+
+
+@pytest.mark.parametrize("counts", [None, "x", []])
+def test_no_usage_is_missing(counts):
+    assert usage_of({"usage": counts}, 0)[0] == Usage()
+
+
+def test_details_that_are_none_are_no_details():
+    usage, _ = usage_of(
+        {"usage": {"input_tokens": 5, "output_tokens": 1, "input_tokens_details": 3}}, 0
+    )
+
+    assert usage.cache_read is None
+
+
+def test_a_write_that_lives_twelve_hours_is_the_long_class():
+    details = {"cache_write_tokens": 10, "cache_write_tokens_details": {"ttl_12h_tokens": 4}}
+    usage, _ = usage_of(
+        {"usage": {"input_tokens": 12, "output_tokens": 1, "input_tokens_details": details}}, 0
+    )
+
+    assert (usage.cache_write_5m, usage.cache_write_1h) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("counted", "seen", "told"),
+    [(3, 1, 3), (0, 1, None), (None, 2, 2), (-1, 2, 2), ("3", 2, 2), (True, 2, 2), (None, 0, None)],
+)
+def test_searches_are_those_counted_upstream_else_those_seen(counted, seen, told):
+    response = {"tool_usage": {"web_search": {"num_requests": counted}}}
+
+    assert usage_of(response, seen)[0].web_searches == told
+
+
+@pytest.mark.parametrize(
+    ("tier", "told"),
+    [
+        ("default", "standard"),
+        ("priority", "priority"),
+        ("fast", "priority"),
+        ("flex", "standard"),
+        (None, None),
+        (3, None),
+    ],
+)
+def test_a_tier_is_told_in_anthropics_words(tier, told):
+    assert usage_of({"service_tier": tier}, 0)[0].service_tier == told
+
+
+def test_an_estimate_fills_only_what_is_unknown():
+    nothing = estimated_usage(Usage(), 40, 9)
+    something = estimated_usage(Usage(input=7, output=8), 40, 9)
+
+    assert (nothing.input, nothing.output, nothing.source) == (40, 3, "estimated")
+    assert (something.input, something.output) == (7, 8)

@@ -1,0 +1,157 @@
+"""Every recording translates with no loss: what comes out is what a plain reading finds in it."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import recordings
+from tests.fakes.cuts import Cut, pieces
+from tests.fakes.grammar import faults_of_events
+from tests.fakes.recordings import Call, Reading
+from translator import openai_chat, openai_responses
+from translator.anthropic.fold import fold
+from translator.dialect import AnswerContext, Dialect, Stream
+from translator.sse import SSEDecoder
+
+STREAMS = [
+    *recordings.recordings("responses-stream"),
+    *recordings.recordings("chat-stream"),
+]
+WHOLE = [*recordings.recordings("responses-json"), *recordings.recordings("chat-json")]
+CONTEXT = AnswerContext(message_id="msg_corpus", model="claude-corpus", input_estimate=1)
+
+pytestmark = pytest.mark.skipif(not STREAMS, reason=recordings.ABSENT)
+
+
+def ids(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+def dialect_of(path: Path) -> Dialect:
+    chat = path.parent.name.startswith("chat")
+    return openai_chat.DIALECT if chat else openai_responses.DIALECT
+
+
+def streamed(path: Path, cut: Cut = "whole") -> tuple[Stream, list[dict]]:
+    """The Anthropic events for a recorded stream whose bytes come cut like this."""
+    decoder = SSEDecoder()
+    stream = dialect_of(path).stream(CONTEXT)
+    said: list[dict] = []
+    heard = [e for piece in pieces(path.read_bytes(), cut) for e in decoder.feed(piece)]
+    for event in [*heard, *decoder.end()]:
+        if not stream.finished and event.data.strip() != b"[DONE]":
+            said += stream.feed(json.loads(event.data))
+    return stream, [*said, *stream.end()]
+
+
+def reading_of(message: dict) -> Reading:
+    """What our message says, in the words of the plain reading."""
+    blocks = message["content"]
+    usage = message["usage"]
+    cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return Reading(
+        text="".join(b["text"] for b in blocks if b["type"] == "text"),
+        thinking="".join(b["thinking"] for b in blocks if b["type"] == "thinking"),
+        calls=[Call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"],
+        usage={
+            **{name: usage[name] for name in ("input_tokens", "output_tokens")},
+            **{name: usage.get(name) or 0 for name in cached},
+        },
+        stop_reason=message["stop_reason"],
+    )
+
+
+def assert_says(message: dict, expected: Reading) -> None:
+    actual = reading_of(message)
+
+    assert actual.text == expected.text
+    assert actual.thinking == expected.thinking
+    assert recordings.same_calls(expected.calls, actual.calls), (actual.calls, expected.calls)
+    assert actual.stop_reason == expected.stop_reason
+    if expected.usage is not None:
+        assert actual.usage == expected.usage
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=ids)
+def test_a_recorded_stream_says_what_the_recording_says(path):
+    expected = recordings.read(path)
+
+    stream, said = streamed(path)
+
+    assert faults_of_events(said) == []
+    if expected.failed:
+        assert said[-1]["type"] == "error"
+        assert stream.error is not None
+    else:
+        assert_says(fold(said), expected)
+        assert stream.fault is None
+        assert stream.usage.source == ("reported" if expected.usage else "estimated")
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=ids)
+def test_cutting_a_recorded_stream_anywhere_changes_nothing(path):
+    _, whole = streamed(path)
+
+    for cut in ("lines", 1, 2, 3):
+        assert streamed(path, cut)[1] == whole
+    if path.stat().st_size < 20_000:
+        assert streamed(path, "bytes")[1] == whole
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=ids)
+def test_a_recorded_stream_that_is_cut_off_ends_in_an_error(path):
+    events = recordings.events_of(path.read_bytes())
+    ends = [n for n, event in enumerate(events) if is_end(event)]
+    last = ends[0] if ends else len(events)
+    rng = random.Random(path.name)  # noqa: S311 - seeded on purpose
+
+    for stop in {0, 1, last, *(rng.randint(0, last) for _ in range(5))}:
+        stream = dialect_of(path).stream(CONTEXT)
+        said = [each for event in events[:stop] for each in stream.feed(event)]
+        said += stream.end()
+
+        assert faults_of_events(said) == []
+        assert said[-1]["type"] == "error"
+
+
+def is_end(event: dict) -> bool:
+    if "choices" in event:
+        finished = any(choice.get("finish_reason") for choice in event["choices"][:1])
+        return finished or bool(event.get("usage") and not event["choices"])
+    return event.get("type") in recordings.RESPONSES_ENDS or "error" in event
+
+
+WITHOUT_ITS_ANSWER = {
+    "ai__openai-responses-openai-error.1": "ends in an error",
+    "ai__openai-responses-openai-shell-container.1": "edited: its deltas and its end differ",
+}
+ENDING_WITH_ITS_ANSWER = [
+    path
+    for path in recordings.recordings("responses-stream")
+    if path.stem not in WITHOUT_ITS_ANSWER
+]
+
+
+@pytest.mark.parametrize("path", ENDING_WITH_ITS_ANSWER, ids=ids)
+def test_a_recorded_stream_folds_to_the_answer_that_it_ends_with(path):
+    ends = [e for e in recordings.events_of(path.read_bytes()) if is_end(e)]
+    whole = fold(dialect_of(path).stream(CONTEXT).feed_whole(ends[-1]["response"]))
+
+    folded = fold(streamed(path)[1])
+    assert [block["type"] for block in folded["content"]] == [b["type"] for b in whole["content"]]
+    assert reading_of(folded) == reading_of(whole)
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=ids)
+def test_a_recorded_whole_answer_says_what_the_recording_says(path):
+    expected = recordings.read(path)
+
+    said = dialect_of(path).stream(CONTEXT).feed_whole(json.loads(path.read_bytes()))
+
+    assert faults_of_events(said) == []
+    if expected.failed:
+        assert said[-1]["type"] == "error"
+    else:
+        assert_says(fold(said), expected)

@@ -1,0 +1,284 @@
+"""Laws: what holds for every answer of every upstream, whatever it says.
+
+Each law is run on both dialects. Every stream that comes out is judged by the grammar checker
+that was written apart from the writer (``tests.fakes.grammar``).
+"""
+
+import asyncio
+import copy
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes import answers as made
+from tests.fakes.effort import law
+from tests.fakes.grammar import faults_of_bytes, faults_of_events
+from tests.fakes.noise import CHAT_CHUNKS, RESPONSES_EVENTS
+from translator import (
+    format_sse,
+    map_openai_chat_to_anthropic,
+    map_openai_response_to_anthropic,
+    openai_chat,
+    openai_responses,
+    translate_openai_chat_events,
+    translate_openai_events,
+)
+from translator.anthropic.fold import fold
+from translator.dialect import AnswerContext, Dialect
+from translator.sse import SSEDecoder
+
+pytestmark = pytest.mark.timeout(1800)
+
+RESPONSES = openai_responses.DIALECT
+CHAT = openai_chat.DIALECT
+CONTEXT = AnswerContext(message_id="msg_law", model="claude-law")
+
+
+def spoken(dialect: Dialect, events: list[dict], context: AnswerContext = CONTEXT) -> list[dict]:
+    """The Anthropic events for these upstream events and then the end of the bytes."""
+    stream = dialect.stream(context)
+    said = [each for event in copy.deepcopy(events) for each in stream.feed(event)]
+    return [*said, *stream.end()]
+
+
+def folded_whole(dialect: Dialect, body: dict) -> dict:
+    return fold(dialect.stream(CONTEXT).feed_whole(copy.deepcopy(body)))
+
+
+def as_bytes(events: list[dict]) -> bytes:
+    frames = (
+        f"event: {e.get('type', 'x')}\ndata: {json.dumps(e, ensure_ascii=False)}\n\n"
+        for e in events
+    )
+    return "".join(frames).encode()
+
+
+# Law 1: any order of upstream events yields a legal stream
+
+
+@law
+@given(events=st.lists(RESPONSES_EVENTS, max_size=14))
+def test_any_responses_events_in_any_order_yield_a_legal_stream(events):
+    assert faults_of_events(spoken(RESPONSES, events), raw_tool_input=True) == []
+
+
+@law
+@given(chunks=st.lists(CHAT_CHUNKS, max_size=12))
+def test_any_chat_chunks_in_any_order_yield_a_legal_stream(chunks):
+    assert faults_of_events(spoken(CHAT, chunks), raw_tool_input=True) == []
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_a_shuffled_responses_stream_yields_a_legal_stream(data, answer):
+    events = data.draw(st.permutations(data.draw(made.responses_streams(answer))))
+
+    assert faults_of_events(spoken(RESPONSES, events), raw_tool_input=True) == []
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_a_shuffled_chat_stream_yields_a_legal_stream(data, answer):
+    chunks = data.draw(st.permutations(data.draw(made.chat_streams(answer))))
+
+    assert faults_of_events(spoken(CHAT, chunks), raw_tool_input=True) == []
+
+
+@law
+@given(body=st.one_of(RESPONSES_EVENTS, CHAT_CHUNKS))
+def test_any_whole_body_yields_a_legal_stream(body):
+    for dialect in (RESPONSES, CHAT):
+        events = dialect.stream(CONTEXT).feed_whole(copy.deepcopy(body))
+
+        assert faults_of_events(events, raw_tool_input=True) == []
+
+
+# Law 2: any prefix of a stream ends in an error, never in message_stop
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_any_prefix_of_a_responses_stream_ends_in_an_error(data, answer):
+    events = data.draw(made.responses_streams(answer))
+    prefix = events[: data.draw(st.integers(0, len(events) - 1))]
+
+    said = spoken(RESPONSES, prefix)
+
+    assert said[-1]["type"] == "error"
+    assert "message_stop" not in {event["type"] for event in said}
+    assert faults_of_events(said) == []
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(data, answer):
+    chunks = data.draw(made.chat_streams(answer))
+    finish = next(
+        n for n, c in enumerate(chunks) if c["choices"] and c["choices"][0]["finish_reason"]
+    )
+    prefix = chunks[: data.draw(st.integers(0, finish))]
+
+    said = spoken(CHAT, prefix)
+
+    assert said[-1]["type"] == "error"
+    assert "message_stop" not in {event["type"] for event in said}
+    assert faults_of_events(said) == []
+
+
+# Law 3: cutting the bytes anywhere changes nothing
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_cutting_the_bytes_anywhere_changes_nothing(data, answer):
+    raw = as_bytes(data.draw(made.responses_streams(answer)))
+    if data.draw(st.booleans()):
+        raw = raw.replace(b"\n", b"\r\n")
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=12)))
+    bounds = [0, *cuts, len(raw)]
+    whole, cut = SSEDecoder(), SSEDecoder()
+
+    in_one = [*whole.feed(raw), *whole.end()]
+    in_pieces = [e for a, b in pairwise(bounds) for e in cut.feed(raw[a:b])]
+
+    assert [*in_pieces, *cut.end()] == in_one
+    assert as_bytes([json.loads(event.data) for event in in_one]) == raw.replace(b"\r\n", b"\n")
+
+
+# Law 4: the folded stream is the whole body's mapping; 5: not streaming is streaming
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_a_folded_responses_stream_is_the_whole_mapping(data, answer):
+    events = data.draw(made.responses_streams(answer))
+
+    folded = fold(spoken(RESPONSES, events))
+
+    assert folded == folded_whole(RESPONSES, made.responses_body(answer))
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_a_folded_chat_stream_is_the_whole_mapping(data, answer):
+    chunks = data.draw(made.chat_streams(answer))
+
+    folded = fold(spoken(CHAT, chunks))
+
+    assert folded == folded_whole(CHAT, made.chat_body(answer))
+
+
+@law
+@given(answer=made.answers())
+def test_the_public_functions_for_whole_answers_are_the_folded_machines(answer):
+    response, completion = made.responses_body(answer), made.chat_body(answer)
+
+    mapped = map_openai_response_to_anthropic(copy.deepcopy(response))
+    mapped_chat = map_openai_chat_to_anthropic(copy.deepcopy(completion))
+
+    assert mapped["content"] == folded_whole(RESPONSES, response)["content"]
+    assert mapped["usage"] == folded_whole(RESPONSES, response)["usage"]
+    assert mapped_chat["content"] == folded_whole(CHAT, completion)["content"]
+    assert mapped_chat["usage"] == folded_whole(CHAT, completion)["usage"]
+
+
+# Law 6: nothing said is lost or invented, however the items are mixed
+
+
+def calls_in(message: dict) -> dict[str, tuple]:
+    return {
+        block["id"]: (block["name"], block["input"])
+        for block in message["content"]
+        if block["type"] == "tool_use"
+    }
+
+
+def said_in(message: dict, kind: str) -> str:
+    return "".join(block[kind] for block in message["content"] if block["type"] == kind)
+
+
+def assert_says(message: dict, answer: made.Answer) -> None:
+    calls = {item.id: (item.name, json.loads(item.text)) for item in answer.of("call")}
+
+    assert calls_in(message) == calls
+    assert said_in(message, "text") == "".join(item.text for item in answer.of("text"))
+    assert message["stop_reason"] == ("tool_use" if calls else "end_turn")
+    assert message["usage"]["input_tokens"] == answer.input_tokens - answer.cached_tokens
+    assert message["usage"]["output_tokens"] == answer.output_tokens
+
+
+@law
+@given(data=st.data(), answer=made.answers(texts=1))
+def test_mixed_responses_items_lose_nothing(data, answer):
+    events = data.draw(made.responses_streams(answer, made.mixed))
+
+    said = spoken(RESPONSES, events)
+
+    assert faults_of_events(said) == []
+    assert_says(fold(said), answer)
+    thoughts = sorted(b["thinking"] for b in fold(said)["content"] if b["type"] == "thinking")
+    assert thoughts == sorted(item.text for item in answer.of("thinking"))
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_mixed_chat_calls_lose_nothing(data, answer):
+    chunks = data.draw(made.chat_streams(answer, made.mixed))
+
+    said = spoken(CHAT, chunks)
+
+    assert faults_of_events(said) == []
+    assert_says(fold(said), answer)
+    thought = "".join(item.text for item in answer.of("thinking"))
+    assert said_in(fold(said), "thinking") == thought
+
+
+# Law 7: the finished block on content_block_stop is what the deltas amount to
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_a_finished_block_is_what_its_deltas_amount_to(data, answer):
+    context = AnswerContext(message_id="msg_law", model="claude-law", finished_blocks=True)
+    for dialect, streams in ((RESPONSES, made.responses_streams), (CHAT, made.chat_streams)):
+        said = spoken(dialect, data.draw(streams(answer)), context)
+
+        shown = [e["content_block"] for e in said if e["type"] == "content_block_stop"]
+        assert shown == fold(said)["content"]
+
+
+# Law 8: the library's front door writes what the machine says
+
+
+@law
+@given(data=st.data(), answer=made.answers())
+def test_the_front_door_writes_legal_bytes(data, answer):
+    async def through(translate, events) -> str:
+        async def source():
+            for event in events:
+                yield event
+
+        return "".join([frame async for frame in translate(source())])
+
+    events = data.draw(made.responses_streams(answer))
+    chunks = data.draw(made.chat_streams(answer))
+
+    written = asyncio.run(through(translate_openai_events, events))
+    written_chat = asyncio.run(through(translate_openai_chat_events, chunks))
+
+    assert faults_of_bytes(written.encode()) == []
+    assert faults_of_bytes(written_chat.encode()) == []
+
+
+@law
+@given(text=st.text())
+def test_any_text_survives_the_frame(text):
+    payload = {"type": "content_block_delta", "text": text}
+    decoder = SSEDecoder()
+
+    events = decoder.feed(format_sse("content_block_delta", payload).encode())
+
+    assert [json.loads(event.data) for event in events] == [payload]

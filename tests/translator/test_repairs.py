@@ -1,0 +1,153 @@
+"""One more try after a refusal: only for what is named, and only where the body has it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from translator import anthropic_upstream, openai_chat, openai_responses
+
+RESPONSES = openai_responses.DIALECT.repair
+CHAT = openai_chat.DIALECT.repair
+ANTHROPIC = anthropic_upstream.DIALECT.repair
+
+REASONING = {"type": "reasoning", "id": "rs_1", "encrypted_content": "gAAA"}
+SAID = {"type": "message", "role": "user", "content": "Hi"}
+THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "x"}
+HISTORY = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "Yes."}]},
+    {"role": "assistant", "content": [THOUGHT]},
+    {"role": "assistant", "content": [{"type": "text", "text": "No."}]},
+    {"role": "user", "content": [THOUGHT]},
+]
+
+
+def refusal(message, param=None, code=None):
+    fields = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return {"error": fields}
+
+
+@pytest.mark.parametrize(
+    ("repair", "body", "told", "mended", "path"),
+    [
+        (
+            RESPONSES,
+            {"input": [SAID, REASONING]},
+            refusal("The encrypted content could not be verified.", code="invalid_encrypted_content"),
+            {"input": [SAID]},
+            "messages",
+        ),
+        (
+            RESPONSES,
+            {"reasoning": {"effort": "low", "summary": "auto"}},
+            refusal("Your organization must be verified to generate reasoning summaries.",
+                    param="reasoning.summary", code="unsupported_value"),
+            {"reasoning": {"effort": "low"}},
+            "thinking",
+        ),
+        (
+            RESPONSES,
+            {"model": "m", "reasoning": {"summary": "auto"}},
+            refusal("Unsupported parameter: 'reasoning.summary'"),
+            {"model": "m"},
+            "thinking",
+        ),
+        (
+            RESPONSES,
+            {"temperature": 0.5, "input": []},
+            refusal("Unsupported parameter: 'temperature' is not supported with this model."),
+            {"input": []},
+            "temperature",
+        ),
+        (
+            CHAT,
+            {"stream": True, "stream_options": {}},
+            {"detail": [{"loc": ["body", "stream_options"], "msg": "stream_options: Extra inputs are not permitted"}]},
+            {"stream": True},
+            "stream",
+        ),
+        (
+            CHAT,
+            {"max_tokens": 5},
+            refusal("Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+                    " 'max_completion_tokens' instead.", param="max_tokens"),
+            {"max_completion_tokens": 5},
+            "max_tokens",
+        ),
+        (
+            CHAT,
+            {"max_completion_tokens": 5},
+            refusal("Unrecognized request argument supplied: max_completion_tokens"),
+            {"max_tokens": 5},
+            "max_tokens",
+        ),
+        (
+            ANTHROPIC,
+            {"messages": HISTORY},
+            {"type": "error", "error": {"type": "invalid_request_error", "message":
+             "messages.1.content.0: Invalid `signature` in `thinking` block"}},
+            {"messages": [
+                HISTORY[0],
+                {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+                HISTORY[3],
+                HISTORY[4],
+            ]},
+            "messages",
+        ),
+        (
+            ANTHROPIC,
+            {"thinking": {"type": "adaptive"}, "messages": []},
+            refusal("messages.1.content.0.type: Expected `thinking` or `redacted_thinking`"),
+            {"messages": []},
+            "thinking",
+        ),
+    ],
+)  # fmt: skip
+def test_what_can_be_spared_is_spared_once(repair, body, told, mended, path):
+    before = json.dumps(body)
+
+    found = repair(body, 400, told)
+
+    assert found.body == mended
+    assert found.note.path == path
+    assert json.dumps(body) == before, "the body that was sent is not touched"
+    assert repair(found.body, 400, told) is None, "and never twice"
+    assert repair(body, 500, told) is None
+
+
+@pytest.mark.parametrize(
+    ("repair", "body", "told"),
+    [
+        (CHAT, {"temperature": 9}, refusal("temperature must be between 0 and 2", "temperature")),
+        (CHAT, {"max_tokens": 9}, refusal("max_tokens is too large: 9")),
+        (CHAT, {"top_p": 1}, refusal("Unsupported parameter: 'top_pp'")),
+        (CHAT, {}, refusal("Unsupported parameter: 'temperature'")),
+        (RESPONSES, {"reasoning": {}}, refusal("Unsupported: 'reasoning.summary'")),
+        (RESPONSES, {}, refusal("Unsupported: 'reasoning.summary'")),
+        (RESPONSES, {}, refusal("encrypted_content is bad")),
+        (RESPONSES, {"temperature": 1}, None),
+        (ANTHROPIC, {}, refusal("Invalid `signature` in `thinking` block")),
+    ],
+)
+def test_a_fault_of_the_request_is_told_at_once(repair, body, told):
+    assert repair(body, 400, told) is None
+
+
+CORPUS = Path(__file__).parents[3] / "shared/corpus/errors"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded traffic is not beside the repository")
+@pytest.mark.parametrize(
+    ("repair", "name", "field"),
+    [
+        (CHAT, "ai__openai-chat-reasoning-model-legacy-parameter-error", "max_tokens"),
+        (RESPONSES, "ai__openai-responses-reasoning-model-temperature-error", "temperature"),
+    ],
+)
+def test_recorded_refusals_are_understood(repair, name, field):
+    told = json.loads((CORPUS / f"{name}.json").read_text(encoding="utf-8"))["body_json"]
+
+    found = repair({field: 1, "model": "m"}, 400, told)
+
+    assert field not in found.body

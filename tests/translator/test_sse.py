@@ -1,0 +1,162 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translator.errors import BadUpstream
+from translator.sse import ServerSentEvent, SSEDecoder, format_sse
+
+# After the examples of WHATWG HTML, 9.2.6, with every kind of line end.
+RAW = (
+    "\ufeffevent: a\r\ndata: héé\r\n\r\n: ping\n\nretry: 10\ndata:1\rdata: 2\rid: 7\r\r"
+    "event:\ndata: x\n\n\n\ndata\ndata\n\ndata:\n\nevent: é\ndata:  y\n\n"
+).encode()
+EVENTS = [
+    ServerSentEvent("a", "héé".encode()),
+    ServerSentEvent("message", b"1\n2"),
+    ServerSentEvent("message", b"x"),
+    ServerSentEvent("message", b"\n"),
+    ServerSentEvent("é", b" y"),
+]
+
+
+def decoded(raw: bytes, cuts: list[int]) -> list[ServerSentEvent]:
+    decoder = SSEDecoder()
+    ends = sorted(cut % (len(raw) + 1) for cut in cuts)
+    reads = [raw[a:b] for a, b in zip([0, *ends], [*ends, len(raw)], strict=True)]
+    return [event for read in reads for event in decoder.feed(read)] + decoder.end()
+
+
+def test_it_reads_the_examples_of_the_standard():
+    assert decoded(RAW, []) == EVENTS
+
+
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=30))
+def test_cutting_the_bytes_anywhere_changes_nothing(cuts):
+    assert decoded(RAW, cuts) == EVENTS
+
+
+@given(
+    lines=st.lists(
+        st.sampled_from(
+            [
+                b"data: 1",
+                b"data:",
+                b"data: ",
+                b"event: n",
+                b": c",
+                b"event: e",
+                b"",
+                b"x",
+                b"data: \xff",
+            ]
+        ),
+        max_size=12,
+    ),
+    ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    cuts=st.lists(st.integers(0, 10_000), max_size=9),
+)
+def test_any_lines_read_the_same_however_they_are_cut(lines, ending, cuts):
+    raw = b"".join(line + ending for line in lines)
+
+    assert decoded(raw, cuts) == decoded(raw, [])
+
+
+@pytest.mark.parametrize("raw", [b"\xef\xbb\xbfdata: 1\n\n", b"\xef\xbbdata: 1\n\ndata: 1\n\n"])
+def test_only_a_whole_byte_order_mark_is_taken_off(raw):
+    assert decoded(raw, [1, 2]) == [ServerSentEvent("message", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("tail", "data"),
+    [
+        (b'data: {"a":1}', [b'{"a":1}']),
+        (b'data: {"a":1}\n', [b'{"a":1}']),
+        (b"data: [DONE]", [b"[DONE]"]),
+        (b'data: {"a":', []),
+        (b": comment", []),
+        (b"\xef\xbb", []),
+        (b"data: " + b"[" * 100_000, []),
+        (b"", []),
+    ],
+)
+def test_a_tail_without_its_blank_line_counts_if_it_is_complete(tail, data):
+    assert [event.data for event in decoded(tail, [])] == data
+
+
+@pytest.mark.parametrize("read", [1, 7, 1000])
+def test_it_refuses_an_event_that_is_too_large(read):
+    decoder = SSEDecoder(max_event_bytes=50)
+    raw = b"data: 1\n\n" + b"data: " + b"x" * 45 + b"\n\ndata: 2\n\n"
+    heard = []
+
+    def read_all():
+        for start in range(0, len(raw), read):
+            heard.extend(decoder.feed(raw[start : start + read]))
+        heard.extend(decoder.feed(b"data: 3\n\n"))
+
+    with pytest.raises(BadUpstream, match="more than 50 bytes"):
+        read_all()
+    assert heard == [ServerSentEvent("message", b"1")]
+
+
+def test_it_takes_an_event_of_just_the_largest_size():
+    raw = b"data: " + b"x" * 44
+
+    assert SSEDecoder(max_event_bytes=50).feed(raw + b"\n\n")[0].data == b"x" * 44
+
+
+def test_it_knows_when_it_stands_between_two_events():
+    decoder = SSEDecoder()
+
+    def heard(raw):
+        return [event.data for event in decoder.feed(raw)], decoder.is_between
+
+    assert not decoder.is_between  # a byte order mark may come
+    assert heard(b"data: 1\n\ndata: 2\n") == ([b"1"], False)  # only the blank line is missing
+    assert heard(b"\n") == ([b"2"], True)
+    assert heard(b"data: 3\r\n\r") == ([b"3"], False)  # an LF may belong to this CR
+    assert heard(b"\ndata: 4\n\n") == ([b"4"], True)
+
+
+SCALARS = st.none() | st.text() | st.integers()
+
+
+@given(
+    payload=st.dictionaries(st.text(), st.recursive(SCALARS, st.lists, max_leaves=8), max_size=4)
+)
+def test_what_is_written_reads_back(payload):
+    frame = format_sse("e", payload)
+
+    [event] = SSEDecoder().feed(frame.encode())
+    assert (event.event, json.loads(event.data)) == ("e", payload)
+
+
+@given(
+    kind=st.sampled_from(["text_delta", "thinking_delta", "input_json_delta", "signature_delta"]),
+    name=st.sampled_from(["text", "thinking", "partial_json", "signature"]),
+    text=st.text() | st.just("\ud83d half") | st.none(),
+    index=st.integers(0, 3) | st.just("x"),
+    extra=st.booleans(),
+)
+def test_a_delta_is_written_as_any_event_is(kind, name, text, index, extra):
+    event = {"type": "content_block_delta", "index": index, "delta": {"type": kind, name: text}}
+    if extra:
+        event["more"] = 1
+
+    frame = format_sse("content_block_delta", event)
+
+    assert frame.startswith("event: content_block_delta\ndata: ")
+    assert frame.endswith("\n\n")
+    assert frame.count("\n") == 3
+    assert json.loads(frame.split("data: ", 1)[1]) == event
+    frame.encode()
+
+
+def test_a_frame_is_what_the_sdk_expects():
+    assert format_sse("ping", {"type": "ping"}) == 'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_data_of_nothing_is_no_event_however_it_is_written():
+    assert SSEDecoder().feed(b"data: \n\ndata:\n\nevent: e\ndata: \n\nevent: e\n\n") == []

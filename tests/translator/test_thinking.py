@@ -1,0 +1,79 @@
+import pytest
+
+from translator.profiles import EFFORTS, PROFILES, Profile
+from translator.thinking import effort_of, thinking_shown
+
+ALL = Profile(efforts=EFFORTS)
+SOME = Profile(efforts=("none", "medium", "high"))
+LOUD = Profile(efforts=("medium", "high"))
+MUTE = Profile()
+SWITCH = Profile(thinking_switch="thinking")
+
+
+def asking(thinking=None, effort=None) -> dict:
+    return {
+        "thinking": thinking and {"type": thinking, "budget_tokens": 5000},
+        "output_config": effort and {"effort": effort},
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_", "profile", "effort", "fates"),
+    [
+        (asking(), ALL, None, []),
+        (asking(effort="high"), ALL, "high", []),
+        (asking("adaptive"), ALL, None, []),
+        (asking("adaptive", "low"), ALL, "low", []),
+        (asking("enabled"), ALL, "medium", []),
+        (asking("enabled", "max"), ALL, "max", []),
+        (asking("disabled", "max"), ALL, "none", []),
+        (asking("between_tools"), ALL, "none", []),
+        (asking(effort="max"), SOME, "high", ["clamped"]),
+        (asking(effort="low"), SOME, "medium", ["clamped"]),
+        (asking("disabled"), LOUD, "medium", ["clamped"]),
+        (asking("disabled"), MUTE, None, ["ignored"]),
+        (asking("disabled"), SWITCH, None, []),
+        (asking(effort="low"), MUTE, None, ["dropped"]),
+        (asking(effort="low"), SWITCH, None, ["dropped"]),
+        (asking("enabled"), SWITCH, None, ["ignored"]),
+        (asking("enabled"), MUTE, None, ["dropped"]),
+        (asking(effort="low"), Profile(efforts=("none",)), None, ["dropped"]),
+    ],
+)
+def test_effort(request_, profile, effort, fates):
+    made, notes = effort_of(request_, profile)
+
+    assert (made, [note.fate for note in notes]) == (effort, fates)
+
+
+@pytest.mark.parametrize(
+    ("budget", "effort"),
+    [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (24577, "xhigh")],
+)
+def test_a_budget_means_an_effort(budget, effort):
+    thinking = {"type": "enabled", "budget_tokens": budget}
+
+    assert effort_of({"thinking": thinking}, ALL) == (effort, [])
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=str)
+@pytest.mark.parametrize("effort", EFFORTS[2:])
+def test_no_profile_is_ever_asked_for_an_effort_that_it_lacks(profile, effort):
+    made, _ = effort_of(asking(effort=effort), profile)
+
+    assert made is None or made in profile.efforts
+
+
+@pytest.mark.parametrize(
+    ("thinking", "shown"),
+    [
+        (None, "hidden"),
+        ({"type": "disabled"}, "hidden"),
+        ({"type": "between_tools"}, "hidden"),
+        ({"type": "adaptive"}, "shown"),
+        ({"type": "enabled", "display": "summarized"}, "shown"),
+        ({"type": "enabled", "display": "omitted"}, "omitted"),
+    ],
+)
+def test_what_is_shown(thinking, shown):
+    assert thinking_shown({"thinking": thinking}) == shown

@@ -1,0 +1,137 @@
+"""Error bodies of many servers, read into one record; nothing that they send raises."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translator.upstream_errors import ErrorFields, read_error
+
+OPENAI = {
+    "error": {"message": "No.", "type": "invalid_request_error", "code": "bad", "param": "input"}
+}
+GEMINI = [
+    "noise",
+    {
+        "error": {
+            "code": 429,
+            "status": "RESOURCE_EXHAUSTED",
+            "message": "Quota.",
+            "details": ["x", {"@type": "Help"}, {"retryDelay": "7s"}],
+        }
+    },
+]
+AZURE_FILTER = {
+    "error": {
+        "code": "content_filter",
+        "status": 400,
+        "message": "Filtered.",
+        "innererror": {
+            "content_filter_result": {
+                "violence": {"filtered": True},
+                "hate": {"filtered": True},
+                "sexual": {"filtered": False},
+                "odd": True,
+            }
+        },
+    }
+}
+
+
+def test_openai():
+    assert read_error(OPENAI) == ErrorFields(
+        message="No.", type="invalid_request_error", code="bad", param="input"
+    )
+
+
+def test_gemini_wraps_its_error_in_a_list_and_says_how_long_to_wait():
+    fields = read_error(GEMINI)
+
+    assert (fields.status, fields.code, fields.retry_after_s) == (429, "RESOURCE_EXHAUSTED", 7)
+
+
+def test_azure_names_the_filters_that_object():
+    fields = read_error(AZURE_FILTER)
+
+    assert (fields.code, fields.status, fields.filters) == (
+        "content_filter",
+        400,
+        ("hate", "violence"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        ({"error": "model not found"}, "model not found", None),  # Ollama
+        ({"code": "invalid-argument", "error": "Incorrect API key."}, "Incorrect API key.", None),
+        ({"object": "error", "message": "Bad.", "code": 400}, "Bad.", 400),  # vLLM
+        ({"detail": "Invalid API Key"}, "Invalid API Key", None),  # Mistral
+        ({"detail": [{"msg": "too short"}, {"msg": "odd"}]}, "too short; odd", None),  # FastAPI
+        ({"detail": {"error": "Model busy"}}, "Model busy", None),  # DeepInfra
+        ({"errors": [{"message": "bad thing"}]}, "bad thing", None),  # Cloudflare
+        ({"Message": "Not authorized"}, "Not authorized", None),  # AWS
+        ({"statusCode": 401, "message": "Denied."}, "Denied.", 401),  # Azure's front door
+        ({"error": {"code": "401", "message": "Denied."}}, "Denied.", 401),
+        ({"error": {"code": 200, "message": "Odd."}}, "Odd.", None),
+        ({"error": {"code": True, "message": {"detail": "Deep."}}}, "Deep.", None),
+    ],
+)
+def test_the_shapes_of_other_servers(body, message, status):
+    fields = read_error(body)
+
+    assert (fields.message, fields.status, fields.readable) == (message, status, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<html>Bad gateway</html>", "<html>Bad gateway</html>"),
+        (None, ""),
+        ([], ""),
+        ({}, ""),
+        (7, ""),
+    ],
+)
+def test_what_is_no_error_body_is_not_readable(body, message):
+    fields = read_error(body)
+
+    assert (fields.message, fields.readable) == (message, False)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "seconds"),
+    [
+        ("Please try again in 2.5s.", 3),
+        ("Please try again in 6m0s.", 300),
+        ("Please retry after 14 seconds", 14),
+        ("try again in 120ms", 1),
+        ("try again in 1h2m", 300),
+        ("try again in 1.2.3s", 2),
+        (f"try again in {'9' * 400}s", 300),
+        ("try again in 0s", None),
+        ("try again later", None),
+    ],
+)
+def test_a_sentence_says_how_long_to_wait_and_is_clamped(sentence, seconds):
+    assert read_error({"error": {"message": sentence}}).retry_after_s == seconds
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["error", "message", "code", "status", "details", "innererror", "detail"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=9,
+)
+
+
+@given(body=JSON)
+def test_nothing_raises(body):
+    assert isinstance(read_error(body), ErrorFields)

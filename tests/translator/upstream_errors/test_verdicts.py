@@ -1,0 +1,226 @@
+"""What an upstream's failure means for the client: status, type, words, and whether to retry."""
+
+import json
+
+import pytest
+
+from tests.fakes import recordings
+from translator.anthropic.error_body import STATUS_BY_TYPE
+from translator.upstream_errors import ErrorFields, inner_status, map_error
+
+RECORDED = recordings.recordings("errors")
+
+
+def error(message="It broke.", **fields):
+    return {"error": {"message": message, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, error(), (400, "invalid_request_error")),
+        (401, error(), (500, "api_error")),
+        (402, error(), (402, "billing_error")),
+        (403, error(), (403, "permission_error")),
+        (404, error("Not Found"), (500, "api_error")),
+        (404, error(code="model_not_found"), (404, "not_found_error")),
+        (404, error(code="DeploymentNotFound"), (404, "not_found_error")),
+        (404, error("The model 'x' does not exist"), (404, "not_found_error")),
+        (408, error(), (408, "timeout_error")),
+        (409, error(), (409, "conflict_error")),
+        (413, error(), (413, "request_too_large")),
+        (422, {"detail": "odd"}, (400, "invalid_request_error")),
+        (429, error(code="rate_limit_exceeded"), (429, "rate_limit_error")),
+        (429, error(code="insufficient_quota"), (402, "billing_error")),
+        (429, error(code="billing_not_active"), (402, "billing_error")),
+        (413, error(type="tokens", code="rate_limit_exceeded"), (413, "request_too_large")),
+        (400, error("API key not valid. Please pass a valid one."), (500, "api_error")),
+        (400, error("Incorrect API key provided: x"), (500, "api_error")),
+        (500, error(), (500, "api_error")),
+        (500, error("The server is overloaded"), (529, "overloaded_error")),
+        (502, None, (502, "api_error")),
+        (503, error(), (529, "overloaded_error")),
+        (504, "<html></html>", (504, "timeout_error")),
+        (520, "<html></html>", (502, "api_error")),
+        (524, None, (504, "timeout_error")),
+        (529, error(), (529, "overloaded_error")),
+    ],
+)
+def test_each_failure_has_a_status_and_a_type(status, body, expected):
+    mapped = map_error(status, body)
+
+    assert (mapped.status, mapped.error_type) == expected
+
+
+def test_a_bad_key_of_ours_is_never_the_clients():
+    mapped = map_error(401, error("Incorrect API key provided: sk-live-123456"))
+
+    assert mapped.message == "upstream authentication failed"
+    assert mapped.should_retry is False
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<html>Bad gateway</html>", "upstream returned HTTP 502 (text/html)"),
+        ("gateway down", "upstream returned HTTP 502 (text/plain)"),
+        (None, "upstream returned HTTP 502"),
+        (error("", code="odd"), "upstream returned HTTP 502"),
+    ],
+)
+def test_bodies_that_say_nothing_fit_for_a_client_are_replaced(body, message):
+    assert map_error(502, body).message == message
+
+
+def test_no_key_and_no_address_leaves_the_house():
+    message = map_error(400, error("see https://internal.example/x with sk-abcdefgh123456")).message
+
+    assert "internal.example" not in message
+    assert "sk-abc" not in message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            error(
+                "This model's maximum context length is 8192 tokens. However, you requested 9000"
+                " tokens (9000 in the messages)."
+            ),
+            "prompt is too long: 9000 tokens > 8192 maximum",
+        ),
+        (
+            error(
+                "Your input exceeds the context window of this model.",
+                code="context_length_exceeded",
+            ),
+            "prompt is too long: Your input exceeds the context window of this model.",
+        ),
+        (
+            error("prompt is too long: 5 tokens", code="context_length_exceeded"),
+            "prompt is too long: 5 tokens",
+        ),
+        (error("Too much.", type="too_many_prompt_tokens"), "prompt is too long: Too much."),
+        (
+            # vLLM: the first number is the answer's, and smaller than the window
+            error(
+                "This model's maximum context length is 262144 tokens. However, you requested"
+                " 128000 output tokens and your prompt contains at least 134145 input tokens,"
+                " for a total of at least 262145 tokens."
+            ),
+            "prompt is too long: 262145 tokens > 262144 maximum",
+        ),
+        (
+            error(
+                "Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768"
+                " maximum context length"
+            ),
+            "prompt is too long: 65673 tokens > 32768 maximum",
+        ),
+        (
+            error(
+                "The input token count (1200000) exceeds the maximum number of tokens allowed"
+                " (1048576)."
+            ),
+            "prompt is too long: 1200000 tokens > 1048576 maximum",
+        ),
+        (
+            error(
+                "This model's maximum prompt length is 131072 but the request contains 150000"
+                " tokens."
+            ),
+            "prompt is too long: 150000 tokens > 131072 maximum",
+        ),
+        (
+            error(
+                "request (5000 tokens) exceeds the available context size (4096 tokens), try"
+                " increasing it"
+            ),
+            "prompt is too long: 5000 tokens > 4096 maximum",
+        ),
+        (
+            error("ContextWindowExceededError: prompt is too long: 210000 tokens > 200000 maximum"),
+            "prompt is too long: 210000 tokens > 200000 maximum",
+        ),
+        (
+            error("Your request exceeded model token limit: 131072"),
+            "prompt is too long: Your request exceeded model token limit: 131072",
+        ),
+        (error("Prompt exceeds max length"), "prompt is too long: Prompt exceeds max length"),
+        (
+            error("Input is too long for requested model."),
+            "prompt is too long: Input is too long for requested model.",
+        ),
+        (
+            error("maximum context length " + "9" * 5000),
+            "prompt is too long: maximum context length " + "9" * 456 + "…",
+        ),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_in_anthropics_words(body, message):
+    mapped = map_error(400, body)
+
+    assert (mapped.status, mapped.message, mapped.should_retry) == (400, message, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "category", "explanation"),
+    [
+        (error("Flagged.", code="bio_policy"), "bio", "Flagged."),
+        (error("Flagged.", code="cyber_policy"), "cyber", "Flagged."),
+        (error("Flagged.", code="x", type="content_policy_violation"), None, "Flagged."),
+        (
+            error("", code="content_filter"),
+            None,
+            "the upstream's content filter refused the prompt",
+        ),
+        (
+            error(
+                "Long text.",
+                code="content_filter",
+                innererror={"content_filter_result": {"hate": {"filtered": True}}},
+            ),
+            None,
+            "the upstream's content filter refused the prompt: hate",
+        ),
+    ],
+)
+def test_a_policy_is_a_refusal_and_not_worth_a_retry(body, category, explanation):
+    mapped = map_error(400, body)
+
+    assert mapped.is_refusal
+    assert mapped.should_retry is False
+    assert (mapped.refusal_category, mapped.message) == (category, explanation)
+
+
+def test_the_parameter_at_fault_is_kept():
+    assert map_error(400, error(param="reasoning.summary")).param == "reasoning.summary"
+    assert map_error(404, error(code="model_not_found")).param == "model"
+    assert map_error(400, error()).param is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (ErrorFields(status=418), 418),
+        (ErrorFields(type="rate_limit_error"), 429),
+        (ErrorFields(type="hologram_error"), 502),
+        (ErrorFields(), 502),
+    ],
+)
+def test_an_error_inside_a_200_has_the_status_it_would_have_had(fields, status):
+    assert inner_status(fields) == status
+
+
+@pytest.mark.skipif(not RECORDED, reason=recordings.ABSENT)
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem[:70])
+def test_every_recorded_error_has_a_class(path):
+    recorded = json.loads(path.read_bytes())
+    body = recorded["body_json"] if recorded["body_json"] is not None else recorded["body_raw"]
+
+    mapped = map_error(recorded["status"] or 400, body)
+
+    assert mapped.error_type in STATUS_BY_TYPE
+    assert mapped.status >= 400
+    assert mapped.message
+    assert "http" not in mapped.message.lower().replace("http ", "")

@@ -1,0 +1,80 @@
+"""Anthropic's errors: the body, the tables of status and type, and what may be said in public."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+STATUS_BY_TYPE: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "timeout_error": 504,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "overloaded_error": 529,
+}
+
+TYPE_BY_STATUS: Final[Mapping[int, str]] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    524: "timeout_error",
+    529: "overloaded_error",
+}
+
+MAX_MESSAGE: Final = 500
+
+_SECRETS: Final = re.compile(
+    r"""
+    \b[a-z][a-z0-9+.-]*://[^\s"'<>]+             # a URL names hosts and may hold credentials
+    | \b(?:sk|pk|rk|org|proj|sess|key|gsk|xai|AIza)[-_][A-Za-z0-9*_-]{6,}
+    | \bAIza[A-Za-z0-9_-]{20,}
+    | \bBearer\s+\S+
+    | \b(?:[a-z0-9-]+\.)+(?:com|net|org|io|ai|dev|cloud|local|internal|azure)\b(?::\d+)?
+    | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def error_body(
+    error_type: str, message: str, request_id: str, error_code: str | None = None
+) -> dict[str, Any]:
+    """The body of every error answer. Source: Anthropic documentation, "Errors"."""
+    error: dict[str, Any] = {"type": error_type, "message": message}
+    if error_code is not None:
+        error["details"] = {"error_code": error_code}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def status_of(error_type: str) -> int:
+    """The HTTP status of an error type; an unknown type is a server's fault."""
+    return STATUS_BY_TYPE.get(error_type, 500)
+
+
+def error_type_of(status: int) -> str:
+    """The error type of an HTTP status; unknown ones by their class."""
+    if status in TYPE_BY_STATUS:
+        return TYPE_BY_STATUS[status]
+    return "invalid_request_error" if 400 <= status < 500 else "api_error"
+
+
+def client_message(text: str) -> str:
+    """An upstream's words, fit for a client: one line, no keys, URLs, hosts or organisations."""
+    line = " ".join(text[: 4 * MAX_MESSAGE].split())
+    line = _SECRETS.sub("[removed]", line)
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"

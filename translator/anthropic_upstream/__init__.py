@@ -1,0 +1,19 @@
+"""Anthropic itself, or a server that speaks its Messages API: what it says is passed through."""
+
+from typing import Final
+
+from translator.dialect import Dialect
+from translator.repairs import ANTHROPIC_FIXES, repair_by
+
+from .error_body import map_error
+from .request import build_request
+from .stream import AnthropicStream
+
+DIALECT: Final = Dialect(
+    name="anthropic",
+    path="/v1/messages",
+    build_request=build_request,
+    stream=AnthropicStream,
+    map_error=map_error,
+    repair=repair_by(ANTHROPIC_FIXES),
+)

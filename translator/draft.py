@@ -1,0 +1,140 @@
+"""What the builders of one upstream request share, whatever the dialect.
+
+OpenAI's two APIs name the user, the tier and what the answer's half must know alike.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .anthropic.types import MessagesRequest
+from .dialect import AnswerContext, Target
+from .errors import BadRequest
+from .notes import Fate, Note
+from .profiles import Profile
+from .thinking import thinking_shown
+
+SESSION: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
+"""Claude Code ends ``metadata.user_id`` with the session's id."""
+
+
+SYSTEM: Final = -1
+"""The origin of what was built from the system prompt, where others have a message's number."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """One request on its way: who asks what of whom, and what was found out under way."""
+
+    request: MessagesRequest
+    target: Target
+    notes: list[Note] = field(default_factory=list)
+    tool_names: dict[str, str] = field(default_factory=dict)  # upstream's -> client's, where bent
+    optional_properties: dict[str, frozenset[str]] = field(default_factory=dict)
+    origins: list[int] = field(default_factory=list)
+    """For each entry of the history its message's number; ``SYSTEM`` for the system prompt."""
+    include: list[str] = field(default_factory=list)  # Responses: extra parts to ask for
+    system_additions: list[str] = field(default_factory=list)  # Chat: join the system message
+
+    @property
+    def profile(self) -> Profile:
+        return self.target.profile
+
+    def note(self, path: str, fate: Fate, reason: str) -> None:
+        found = Note(path, fate, reason)
+        if found not in self.notes:
+            self.notes.append(found)
+
+
+def turn_away(
+    draft: Draft, refused: Mapping[str, str], dropped: Mapping[str, str], harmless: frozenset[str]
+) -> None:
+    """Refuse and drop whole fields by a dialect's tables. Raises BadRequest."""
+    for name, reason in refused.items():
+        if draft.request.get(name):
+            raise BadRequest(name, reason)
+    for name, reason in dropped.items():
+        if draft.request.get(name):
+            draft.note(name, "ignored" if name in harmless else "dropped", reason)
+
+
+def identity(draft: Draft) -> dict[str, Any]:
+    """The user's id as a hash, and the session as a cache key: neither leaves in the clear."""
+    user = (draft.request.get("metadata") or {}).get("user_id") or ""
+    profile = draft.profile
+    fields: dict[str, Any] = {}
+    if user and profile.safety_identifier:
+        fields["safety_identifier"] = _hash(user)
+    elif user and profile.user_field:
+        fields["user"] = _hash(user)
+    if profile.prompt_cache_key and (session := draft.target.session or _session(user)):
+        fields["prompt_cache_key"] = _hash(session)
+    if user and fields:
+        draft.note("metadata.user_id", "renamed", "sent as a hash")
+    elif user:
+        draft.note("metadata.user_id", "ignored", "this upstream takes no user id")
+    return fields
+
+
+def tier(draft: Draft) -> dict[str, Any]:
+    wanted, speed = draft.request.get("service_tier"), draft.request.get("speed")
+    if not draft.profile.service_tier:
+        if wanted:
+            draft.note("service_tier", "ignored", "this upstream has no service tiers")
+        if speed == "fast":
+            draft.note("speed", "dropped", "this upstream has no fast tier")
+        return {}
+    if speed == "fast":
+        return {"service_tier": "fast"}
+    return {"service_tier": "default" if wanted == "standard_only" else "auto"} if wanted else {}
+
+
+def answer_context(draft: Draft, **known: Any) -> AnswerContext:
+    """What the translator of the answer must know of this request."""
+    request = draft.request
+    return AnswerContext(
+        model=request["model"],
+        target=draft.target,
+        tool_names=draft.tool_names,
+        optional_properties=draft.optional_properties,
+        stop_sequences=tuple(request.get("stop_sequences") or ()),
+        thinking=thinking_shown(request),
+        single_tool_call=bool((request.get("tool_choice") or {}).get("disable_parallel_tool_use")),
+        call_ids=frozenset(_call_ids(request)),
+        max_tokens=request.get("max_tokens"),
+        tells_edits=bool(request.get("context_management")),
+        **known,
+    )
+
+
+def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any] | None:
+    """``nothing``, where the client wants no tokens but a warm cache, and none can be warmed."""
+    if draft.request.get("max_tokens") != 0:
+        return None
+    draft.note("max_tokens", "emulated", "answered by the gateway: there is no cache to warm")
+    return nothing
+
+
+def _call_ids(request: MessagesRequest) -> Iterator[str]:
+    for message in request["messages"]:
+        if message["role"] == "assistant" and not isinstance(message["content"], str):
+            yield from (b["id"] for b in message["content"] if b["type"] == "tool_use")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _session(user: str) -> str | None:
+    """The session inside a user id: Claude Code writes it at the end, or the whole as JSON."""
+    if match := SESSION.search(user):
+        return match[1]
+    try:
+        parsed = json.loads(user)
+    except ValueError:
+        return None
+    session = parsed.get("session_id") if isinstance(parsed, dict) else None
+    return session if isinstance(session, str) else None

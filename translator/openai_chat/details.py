@@ -1,0 +1,44 @@
+"""OpenRouter's ``reasoning_details``: a list that streams in fragments and goes back whole.
+
+Source: https://openrouter.ai/docs/use-cases/reasoning-tokens
+"""
+
+from typing import Any, Final
+
+GROWING: Final = ("text", "summary", "data")
+"""Fields whose fragments are joined; of any other the last value that is not null counts."""
+
+
+def details_of(value: Any) -> list[dict[str, Any]]:
+    """The fragments in one delta, whatever the server made of the list."""
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def details_text(details: list[dict[str, Any]]) -> str:
+    """The readable reasoning in the fragments; encrypted ones have none."""
+    return "".join(
+        text
+        for part in details
+        for text in (part.get("text"), part.get("summary"))
+        if isinstance(text, str)
+    )
+
+
+def merged_details(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join neighbouring fragments of one entry (same type and index), as they were before."""
+    merged: list[dict[str, Any]] = []
+    for part in details:
+        last = merged[-1] if merged else None
+        if last is None or _entry(last) != _entry(part) or part.get("index") is None:
+            merged.append(dict(part))
+            continue
+        for name, value in part.items():
+            if name in GROWING and isinstance(value, str) and isinstance(last.get(name), str):
+                last[name] += value
+            elif value is not None:
+                last[name] = value
+    return merged
+
+
+def _entry(part: dict[str, Any]) -> tuple[Any, Any]:
+    return part.get("type"), part.get("index")

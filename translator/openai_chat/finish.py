@@ -1,0 +1,41 @@
+"""Chat's finish reasons in Anthropic's words; ``anthropic.stop_reason`` has the rule."""
+
+from typing import Final
+
+from translator.dialect import UpstreamError
+
+FINISH_REASONS: Final = {
+    "stop": "end_turn",
+    "eos": "end_turn",
+    "end_turn": "end_turn",
+    "tool_calls": "tool_use",
+    "tool_use": "tool_use",
+    "function_call": "tool_use",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "model_length": "model_context_window_exceeded",  # Mistral: the window was full
+    "model_context_window_exceeded": "model_context_window_exceeded",  # GLM
+    "content_filter": "refusal",
+    "sensitive": "refusal",  # GLM
+}
+"""Any other reason ends the turn and is counted as unknown."""
+
+FAILURES: Final = {
+    "error": UpstreamError(status=502, error_type="api_error", message="upstream stopped: error"),
+    "abort": UpstreamError(status=502, error_type="api_error", message="upstream stopped: abort"),
+    "insufficient_system_resource": UpstreamError(  # DeepSeek
+        status=529, error_type="overloaded_error", message="upstream is out of resources"
+    ),
+    "network_error": UpstreamError(  # GLM
+        status=502, error_type="api_error", message="upstream stopped: network error"
+    ),
+    "function_call_filter": UpstreamError(  # Gemini: its model wrote a call that does not parse
+        status=502, error_type="api_error", message="upstream stopped: malformed tool call"
+    ),
+}
+"""Finish reasons that are no end of an answer but the failure of one."""
+
+
+def finish_word(reason: str) -> str:
+    """The word of the tables: Gemini adds its own (``content_filter: PROHIBITED_CONTENT``)."""
+    return reason.partition(":")[0].strip().lower() or reason

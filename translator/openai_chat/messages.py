@@ -1,0 +1,212 @@
+"""The conversation: Anthropic's turns -> Chat messages, in the order that Chat demands.
+
+Tool messages stand directly after the assistant message whose calls they answer, one for each;
+pictures from their results follow in one user message, before the user's own words.
+Source: mapping.md 1.4.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from translator.draft import SYSTEM, Draft
+from translator.errors import BadRequest
+from translator.names import upstream_call_id
+from translator.render import system_blocks, tool_error_text
+from translator.tool_changes import CHANGES
+
+from .assistant import assistant_message, read_turn
+from .parts import collapsed, is_text, mark_breakpoint, text_part, user_parts
+from .types import ChatMessage, ContentPart
+
+IMAGE_PLACEHOLDER = "[image or file: in the next user message]"
+NO_RESULT = "[no result recorded]"
+
+
+@dataclass(slots=True)
+class Between:
+    """What stands between two assistant messages; results are sorted to its front."""
+
+    calls: list[str] = field(default_factory=list)  # ids of the assistant message before it
+    results: dict[str, str] = field(default_factory=dict)
+    media: list[ContentPart] = field(default_factory=list)  # out of tool results
+    spoken: list[ChatMessage] = field(default_factory=list)  # of user and system, in order
+
+
+def build_messages(draft: Draft) -> list[ChatMessage]:
+    """All messages of the request, the system prompt first."""
+    history: list[ChatMessage] = []
+    between = Between()
+    for number, message in enumerate(draft.request["messages"]):
+        path = f"messages.{number}"
+        match message["role"]:
+            case "assistant":
+                _add(history, _settled(between, path, draft), number - 1, draft)
+                between = Between()
+                _add(history, _assistant(message, path, between, draft), number, draft)
+            case "system":
+                _system(message, number, between, draft)
+            case _:
+                _user(message, path, between, draft)
+    _add(history, _settled(between, "messages", draft), number, draft)
+    if draft.profile.merge_users:
+        history = _merged_users(history)
+        draft.origins.clear()  # entries of several messages have no one place
+    _refuse_prefill(history, draft)
+    _mark_last_user(history, draft)
+    prompt = _system_prompt(draft)
+    if not prompt + history:
+        raise BadRequest("messages", "text content blocks must be non-empty")
+    if draft.origins:
+        draft.origins[:0] = [SYSTEM] * len(prompt)
+    return prompt + history
+
+
+def _add(history: list[ChatMessage], more: list[ChatMessage], number: int, draft: Draft) -> None:
+    """Append what was built from message ``number`` (or from several that end with it)."""
+    history += more
+    draft.origins += [number] * len(more)
+
+
+def system_role(draft: Draft) -> Literal["developer", "system"]:
+    return "developer" if draft.profile.developer_role else "system"
+
+
+def _system_prompt(draft: Draft) -> list[ChatMessage]:
+    blocks, notes = system_blocks(draft.request)
+    for note in notes:
+        draft.note(note.path, note.fate, note.reason)
+    parts = [part for block in blocks for part in user_parts(block, "system", draft)]
+    parts += [text_part(text) for text in draft.system_additions]
+    return [{"role": system_role(draft), "content": collapsed(parts)}] if parts else []
+
+
+def _assistant(
+    message: dict[str, Any], path: str, between: Between, draft: Draft
+) -> list[ChatMessage]:
+    turn = read_turn(message["content"], path, draft)
+    summaries = [_in_place(text, path, draft) for text in turn.summaries]
+    built = assistant_message(turn, path, draft)
+    between.calls = [call["id"] or "" for call in turn.calls]
+    return [*filter(None, summaries), *([built] if built is not None else [])]
+
+
+def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts: list[ContentPart] = []
+    for number, block in enumerate(blocks):
+        here = f"{path}.content.{number}"
+        if block.get("type") == "tool_result":
+            _tool_result(block, here, between, draft)
+        else:
+            parts += user_parts(block, here, draft)
+    if parts:
+        between.spoken.append({"role": "user", "content": parts})
+
+
+def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
+    content = block.get("content") or []
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    texts: list[str] = []
+    for number, inner in enumerate(blocks):
+        for part in user_parts(inner, f"{path}.content.{number}", draft):
+            part.pop("prompt_cache_breakpoint", None)
+            texts.append(part["text"] if is_text(part) else IMAGE_PLACEHOLDER)
+            if not is_text(part):
+                between.media.append(part)
+                draft.note(path, "emulated", "media of a tool result moved to a user message")
+    text = "\n".join(texts)
+    if block.get("is_error"):
+        draft.note(f"{path}.is_error", "emulated", "told at the beginning of the output")
+        text = tool_error_text(text)
+    between.results[upstream_call_id(block["tool_use_id"])] = text
+
+
+def _system(message: dict[str, Any], number: int, between: Between, draft: Draft) -> None:
+    """A system message in mid conversation: in place, or hoisted where templates forbid that."""
+    path = f"messages.{number}"
+    later = draft.request["messages"][number + 1 :]
+    if message.get("clear_at") == "next_user_message" and any(m["role"] == "user" for m in later):
+        draft.note(path, "emulated", "cleared: a user message follows")
+        return
+    if (message.get("output_config") or {}).get("effort"):
+        draft.note(f"{path}.output_config", "dropped", "effort cannot change in mid conversation")
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    spoken = [block for block in blocks if block.get("type") not in CHANGES]
+    parts = [part for block in spoken for part in user_parts(block, path, draft)]
+    text = "\n\n".join(part["text"] for part in parts if is_text(part))
+    placed = _in_place(text, path, draft) if text else None
+    if placed is not None:
+        between.spoken.append(placed)
+
+
+def _in_place(text: str, path: str, draft: Draft) -> ChatMessage | None:
+    """System text as a message where it stands; None when it had to join the first one."""
+    if draft.profile.system_in_place:
+        return {"role": system_role(draft), "content": text}
+    draft.system_additions.append(text)
+    draft.note(path, "emulated", "a system message in mid conversation joins the first one")
+    return None
+
+
+def _settled(between: Between, path: str, draft: Draft) -> list[ChatMessage]:
+    """Results first and complete, then their pictures, then what was said."""
+    messages: list[ChatMessage] = []
+    for id_ in between.calls:
+        if id_ not in between.results:
+            draft.note(path, "repaired", "a tool call without its result")
+        text = between.results.pop(id_, NO_RESULT)
+        messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+    orphans = [text_part(f"[tool result] {text}") for text in between.results.values()]
+    if orphans:
+        draft.note(path, "repaired", "a tool result without its call is told as user text")
+    first = [*between.media, *orphans]
+    spoken = between.spoken
+    if first and spoken and spoken[0]["role"] == "user":
+        content = spoken[0]["content"]
+        spoken[0] = {"role": "user", "content": [*first, *(content or ())]}
+    elif first:
+        spoken = [{"role": "user", "content": first}, *spoken]
+    return messages + [_collapsed(message) for message in spoken]
+
+
+def _collapsed(message: ChatMessage) -> ChatMessage:
+    content = message.get("content")
+    return {**message, "content": collapsed(content)} if isinstance(content, list) else message
+
+
+def _merged_users(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """One user message for neighbours: some templates demand that the roles alternate."""
+    merged: list[ChatMessage] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if last is None or last["role"] != "user" or message["role"] != "user":
+            merged.append(message)
+            continue
+        last["content"] = collapsed([*_parts(last), *_parts(message)])
+    return merged
+
+
+def _parts(message: ChatMessage) -> list[ContentPart]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [text_part(content or "")]
+
+
+def _refuse_prefill(history: list[ChatMessage], draft: Draft) -> None:
+    if history and history[-1]["role"] == "assistant" and not draft.profile.prefill:
+        number = len(draft.request["messages"]) - 1
+        raise BadRequest(
+            f"messages.{number}", "this model does not support assistant message prefill"
+        )
+
+
+def _mark_last_user(history: list[ChatMessage], draft: Draft) -> None:
+    """The automatic cache breakpoint: the last part that the user said."""
+    if not (draft.request.get("cache_control") and draft.profile.cache_breakpoints):
+        return
+    last = next((m for m in reversed(history) if m["role"] == "user"), None)
+    if last is not None:
+        parts = _parts(last)
+        mark_breakpoint(parts[-1])
+        last["content"] = parts

@@ -1,0 +1,98 @@
+"""Reasoning on the way up: how much is asked for, and what goes back of earlier turns."""
+
+from typing import Any, Final
+
+from translator import carrier
+from translator.dialect import Target
+from translator.draft import Draft
+from translator.names import upstream_call_id
+from translator.thinking import OFF, effort_of
+
+EXTRA: Final = "chat/call"
+"""What a carrier says that it holds, where that is no reasoning."""
+
+
+def reasoning_fields(draft: Draft) -> dict[str, Any]:
+    """``reasoning_effort`` and the vendor's own switch (mapping.md 1.9)."""
+    effort, notes = effort_of(draft.request, draft.profile)
+    for note in notes:
+        draft.note(note.path, note.fate, note.reason)
+    kind = (draft.request.get("thinking") or {}).get("type")
+    off = kind in OFF
+    fields: dict[str, Any] = {}
+    if kind is not None:
+        fields = _switch(draft.profile.thinking_switch, off=off)
+    # DeepSeek refuses "disabled" together with an effort.
+    if effort is not None and not (fields and off):
+        fields["reasoning_effort"] = effort
+    return fields
+
+
+def _switch(name: str, *, off: bool) -> dict[str, Any]:
+    if name == "thinking":
+        return {"thinking": {"type": "disabled" if off else "enabled"}}
+    return {"chat_template_kwargs": {"enable_thinking": not off}} if name else {}
+
+
+def restored_reasoning(
+    thoughts: list[dict[str, Any]], path: str, draft: Draft, *, with_tools: bool
+) -> dict[str, Any]:
+    """The vendor's reasoning field of one assistant message; only what this upstream made."""
+    field = draft.profile.reasoning_field
+    own = [pair for block in thoughts if (pair := _own(block, path, draft)) is not None]
+    if not field:
+        return {}
+    texts = [text for text, _ in own if text]
+    details = [entry for _, kept in own for entry in kept]
+    if field == "reasoning_details" and details:
+        return {field: details}
+    if texts:
+        return {"reasoning" if field == "reasoning_details" else field: "\n\n".join(texts)}
+    if with_tools and draft.profile.reasoning_required_with_tools:
+        draft.note(path, "emulated", "reasoning that is gone is sent as empty: it is required")
+        return {field: ""}
+    return {}
+
+
+def sealed_extra(id_: str, extra: Any, target: Target, keys: carrier.CarrierKeys) -> str:
+    """The carrier of what belongs to one tool call (``extra_content``), under the client's id."""
+    kept = carrier.Reasoning(
+        upstream=target.upstream, model=target.model, api=EXTRA, item_id=id_, details=extra
+    )
+    return carrier.mint(kept, keys)
+
+
+def carried_extras(thoughts: list[dict[str, Any]], target: Target) -> dict[str, Any]:
+    """Upstream's id of a call -> what must go back with it, where this upstream made it."""
+    if target.carrier_keys is None:
+        return {}
+    kept = (carrier.unseal(block.get("signature") or "", target.carrier_keys) for block in thoughts)
+    return {
+        upstream_call_id(each.item_id): each.details
+        for each in kept
+        if each is not None
+        and (each.api, each.upstream, each.model) == (EXTRA, target.upstream, target.model)
+    }
+
+
+def _own(block: dict[str, Any], path: str, draft: Draft) -> tuple[str, list[dict[str, Any]]] | None:
+    """Text and details of a reasoning block that this very upstream and model made."""
+    signature = block.get("signature") or block.get("data") or ""
+    target = draft.target
+    if not draft.profile.reasoning_field:
+        draft.note(path, "ignored", "this upstream takes no earlier reasoning")
+        return None
+    if target.carrier_keys is None:
+        # Nobody can sign here: what no one signed can only be this upstream's own.
+        return None if signature else (block.get("thinking", ""), [])
+    kept = carrier.unseal(signature, target.carrier_keys)
+    if kept is None or (kept.api, kept.upstream, kept.model) != (
+        "chat",
+        target.upstream,
+        target.model,
+    ):
+        draft.note(path, "ignored", "reasoning of another upstream or model stays with its maker")
+        return None
+    details = kept.details if isinstance(kept.details, list) else []
+    hidden = kept.details.get("text", "") if isinstance(kept.details, dict) else ""
+    return block.get("thinking") or hidden, details

@@ -1,0 +1,142 @@
+"""Text and reasoning of one answer, as segments: each becomes one block, in the order heard.
+
+Chat deltas carry no block boundaries. A segment ends when the other kind begins or a tool call
+starts; what comes later is a new block with a new index, never the old one again.
+"""
+
+from typing import Any, Final, Literal
+
+from translator import carrier
+from translator.anthropic.composer import Block, Key, MessageComposer
+from translator.anthropic.types import Event
+from translator.notes import Note
+
+from .details import details_text, merged_details
+from .tags import ThinkTags
+
+Kind = Literal["", "text", "thinking"]
+
+UNCARRIED: Final = Note("content", "dropped", "opaque reasoning: no keys to carry it with")
+
+
+class Speech:
+    """Says text and reasoning through the composer and signs each reasoning segment."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self.refusal = ""  # the refusal text, which is also said as text
+        self.said = 0  # characters of text and reasoning, for estimates
+        self._composer = composer
+        self._kind: Kind = ""
+        self._segment = 0
+        self._tags = ThinkTags() if composer.context.target.profile.think_tags else None
+        self._field = ""  # the vendor's name for the reasoning of this segment
+        self._details: list[dict[str, Any]] = []
+
+    def say(self, piece: str) -> list[Event]:
+        if self._tags is None:
+            return self._text(piece)
+        return self._tagged(self._tags.feed(piece))
+
+    @property
+    def block(self) -> Block | None:
+        """The text that is being said, where a piece of it needs no look at its tags."""
+        if self._kind != "text" or self._tags is not None:
+            return None
+        return self._composer.block(self._key)
+
+    def flow(self, block: Block, piece: str) -> list[Event]:
+        """``say`` more of a text that flows."""
+        self.said += len(piece)
+        return self._composer.flow(block, piece)
+
+    def refuse(self, piece: str) -> list[Event]:
+        """Say a refusal: it is text to the client, and the reason why the answer stopped."""
+        self.refusal += piece
+        return self._text(piece)
+
+    def think(self, field: str, piece: str, details: list[dict[str, Any]]) -> list[Event]:
+        """Say reasoning that came in the vendor's ``field``; ``details`` travel in the carrier."""
+        piece = piece or details_text(details)
+        self.said += len(piece)
+        context = self._composer.context
+        if context.thinking == "hidden" or not (piece or details):
+            return []
+        if not piece and context.target.carrier_keys is None:
+            if UNCARRIED not in self._composer.notes:
+                self._composer.notes.append(UNCARRIED)
+            return []
+        events = self._turn_to("thinking")
+        self._field = field
+        self._details += details
+        return events + self._composer.thinking(self._key, piece)
+
+    def cite(self, url: str, title: str | None, start: Any, end: Any) -> list[Event]:
+        """Attach a citation to the text being said; a note when that block is gone."""
+        block = self._composer.block(self._key)
+        if self._kind != "text" or block is None:
+            self._composer.notes.append(Note("content", "dropped", "a citation without its text"))
+            return []
+        bounded = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
+        citation = {
+            "type": "web_search_result_location",
+            "url": url,
+            "title": title,
+            "cited_text": block.said[start:end] if bounded else "",
+            "encrypted_index": "",  # required by the type; there is no index to encrypt
+        }
+        return self._composer.citation(self._key, citation)
+
+    def pause(self) -> list[Event]:
+        """End the segment: something else speaks now, or nobody does any more."""
+        events: list[Event] = []
+        if self._tags is not None:
+            events += self._tagged(self._tags.rest())
+        match self._kind:
+            case "text":
+                events += self._composer.close(self._key)
+            case "thinking":
+                events += self._composer.sign(self._key, self._signature())
+        self._kind, self._field, self._details = "", "", []
+        return events
+
+    @property
+    def _key(self) -> Key:
+        return ("speech", self._segment)
+
+    def _text(self, piece: str) -> list[Event]:
+        self.said += len(piece)
+        return self._turn_to("text") + self._composer.text(self._key, piece)
+
+    def _tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> list[Event]:
+        events: list[Event] = []
+        for kind, piece in parts:
+            events += self._text(piece) if kind == "text" else self.think("", piece, [])
+        return events
+
+    def _turn_to(self, kind: Kind) -> list[Event]:
+        if self._kind == kind:
+            return []
+        # The splitter asks us to speak; it holds nothing back that belongs to the old segment.
+        tags, self._tags = self._tags, None
+        events = self.pause()
+        self._tags, self._kind = tags, kind
+        self._segment += 1
+        return events
+
+    def _signature(self) -> str:
+        context = self._composer.context
+        target = context.target
+        if target.carrier_keys is None:
+            return ""
+        details: Any = merged_details(self._details) or None
+        block = self._composer.block(self._key)
+        if context.thinking == "omitted" and details is None and block is not None:
+            details = {"text": block.said}  # the block shows none, so the carrier must hold it
+        reasoning = carrier.Reasoning(
+            upstream=target.upstream,
+            model=target.model,
+            api="chat",
+            field="reasoning_details" if self._details else self._field,
+            details=details,
+        )
+        return carrier.mint(reasoning, target.carrier_keys)

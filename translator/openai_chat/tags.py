@@ -1,0 +1,71 @@
+"""Splits ``<think>…</think>`` at the start of an answer's text from the text itself.
+
+Only for servers whose profile says that they write reasoning like that: a user's own text may
+hold such tags anywhere else.
+"""
+
+import enum
+from typing import Final, Literal
+
+OPEN: Final = "<think>"
+CLOSE: Final = "</think>"
+
+Part = tuple[Literal["text", "thinking"], str]
+
+
+class State(enum.Enum):
+    UNDECIDED = "undecided"  # what came so far may still become the opening tag
+    INSIDE = "inside"  # reasoning
+    TRIMMING = "trimming"  # white space after the closing tag belongs to nobody
+    TEXT = "text"
+
+
+class ThinkTags:
+    """Takes text in pieces cut anywhere, returns its parts in order."""
+
+    def __init__(self) -> None:
+        self._state = State.UNDECIDED
+        self._held = ""
+
+    def feed(self, piece: str) -> list[Part]:
+        piece, self._held = self._held + piece, ""
+        if self._state is State.UNDECIDED:
+            start = piece.lstrip()
+            if OPEN.startswith(start[: len(OPEN)]) and len(start) < len(OPEN):
+                self._held = piece
+                return []
+            self._state = State.INSIDE if start.startswith(OPEN) else State.TEXT
+            piece = start[len(OPEN) :] if self._state is State.INSIDE else piece
+        parts: list[Part] = []
+        if self._state is State.INSIDE:
+            piece = self._reasoning(piece, parts)
+        if self._state is State.TRIMMING:
+            piece = piece.lstrip()
+            self._state = State.TEXT if piece else State.TRIMMING
+        if piece:
+            parts.append(("text", piece))
+        return parts
+
+    def rest(self) -> list[Part]:
+        """What is still held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        if not held:
+            return []
+        return [("thinking" if self._state is State.INSIDE else "text", held)]
+
+    def _reasoning(self, piece: str, parts: list[Part]) -> str:
+        """Take reasoning up to the closing tag into ``parts``; return what stands after the tag."""
+        before, tag, after = piece.partition(CLOSE)
+        if tag:
+            self._state = State.TRIMMING
+        else:
+            cut = len(piece) - _overlap(piece, CLOSE)
+            before, self._held = piece[:cut], piece[cut:]
+        if before:
+            parts.append(("thinking", before))
+        return after
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of ``tag``."""
+    return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)

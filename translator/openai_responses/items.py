@@ -1,0 +1,161 @@
+"""Which output item an event speaks of.
+
+Items are found by the upstream's own ``output_index``. Its ``item_id`` decides only where the
+index is absent or leads to an item of another id (some proxies change ids between events, some
+say one id or index 0 for everything); where both are absent it is the latest open item.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from translator.said import Said
+
+from .types import OutputItem, UpstreamEvent
+
+Channel = Literal["", "summary", "content"]
+
+
+@dataclass(slots=True)
+class Part:
+    """One text of an item: a content part, or a part of a reasoning summary."""
+
+    pieces: Said = field(default_factory=Said)  # what the upstream said of it so far
+    cited: list[dict[str, Any]] = field(default_factory=list)  # annotations that were heard
+    waiting: list[dict[str, Any]] = field(default_factory=list)  # of these, not yet sent
+
+    @property
+    def said(self) -> str:
+        return self.pieces.getvalue()
+
+
+@dataclass(slots=True)
+class Item:
+    """One output item as far as it was heard."""
+
+    key: int  # ours; items never share one
+    type: str = ""  # "" until an event tells it
+    id: str = ""
+    call_id: str = ""
+    name: str = ""
+    begun: bool = False  # a call: its block was started
+    done: bool = False  # output_item.done came; nothing more is heard of it
+    channel: Channel = ""  # reasoning: which of its two texts is shown
+    waiting: list[str] = field(default_factory=list)  # a call's arguments before its block
+    heard: int = 0  # characters of a call's arguments
+    parts: dict[tuple[str, int], Part] = field(default_factory=dict)
+
+    def part(self, kind: str, number: int) -> Part:
+        return self.parts.setdefault((kind, number), Part())
+
+    def numbers(self, kind: str, count: int) -> list[int]:
+        """The numbers under which the parts of the finished item were heard.
+
+        vLLM counts a message's parts from 1 while it streams, and lists them from 0.
+        """
+        heard = sorted(number for said, number in self.parts if said == kind)
+        if not heard or heard[-1] < count:
+            return list(range(count))
+        unheard = range(heard[-1] + 1, heard[-1] + 1 + count)
+        return [*heard, *unheard][:count]
+
+
+class Items:
+    """Every output item of one response, in the order in which they were first heard of."""
+
+    def __init__(self) -> None:
+        self._all: list[Item] = []
+        self._at: dict[int, Item] = {}  # the latest at each output_index
+        self._named: dict[str, Item] = {}  # the latest of each id
+
+    def added(self, event: UpstreamEvent, body: OutputItem) -> Item:
+        """The item that ``output_item.added`` begins; a new one where its index was used before."""
+        index, item_id = event.get("output_index"), body.get("id")
+        item = self._at.get(index) if isinstance(index, int) else self._by_id(item_id)
+        if item is not None and not _is_same(item, body):
+            item = None
+        return self._learned(item or self._new(index), body)
+
+    def of(self, event: UpstreamEvent, kind: str) -> Item:
+        """The item that a delta or done event speaks of; ``kind`` is the type it must have."""
+        index, item_id = event.get("output_index"), event.get("item_id")
+        named = self._by_id(item_id)
+        if not isinstance(index, int):
+            return named or self._latest_open(kind) or self._new(None)
+        item = self._at.get(index)
+        if named is not None and (item is None or item.id != item_id):
+            return named
+        return item or self._new(index)
+
+    def finished(self, event: UpstreamEvent, body: OutputItem) -> Item:
+        """The item that ``output_item.done`` ends."""
+        place = {"output_index": event.get("output_index"), "item_id": body.get("id")}
+        return self._learned(self.of(place, str(body.get("type"))), body)
+
+    def settled(self, output: list[OutputItem]) -> list[Item]:
+        """For each entry of the final ``response.output`` the item that it is; new if never heard.
+
+        Proxies renumber and rename: where neither id nor place leads to an item, the k-th entry
+        of a type is the k-th heard of it. Saying something twice is worse than an odd order.
+        """
+        left = list(self._all)
+        found: dict[int, Item] = {}
+        for same in (_same_id, _same_place(self._at), _same_type):
+            for number, body in enumerate(output):
+                item = next((i for i in left if same(i, number, body)), None)
+                if number not in found and item is not None:
+                    found[number] = item
+                    left.remove(item)
+        return [
+            self._learned(found.get(number) or self._new(None), body)
+            for number, body in enumerate(output)
+        ]
+
+    def _by_id(self, item_id: Any) -> Item | None:
+        return self._named.get(item_id) if isinstance(item_id, str) else None
+
+    def _latest_open(self, kind: str) -> Item | None:
+        fitting = [i for i in self._all if not i.done and i.type in ("", kind)]
+        return fitting[-1] if fitting else None
+
+    def _new(self, index: Any) -> Item:
+        item = Item(key=len(self._all))
+        self._all.append(item)
+        if isinstance(index, int):
+            self._at[index] = item
+        return item
+
+    def _learned(self, item: Item, body: OutputItem) -> Item:
+        """Take what an item object says of itself; what was known before stays."""
+        for name in ("type", "id", "call_id", "name"):
+            value = body.get(name)
+            if not getattr(item, name) and isinstance(value, str):
+                setattr(item, name, value)
+        if item.id:
+            self._named[item.id] = item
+        return item
+
+
+def _is_same(item: Item, body: OutputItem) -> bool:
+    """Whether this ``added`` is about an item that was heard before, and not its successor."""
+    if item.id and item.id == body.get("id"):
+        return True
+    return not item.done and item.type in ("", body.get("type")) and not item.id
+
+
+def _same_id(item: Item, number: int, body: OutputItem) -> bool:
+    ids = (body.get("id"), body.get("call_id"))
+    return _same_type(item, number, body) and bool(
+        (item.id and item.id == ids[0]) or (item.call_id and item.call_id == ids[1])
+    )
+
+
+def _same_place(at: dict[int, Item]) -> Callable[[Item, int, OutputItem], bool]:
+    def same(item: Item, number: int, body: OutputItem) -> bool:
+        return _same_type(item, number, body) and at.get(number) is item
+
+    return same
+
+
+def _same_type(item: Item, number: int, body: OutputItem) -> bool:
+    return item.type in ("", body.get("type"))

@@ -1,0 +1,286 @@
+"""Says output items as blocks: text, citations, refusals, reasoning, calls, hosted tools.
+
+Every method may be told the same thing twice, piece by piece and then whole; only what is
+missing is said. What was said is remembered per item and part, in the upstream's own counting.
+"""
+
+from typing import Any
+
+from translator.anthropic.composer import MessageComposer
+from translator.anthropic.types import Event
+from translator.arguments import compact_json
+from translator.names import client_call_id
+from translator.notes import Note
+
+from .hosted import CAPABILITY, HOSTED
+from .items import Channel, Item, Part
+from .reasoning import JOINTS, compaction_block, signature_of
+from .types import OutputItem
+
+
+class Speech:
+    """Turns what items say into events of one message."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self.composer = composer
+        self.refusal = ""  # what was said instead of an answer
+        self.searches = 0  # web searches that were told
+        self.characters = 0  # said in any form, for estimates
+        self._call_ids = set(composer.context.call_ids)  # that the client has
+
+    # Text
+
+    def text(self, item: Item, number: int, piece: Any) -> list[Event]:
+        if item.done or not isinstance(piece, str) or not piece:
+            return []
+        item.part("text", number).pieces.append(piece)
+        self.characters += len(piece)
+        return self.composer.text((item.key, "text", number), piece)
+
+    def whole_text(self, item: Item, number: int, text: Any) -> list[Event]:
+        return self.text(item, number, self._missing(item.part("text", number), text))
+
+    def refuse(self, item: Item, number: int, piece: Any) -> list[Event]:
+        """Say a refusal, which is text to the client; the stop reason tells the difference."""
+        if not item.done and isinstance(piece, str):
+            self.refusal += piece
+        return self.text(item, number, piece)
+
+    def whole_refusal(self, item: Item, number: int, text: Any) -> list[Event]:
+        return self.refuse(item, number, self._missing(item.part("text", number), text))
+
+    def cite(self, item: Item, number: int, annotation: Any) -> list[Event]:
+        """Attach a citation to the text; one that came too early waits for the text it quotes."""
+        part = item.part("text", number)
+        if not isinstance(annotation, dict) or item.done or annotation in part.cited:
+            return []
+        part.cited.append(annotation)
+        if annotation.get("type") != "url_citation":
+            self._note("dropped", f"a {annotation.get('type')} has no form as a citation")
+            return []
+        part.waiting.append(annotation)
+        end = annotation.get("end_index")
+        if isinstance(end, int) and end > len(part.said):
+            return []
+        return self._cite_waiting(item, number)
+
+    def end_text(self, item: Item, number: int) -> list[Event]:
+        """The upstream is done with this text: what waits for it is attached, its block closes."""
+        events = self._cite_waiting(item, number)
+        return events + self.composer.close((item.key, "text", number))
+
+    def whole_part(self, item: Item, number: int, part: Any) -> list[Event]:
+        """A finished content part of a message."""
+        if not isinstance(part, dict):
+            return []
+        events = []
+        match part.get("type"):
+            case "output_text" | "text":
+                events += self.whole_text(item, number, part.get("text"))
+            case "refusal":
+                events += self.whole_refusal(item, number, part.get("refusal"))
+            case "reasoning_text":  # gpt-oss servers tell reasoning in parts, too
+                return self.whole_thought(item, number, part.get("text"))
+            case kind:
+                self._note("dropped", f"a content part of type {kind!r} has no block")
+        for annotation in _list(part.get("annotations")):
+            events += self.cite(item, number, annotation)
+        return events + self.end_text(item, number)
+
+    # Reasoning
+
+    def summary(self, item: Item, number: int, piece: Any) -> list[Event]:
+        return self._think(item, "summary", number, piece)
+
+    def thought(self, item: Item, number: int, piece: Any) -> list[Event]:
+        return self._think(item, "content", number, piece)
+
+    def whole_summary(self, item: Item, number: int, text: Any) -> list[Event]:
+        part = item.parts.get(("summary", number)) or Part()
+        return self._think(item, "summary", number, self._missing(part, text))
+
+    def whole_thought(self, item: Item, number: int, text: Any) -> list[Event]:
+        part = item.parts.get(("content", number)) or Part()
+        return self._think(item, "content", number, self._missing(part, text))
+
+    def _think(self, item: Item, channel: Channel, number: int, piece: Any) -> list[Event]:
+        """Say reasoning. An item may tell a summary and the text itself; the first one is shown."""
+        if item.done or not isinstance(piece, str) or not piece:
+            return []
+        if item.channel not in ("", channel):
+            return []
+        joint = JOINTS[channel] if item.channel else ""
+        item.channel = channel
+        part = item.part(channel, number)
+        lead = "" if part.pieces.tell() else joint
+        part.pieces.append(piece)
+        self.characters += len(piece)
+        return self.composer.thinking((item.key, "thinking"), lead + piece)
+
+    def end_reasoning(self, item: Item, body: OutputItem) -> list[Event]:
+        """A finished reasoning item: the missing text, then the signature that carries it.
+
+        The text itself beats a summary, unless the summary was shown before.
+        """
+        events = []
+        for channel, say in (("content", self.whole_thought), ("summary", self.whole_summary)):
+            parts = _list(body.get(channel))
+            for number, part in zip(item.numbers(channel, len(parts)), parts, strict=True):
+                events += say(item, number, part.get("text") if isinstance(part, dict) else None)
+        signature = signature_of(item, body, self.composer.context.target)
+        if not item.channel and not (signature and body.get("encrypted_content")):
+            return events  # nothing to show and nothing to carry
+        return events + self.composer.sign((item.key, "thinking"), signature)
+
+    # Calls
+
+    def begin_call(self, item: Item) -> list[Event]:
+        """Start a call's block, once its name and id are known."""
+        if item.begun or item.done or not (item.name and item.call_id):
+            return []
+        item.begun = True
+        call_id = client_call_id(item.call_id, self._call_ids)
+        self._call_ids.add(call_id)
+        events = self.composer.tool((item.key, "call"), id=call_id, name=item.name)
+        return events + self.composer.arguments((item.key, "call"), "".join(item.waiting))
+
+    def arguments(self, item: Item, number: int, piece: Any) -> list[Event]:
+        if item.done or not isinstance(piece, str):
+            return []
+        self.characters += len(piece)
+        item.heard += len(piece)
+        if item.begun:
+            return self.composer.arguments((item.key, "call"), piece)
+        item.waiting.append(piece)
+        return []
+
+    def whole_arguments(self, item: Item, number: int, arguments: Any) -> list[Event]:
+        """All of a call's arguments: send what is missing and close its block."""
+        text = arguments if isinstance(arguments, str) else ""
+        if isinstance(arguments, dict):
+            text = compact_json(arguments)
+        self.characters += max(0, len(text) - item.heard)
+        item.heard = max(item.heard, len(text))
+        events = self.begin_call(item)
+        if not item.begun:
+            item.waiting = [text] if text else item.waiting
+            return []  # output_item.done tells the name
+        events += self.composer.whole_arguments((item.key, "call"), text)
+        return events + self.composer.close((item.key, "call"))
+
+    def whole_input(self, item: Item, number: int, text: Any) -> list[Event]:
+        """All of a custom tool's input, which is text; Anthropic's is an object."""
+        return self.whole_arguments(item, number, {"input": text if isinstance(text, str) else ""})
+
+    def end_call(self, item: Item, body: OutputItem) -> list[Event]:
+        """A finished call; one that never told its name cannot be executed and is dropped."""
+        item.call_id = item.call_id or item.id or "call"
+        if not item.name:
+            self._note("dropped", "a tool call without a name")
+            return []
+        if item.type == "custom_tool_call":
+            return self.whole_input(item, 0, body.get("input"))
+        return self.whole_arguments(item, 0, body.get("arguments"))
+
+    # Whole items
+
+    def end_item(self, item: Item, body: OutputItem) -> list[Event]:
+        """A finished output item; twice is once."""
+        if item.done:
+            return []
+        events = self._end_item(item, body)
+        item.done = True
+        return events
+
+    def _end_item(self, item: Item, body: OutputItem) -> list[Event]:
+        match item.type:
+            case "message":
+                return self._end_message(item, body)
+            case "reasoning":
+                return self.end_reasoning(item, body)
+            case "function_call" | "custom_tool_call":
+                return self.end_call(item, body)
+            case "mcp_list_tools" if not body.get("error"):
+                return []  # whose tools can be called is nothing that was asked
+            case kind if kind in HOSTED:
+                return self._hosted(item, body)
+            case _:
+                return self._unusual(item, body)
+
+    def _end_message(self, item: Item, body: OutputItem) -> list[Event]:
+        events = []
+        content = body.get("content")
+        # A few servers write the text itself where its parts belong.
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
+        for number, part in zip(item.numbers("text", len(parts)), parts, strict=True):
+            events += self.whole_part(item, number, part)
+        for _, number in list(item.parts):
+            events += self.end_text(item, number)
+        return events
+
+    def _unusual(self, item: Item, body: OutputItem) -> list[Event]:
+        """A compaction, which only the upstream that made it can read; nothing else has a block."""
+        context = self.composer.context
+        block = None
+        if item.type == "compaction" and context.compacts:
+            block = compaction_block(body, context.target)
+        if block is None:
+            self._note("dropped", f"an output item of type {item.type!r} has no block")
+            return []
+        return self.composer.whole_block((item.key, "compaction"), block)
+
+    def _hosted(self, item: Item, body: OutputItem) -> list[Event]:
+        """A call of a tool that OpenAI ran itself."""
+        capability = CAPABILITY.get(item.type)
+        if capability and not getattr(self.composer.context.target.profile, capability):
+            self._note("dropped", f"nobody asked for a {item.type}")
+            return []
+        self.searches += item.type == "web_search_call"
+        events = []
+        for number, block in enumerate(HOSTED[item.type](body)):
+            key = (item.key, "hosted", number)
+            if block["type"] == "server_tool_use":
+                events += self.composer.server_tool(key, block)
+            else:
+                events += self.composer.whole_block(key, block)
+        return events
+
+    def _cite_waiting(self, item: Item, number: int) -> list[Event]:
+        part = item.part("text", number)
+        events = []
+        for annotation in part.waiting:
+            events += self.composer.citation(
+                (item.key, "text", number), _citation(annotation, part.said)
+            )
+        part.waiting.clear()
+        return events
+
+    def _missing(self, part: Part, text: Any) -> str:
+        """What of a whole text was not said yet."""
+        said = part.said
+        if not isinstance(text, str) or text.startswith(said):
+            return text[len(said) :] if isinstance(text, str) else ""
+        self._note("ignored", "the finished text differs from what was streamed of it")
+        return ""
+
+    def _note(self, fate: Any, reason: str) -> None:
+        note = Note("content", fate, reason)
+        if note not in self.composer.notes:
+            self.composer.notes.append(note)
+
+
+def _citation(annotation: dict[str, Any], text: str) -> dict[str, Any]:
+    start, end = annotation.get("start_index"), annotation.get("end_index")
+    quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else ""
+    url, title = annotation.get("url"), annotation.get("title")
+    return {
+        "type": "web_search_result_location",
+        "url": url if isinstance(url, str) else "",
+        "title": title if isinstance(title, str) else None,
+        "cited_text": quoted,
+        "encrypted_index": "",
+    }
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

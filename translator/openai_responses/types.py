@@ -1,0 +1,90 @@
+"""Wire types of the Responses API that this dialect reads and writes, in OpenAI's spelling.
+
+Source: https://platform.openai.com/docs/api-reference/responses
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+UpstreamEvent = dict[str, Any]
+"""One event of a response stream; anything may be missing or of a wrong type."""
+
+OutputItem = dict[str, Any]
+"""One entry of ``response.output``; anything may be missing or of a wrong type."""
+
+
+class CacheBreakpoint(TypedDict):
+    mode: Literal["explicit"]
+    ttl: NotRequired[Literal["30m", "12h"]]
+
+
+class InputText(TypedDict):
+    type: Literal["input_text"]
+    text: str
+    prompt_cache_breakpoint: NotRequired[CacheBreakpoint]
+
+
+class InputImage(TypedDict):
+    type: Literal["input_image"]
+    detail: Literal["auto", "low", "high"]
+    image_url: NotRequired[str]
+    file_id: NotRequired[str]
+    prompt_cache_breakpoint: NotRequired[CacheBreakpoint]
+
+
+class InputFile(TypedDict):
+    type: Literal["input_file"]
+    filename: NotRequired[str]
+    file_data: NotRequired[str]
+    file_url: NotRequired[str]
+    file_id: NotRequired[str]
+    prompt_cache_breakpoint: NotRequired[CacheBreakpoint]
+
+
+InputPart = InputText | InputImage | InputFile
+
+
+class InputMessage(TypedDict):
+    """A turn; the assistant's own text is a plain string, since its parts would need ids."""
+
+    type: Literal["message"]
+    role: Literal["user", "assistant", "developer"]
+    content: str | list[InputPart]
+    phase: NotRequired[Literal["commentary", "final_answer"]]
+
+
+class FunctionCall(TypedDict):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(TypedDict):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[InputPart]
+
+
+class ReasoningText(TypedDict):
+    type: Literal["summary_text", "reasoning_text"]
+    text: str
+
+
+class ReasoningItem(TypedDict):
+    type: Literal["reasoning"]
+    id: str
+    summary: list[ReasoningText]
+    content: NotRequired[list[ReasoningText]]
+    encrypted_content: str
+
+
+class FunctionTool(TypedDict):
+    type: Literal["function"]
+    name: str
+    description: NotRequired[str]
+    parameters: dict[str, Any]
+    strict: bool
+
+
+InputItem = dict[str, Any]
+"""One entry of ``input``: an InputMessage, FunctionCall, FunctionCallOutput or ReasoningItem."""

@@ -1,0 +1,7 @@
+"""Errors of OpenAI-like upstreams, for every dialect that hears them."""
+
+from .fields import ErrorFields, read_error
+from .places import told_in_ours
+from .verdicts import inner_status, map_error
+
+__all__ = ["ErrorFields", "inner_status", "map_error", "read_error", "told_in_ours"]

@@ -1,0 +1,129 @@
+"""Reads the error bodies of OpenAI-like servers, which agree on little, into one record.
+
+Source: mapping.md 5.2 and the recorded errors of OpenAI, Azure, Gemini, Ollama, vLLM, OpenRouter,
+Mistral, Groq, DeepSeek, xAI and Perplexity.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_RETRY_AFTER_S: Final = 300
+
+SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+WAIT_TEXT: Final = re.compile(
+    r"(?:retry|try again) (?:after|in) ((?:\d+(?:\.\d+)? ?(?:h|ms|m|s)?)+)", re.IGNORECASE
+)
+WAIT_PART: Final = re.compile(r"(\d+(?:\.\d+)?) ?(h|ms|m|s)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFields:
+    """What an error body says, in the one shape that the rules read."""
+
+    message: str = ""
+    type: str = ""
+    code: str = ""
+    param: str = ""
+    status: int | None = None
+    """The HTTP status that the body names; it counts where the error came inside a 200."""
+    retry_after_s: int | None = None
+    filters: tuple[str, ...] = ()
+    """Azure: the categories that its content filter objects to."""
+    readable: bool = True
+    """False: plain text, HTML or nothing; the message must be our own."""
+
+
+def read_error(body: Any) -> ErrorFields:
+    """Read any decoded error body; never raises."""
+    if isinstance(body, list):  # Gemini
+        body = next((entry for entry in body if isinstance(entry, dict)), None)
+    if not isinstance(body, dict):
+        return ErrorFields(message=body if isinstance(body, str) else "", readable=False)
+    inner = body.get("error")
+    if isinstance(inner, dict):
+        return _fields(inner, body)
+    if isinstance(inner, str) and inner:  # Ollama, xAI
+        return _fields({**body, "message": inner}, body)
+    return _fields(body, body)  # vLLM, FastAPI, Azure's front door
+
+
+def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
+    message = _message(error)
+    return ErrorFields(
+        message=message,
+        type=_word(error.get("type")),
+        code=_word(error.get("code")) or _word(error.get("status")),
+        param=_word(error.get("param")),
+        status=_status(error) or _status(body),
+        retry_after_s=_retry_after(error, message),
+        filters=_filters(error.get("innererror")),
+        readable=bool(message or error.get("code") or error.get("type")),
+    )
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    """The text of an error: ``message``, or FastAPI's ``detail`` (text, or a list of faults)."""
+    for name in ("message", "detail", "error", "errors", "Message"):
+        text = _text_of(error.get(name))
+        if text:
+            return text
+    return ""
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        names = ("detail", "msg", "message", "error")
+        return _text_of(next((value[name] for name in names if value.get(name)), None))
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(_text_of, value)))
+    return ""
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _status(error: Mapping[str, Any]) -> int | None:
+    for name in ("code", "status_code", "statusCode", "status"):
+        value = error.get(name)
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value[:4])
+        if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+            return value
+    return None
+
+
+def _retry_after(error: Mapping[str, Any], message: str) -> int | None:
+    """Seconds to wait: Gemini's ``RetryInfo``, or a sentence of OpenAI or Azure; clamped."""
+    details = error.get("details")
+    waits = [
+        entry["retryDelay"]
+        for entry in (details if isinstance(details, list) else ())
+        if isinstance(entry, dict) and isinstance(entry.get("retryDelay"), str)
+    ]
+    sentence = WAIT_TEXT.search(message)
+    wait = waits[0] if waits else sentence[1] if sentence else ""
+    seconds = seconds_in(wait)
+    return math.ceil(min(seconds, MAX_RETRY_AFTER_S)) if seconds else None
+
+
+def seconds_in(duration: str) -> float | None:
+    """The seconds of ``6m0s``, ``86ms`` or ``12``; None where nothing like that is said."""
+    parts = WAIT_PART.findall(duration)
+    return sum(float(n) * SECONDS[unit.lower()] for n, unit in parts) if parts else None
+
+
+def _filters(inner: Any) -> tuple[str, ...]:
+    result = inner.get("content_filter_result") if isinstance(inner, dict) else None
+    if not isinstance(result, dict):
+        return ()
+    return tuple(
+        name
+        for name, verdict in sorted(result.items())
+        if isinstance(verdict, dict) and verdict.get("filtered")
+    )
