@@ -1,11 +1,14 @@
 """Limits in Redis where it answers, on this machine while it does not.
 
 What Redis says is written down here too, so that an outage goes on from the last known counts; and
-what was counted meanwhile goes back to Redis, which may have forgotten everything.
+what was counted meanwhile goes back to Redis, which may have forgotten everything. Before each text
+stands the number of its change, ``<number>:<text>``, and the higher number wins wherever two meet:
+who is late with an older text undoes nothing.
 """
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +21,7 @@ from .store import StoreAway
 log = logging.getLogger("proxy.counters")
 
 AWAY: Final = "redis is away until"
-ALONE: Final = "!"
-"""Before a text that was written while Redis was away."""
+DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
 
 class MemoryStates:
@@ -43,7 +45,7 @@ class FailoverStates:
     """``States`` that asks ``shared`` first and ``local`` while that is away.
 
     All processes of a machine have the same ``local``, and stop and start to ask Redis together:
-    a row there says until when it is left alone. What was counted without Redis is marked.
+    a row there says until when it is left alone.
     """
 
     def __init__(
@@ -66,30 +68,27 @@ class FailoverStates:
                 self._failed(exc)
             else:
                 return
-        self._local.update(
-            names, lambda texts: [ALONE + new for new in change([_bare(text) for text in texts])]
-        )
+        self._local.update(names, lambda texts: _changed(texts, change))
 
     def read(self, names: Sequence[str]) -> Texts:
         if not self.degraded:
             try:
-                return self._shared.read(names)
+                return _bare(self._shared.read(names))
             except StoreAway as exc:
                 self._failed(exc)
-        return [_bare(text) for text in self._local.read(names)]
+        return _bare(self._local.read(names))
 
     def _update_shared(self, names: Sequence[str], change: Change) -> None:
         written: list[str] = []
 
         def caught_up(texts: Texts) -> Sequence[str]:
-            ours = self._local.read(names)
-            known = [_newer(text, mine) for text, mine in zip(texts, ours, strict=True)]
-            written[:] = change(known)
+            written[:] = _changed(_newer(texts, self._local.read(names)), change)
             return written
 
         self._shared.update(names, caught_up)
         with contextlib.suppress(StoreAway):
-            self._local.update(names, lambda _: written)
+            # Others may have written since; all have a number, so none of these is None.
+            self._local.update(names, lambda texts: [text or "" for text in _newer(texts, written)])
 
     def _failed(self, exc: StoreAway) -> None:
         if not self.degraded:
@@ -97,12 +96,25 @@ class FailoverStates:
         self._local.update([AWAY], lambda _: [str(self._clock() + PAUSE_S)])
 
 
-def _newer(text: str | None, mine: str | None) -> str | None:
-    """What Redis says, unless it does not know, or has forgotten, what was counted here."""
-    if mine is not None and (text is None or mine.startswith(ALONE)):
-        return _bare(mine)
-    return text
+def _parted(text: str | None) -> tuple[int, str | None]:
+    """The number of a text, and the text. What nobody of us can have written is nothing."""
+    number, colon, bare = (text or "").partition(":")
+    return (int(number), bare) if colon and DIGITS.fullmatch(number) else (0, None)
 
 
-def _bare(text: str | None) -> str | None:
-    return None if text is None else text.removeprefix(ALONE)
+def _changed(texts: Sequence[str | None], change: Change) -> list[str]:
+    parted = [_parted(text) for text in texts]
+    new = change([bare for _, bare in parted])
+    return [f"{number + 1}:{text}" for (number, _), text in zip(parted, new, strict=True)]
+
+
+def _newer(texts: Sequence[str | None], others: Sequence[str | None]) -> Texts:
+    """Of each two texts the one that was changed more often; one that Redis forgot is back."""
+    return [
+        text if _parted(text)[0] > _parted(other)[0] else other
+        for text, other in zip(texts, others, strict=True)
+    ]
+
+
+def _bare(texts: Texts) -> Texts:
+    return [_parted(text)[1] for text in texts]

@@ -1,4 +1,8 @@
-"""How hard properties are tried: a name in ``LAWS``, else ``push`` in CI and ``desk`` elsewhere."""
+"""How hard properties are tried: a name in ``LAWS``, else ``push`` in CI and ``desk`` elsewhere.
+
+A push is judged by the same examples as the one before it, so that what fails is what was changed;
+new examples are sought at a desk and before a release.
+"""
 
 import os
 from typing import Final
@@ -14,7 +18,9 @@ LAW_EXAMPLES: Final = {**EXAMPLES, "push": 5_000, "release": 200_000}
 PROFILE: Final = os.environ.get("LAWS") or ("push" if os.environ.get("CI") == "true" else "desk")
 
 # A deadline per example would be an assertion about the machine, so there is none.
-settings.register_profile("push", max_examples=EXAMPLES["push"], deadline=None, print_blob=True)
+settings.register_profile(
+    "push", max_examples=EXAMPLES["push"], deadline=None, print_blob=True, derandomize=True
+)
 settings.register_profile("desk", max_examples=EXAMPLES["desk"], deadline=None)
 settings.register_profile("few", max_examples=EXAMPLES["few"], deadline=None, derandomize=True)
 settings.register_profile(
