@@ -6,6 +6,7 @@ upstream that breaks HTTP is one of the things a script must be able to say.
 
 import gzip
 import json
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,13 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Say nothing until the test opens the gate, or the client leaves."""
+
+    gate: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
     """Drop the connection with a TCP RST (SO_LINGER 0)."""
 
@@ -46,7 +54,7 @@ class Close:
     """Close the connection with a FIN."""
 
 
-Step = Send | Sleep | Stall | Reset | Close
+Step = Send | Sleep | Stall | Hold | Reset | Close
 Script = Sequence[Step]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import http.client
+import threading
 from email.message import Message
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 from .cuts import pieces
 from .steps import (
     Close,
+    Hold,
     Reset,
     Stall,
     garbage,
@@ -32,7 +34,7 @@ class Answer(NamedTuple):
 
 
 def ask(upstream: ScriptedUpstream, model: str = "m") -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=60)
     with contextlib.closing(connection):
         connection.request("POST", "/v1/responses", body=b'{"model":"%s"}' % model.encode())
         with connection.getresponse() as answer:
@@ -82,7 +84,7 @@ def test_a_reset_is_a_reset_and_a_close_leaves_the_body_unfinished(upstream):
 
 def test_it_notices_that_the_client_left(upstream):
     upstream.on("m", stream(RAW, ending=[Stall()]))
-    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=60)
     connection.request("POST", "/v1/responses", body=b'{"model":"m"}')
 
     with connection.getresponse() as answer:
@@ -90,6 +92,21 @@ def test_it_notices_that_the_client_left(upstream):
     connection.close()
 
     upstream.wait_until(lambda asked: asked[0].ending == "client_gone")
+
+
+def test_it_goes_on_when_its_gate_is_opened(upstream):
+    gate = threading.Event()
+    upstream.on("m", [Hold(gate), *json_answer({"fine": True})])
+    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=60)
+    connection.request("POST", "/v1/responses", body=b'{"model":"m"}')
+
+    upstream.wait_until(lambda asked: [each.sent for each in asked] == [0])
+    gate.set()
+
+    with connection.getresponse() as answer:
+        assert answer.status == 200
+    connection.close()
+    upstream.wait_until(lambda asked: asked[0].ending == "answered")
 
 
 def test_it_can_speak_something_that_is_not_http(upstream):

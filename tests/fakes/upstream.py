@@ -18,7 +18,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from .steps import Close, Reset, Script, Send, Sleep, Stall, Step, json_answer
+from .steps import Close, Hold, Reset, Script, Send, Sleep, Stall, Step, json_answer
+
+GLANCE_S = 0.005
+"""How often a gate is looked at, and a tally."""
 
 Ending = Literal["answered", "client_gone", "closed", "reset", "stopped"]
 
@@ -176,6 +179,9 @@ class Connection(asyncio.Protocol):
                 await self._wait(seconds)
             case Stall():
                 await self._wait(None)
+            case Hold(gate):
+                while not gate.is_set():
+                    await self._wait(GLANCE_S)
             case Reset():
                 sock = self._transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -250,13 +256,13 @@ class ScriptedUpstream:
         return [each for each in list(self.asked) if each.model == model]
 
     def wait_until(
-        self, holds: Callable[[Sequence[Asked]], object], *, within_s: float = 10
+        self, holds: Callable[[Sequence[Asked]], object], *, within_s: float = 60
     ) -> None:
         """Poll the tally until ``holds`` is true; what it showed last is in the failure."""
         deadline = time.monotonic() + within_s
         while not holds(list(self.asked)):
             assert time.monotonic() < deadline, f"never fitted; asked last: {self.asked[-5:]}"
-            time.sleep(0.005)
+            time.sleep(GLANCE_S)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -267,7 +273,7 @@ class ScriptedUpstream:
         listening = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(listening,), daemon=True)
         self._thread.start()
-        assert listening.wait(10), "the scripted upstream did not start"
+        assert listening.wait(60), "the scripted upstream did not start"
         return self
 
     def __exit__(self, *_: object) -> None:
