@@ -26,6 +26,7 @@ from proxy.record.schema import check_migratable, check_schema
 from proxy.sandbox import UPSTREAMS
 from proxy.secrets import KEY_MARK, ConfigError
 
+from .new_database import make_schema
 from .reading import read_file
 
 ADMIN: Final = "admin"
@@ -109,7 +110,8 @@ def migrate() -> None:
     """Bring the schema to this version. ConfigError for one that migrating cannot mend."""
     try:
         check_migratable()
-        call_command("migrate", verbosity=0, interactive=False)
+        if not make_schema():
+            call_command("migrate", verbosity=0, interactive=False)
         check_schema()
     except SchemaMismatch as mismatch:
         raise ConfigError(str(mismatch)) from None

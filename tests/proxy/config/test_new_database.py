@@ -1,0 +1,121 @@
+"""A new SQLite database is made at once; it must be the one that all migrations would have made."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+MAKE = "from proxy.config.new_database import make_schema; assert make_schema()"
+MAKE_AGAIN = "from proxy.config.new_database import make_schema; assert not make_schema()"
+MIGRATE = "from django.core.management import call_command; call_command('migrate', verbosity=0)"
+BREAK = """
+from django.db.migrations.recorder import MigrationRecorder
+from proxy.config.new_database import make_schema
+def broken(*_): raise OSError("the disk is full")
+MigrationRecorder.record_applied = broken
+try:
+    make_schema()
+except OSError:
+    pass
+"""
+
+
+def run(folder: Path, program: str) -> Path:
+    """Run a program with a data directory of its own; the path of its database."""
+    environment = {
+        **os.environ,
+        "BRIDGE_DATA_DIR": str(folder),
+        "BRIDGE_SECRET_KEY": "schema-" * 8,
+        "DATABASE_URL": f"sqlite:///{folder}/ledger.sqlite3",
+        "DJANGO_SETTINGS_MODULE": "bridge_project.settings",
+    }
+    folder.mkdir(exist_ok=True)
+    subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, "-c", f"import django; django.setup()\n{program}"],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+    )
+    return folder / "ledger.sqlite3"
+
+
+def schema(database: Path) -> dict[str, Any]:
+    """Each table and index by name: the parts of its statement, whatever order columns came in."""
+    with sqlite3.connect(database) as link:
+        told = link.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {name: sorted(re.split(r"[,()]\s*", sql)) for name, sql in told}
+
+
+def rows(database: Path) -> dict[str, Any]:
+    """What each table holds, without numbers and times, which may differ."""
+    queries = {
+        "migrations": "SELECT app, name FROM django_migrations",
+        "content types": "SELECT app_label, model FROM django_content_type",
+        "permissions": "SELECT codename, name FROM auth_permission",
+        "roles": """SELECT g.name, p.codename FROM auth_group_permissions gp
+                    JOIN auth_group g ON g.id = gp.group_id
+                    JOIN auth_permission p ON p.id = gp.permission_id""",
+    }
+    with sqlite3.connect(database) as link:
+        told: dict[str, Any] = {
+            name: sorted(link.execute(query)) for name, query in queries.items()
+        }
+        tables = link.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        counts = {
+            name: link.execute(f'SELECT count(*) FROM "{name}"').fetchone() for (name,) in tables
+        }  # noqa: S608
+        return told | {"counts": counts}
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("migrated"), MIGRATE)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("made"), MAKE)
+
+
+def test_it_is_the_schema_that_all_migrations_make(made: Path, migrated: Path) -> None:
+    assert schema(made) == schema(migrated)
+
+
+def test_it_holds_the_rows_that_all_migrations_make(made: Path, migrated: Path) -> None:
+    told = rows(made)
+
+    assert told == rows(migrated)
+    assert all(told.values())
+
+
+def test_it_leaves_nothing_for_migrate_to_do(made: Path) -> None:
+    before = schema(made), rows(made)
+
+    run(made.parent, MIGRATE)
+
+    assert (schema(made), rows(made)) == before
+
+
+def test_it_leaves_a_database_alone_that_holds_anything(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.sqlite3") as link:
+        link.execute("CREATE TABLE notes (text)")
+
+    database = run(tmp_path, MAKE_AGAIN)
+
+    assert {*schema(database)} == {"notes"}
+
+
+def test_a_start_that_fails_on_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
+    database = run(tmp_path, BREAK)
+    assert schema(database) == {}
+
+    run(tmp_path, MAKE)
+
+    assert "proxy_exchange" in schema(database)
