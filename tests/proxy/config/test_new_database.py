@@ -67,11 +67,16 @@ def rows(database: Path) -> dict[str, Any]:
         told: dict[str, Any] = {
             name: sorted(link.execute(query)) for name, query in queries.items()
         }
-        tables = link.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        counts = {
-            name: link.execute(f'SELECT count(*) FROM "{name}"').fetchone() for (name,) in tables
-        }  # noqa: S608
+        tables = link.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        ).fetchall()
+        counts = {name: _count(link, name) for (name,) in tables}
         return told | {"counts": counts}
+
+
+def _count(link: sqlite3.Connection, table: str) -> int:
+    (count,) = link.execute(f'SELECT count(*) FROM "{table}"').fetchone()  # noqa: S608
+    return int(count)
 
 
 @pytest.fixture(scope="module")
