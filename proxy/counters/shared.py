@@ -1,18 +1,21 @@
 """The store that this process uses: Redis when there is one, else a file in the data directory."""
 
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from proxy.conf import conf
 
 from .failover import FailoverBudgets
 from .failover_states import FailoverStates, MemoryStates
+from .replies import RedisReplies, Replies, ReplyFile, SharedReplies
 from .sqlite_store import SqliteBudgets
 from .states import RedisStates, SqliteStates, States
 from .store import BudgetStore
 
 FILE: Final = "counters.sqlite3"
 LIMITS_FILE: Final = "limits.sqlite3"
+REPLIES_FILE: Final = "replies.sqlite3"
 
 
 @cache
@@ -34,6 +37,17 @@ def limit_states() -> States | None:
     from .redis_store import client_of  # noqa: PLC0415 - most installations have no Redis
 
     return FailoverStates(RedisStates(client_of(conf.redis_url)), several or MemoryStates())
+
+
+@cache
+def replies_in(directory: Path) -> Replies:
+    """Where answers to an ``idempotency-key`` are kept; ``directory`` is the spool's."""
+    local = ReplyFile(directory / REPLIES_FILE)
+    if not conf.redis_url:
+        return local
+    from .redis_store import client_of  # noqa: PLC0415 - most installations have no Redis
+
+    return SharedReplies(RedisReplies(client_of(conf.redis_url)), local)
 
 
 def is_redis_away() -> bool:

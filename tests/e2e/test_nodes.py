@@ -23,7 +23,7 @@ from tests.proxy.record.postgres import Postgres
 
 __all__ = ["running_redis"]
 
-NAMES = ("POOR", "FAST", "FEW", "GOING")
+NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}
 SECRETS["BRIDGE_ADMIN_PASSWORD"] = PASSWORD
 SHARED = (
@@ -34,6 +34,10 @@ targets = [{ upstream = "chat" }]
 
 [[routes]]
 model = "slow"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "once"
 targets = [{ upstream = "chat" }]
 
 [[routes]]
@@ -54,6 +58,9 @@ limits = { concurrency = 5 }
 
 [[teams]]
 name = "going"
+
+[[teams]]
+name = "once"
 """
     + "".join(
         f'\n[[prices]]\nupstream = "chat"\nmodel = "{model}"\nsince = 2026-01-01\n'
@@ -73,6 +80,8 @@ def script_for(request: Asked) -> Script:
         return chat_answer(request)
     if request.model == "held":
         return held()
+    if request.model == "once":
+        return json_answer(scripts.COMPLETION)
     return [Sleep(4), *json_answer(scripts.COMPLETION)]
 
 
@@ -170,6 +179,32 @@ def _looked(nodes: Nodes, number: int) -> int:
     """The status of a request that costs nothing and needs the key all the same."""
     headers = {"x-api-key": SECRETS["BRIDGE_KEY_GOING"]}
     return nodes.all[number].ask("GET", "/v1/models", None, headers, authorised=False).status
+
+
+@pytest.mark.timeout(300)
+def test_an_idempotency_key_is_answered_once_by_all_nodes(nodes: Nodes, player: ScriptedUpstream):
+    body = {"model": "once", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {
+        "x-api-key": SECRETS["BRIDGE_KEY_ONCE"],
+        "content-type": "application/json",
+        "idempotency-key": "one and the same",
+    }
+    raw = json.dumps(body).encode()
+    replies = [nodes.all[0].ask("POST", "/v1/messages", raw, headers, authorised=False)]
+
+    def answered() -> bool:
+        """The first one is remembered just after its client has it."""
+        reply = nodes.all[1].ask("POST", "/v1/messages", raw, headers, authorised=False)
+        if reply.status != 409:
+            replies.append(reply)
+        return len(replies) > 1
+
+    until(answered)
+
+    assert [reply.status for reply in replies] == [200, 200]
+    assert replies[0].body == replies[1].body
+    assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, "true"]
+    assert len([each for each in player.asked if each.model == "once"]) == 1
 
 
 @pytest.mark.timeout(300)
