@@ -171,6 +171,7 @@ class Directory:
         self._load = load or load_snapshot
         self._recalled = False  # the snapshot is that of an earlier start
         self._lock = threading.Lock()
+        self._looking = threading.Lock()  # who looked first may not be the last to tell
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
 
@@ -209,6 +210,10 @@ class Directory:
 
     def look(self) -> None:
         """Load a new snapshot if the revision has risen; keep the old one on any failure."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         try:
             present()
             if Revision.current() != self.snapshot.revision or self._recalled:

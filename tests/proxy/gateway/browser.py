@@ -67,7 +67,7 @@ class Browser:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         ) as connection:
             connection.request(method, path, body=body, headers=dict(headers or {}))
             with connection.getresponse() as answer:
@@ -97,7 +97,7 @@ class Browser:
         told = {"host": "gateway", "x-api-key": self.key, "content-length": str(len(body))}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         head = "".join(f"{name}: {text}\r\n" for name, text in told.items())
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=90) as connection:
             connection.sendall(f"POST /v1/messages HTTP/1.1\r\n{head}\r\n".encode() + body)
             yield connection
 

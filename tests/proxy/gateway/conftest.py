@@ -22,13 +22,17 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from proxy.conf import conf
 from proxy.gateway.directory import directory
-from proxy.models import ApiKey, Exchange, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, Exchange, Revision, Route, RouteTarget, Team, Upstream
 from proxy.record.recorder import recorder
 from tests.fakes.upstream import ScriptedUpstream
 
 from .browser import Browser
 
-TIMEOUTS = {"connect_s": 0.5, "first_byte_s": 1, "idle_s": 1, "total_s": 4}
+PATIENT = {"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 120}
+"""Longer than any machine is too busy for."""
+HASTY = {"connect_s": 5, "first_byte_s": 1, "idle_s": 1, "total_s": 4}
+"""For what is about an upstream that is too slow."""
+DIALECTS = ("responses", "chat", "anthropic")
 UPSTREAM_SECRET = "sk-upstream-canary-0123456789"
 
 
@@ -82,7 +86,7 @@ def add_upstream(
         base_url=base_url,
         profile=profile,
         secret={"env": "GATEWAY_TESTS_SECRET"},
-        **{"timeouts": TIMEOUTS, **fields},
+        **{"timeouts": PATIENT, **fields},
     )
 
 
@@ -98,7 +102,7 @@ class Server(uvicorn.Server):
 
     def run_in(self, thread: threading.Thread) -> int:
         thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.started:
             assert thread.is_alive(), "the gateway did not start"
             assert time.monotonic() < deadline, "the gateway did not start in time"
@@ -123,7 +127,7 @@ def gateway(world: str) -> Iterator[Browser]:
     port = server.run_in(thread)
     yield Browser(port, world)
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
 
 
 @pytest.fixture
@@ -152,7 +156,21 @@ def reload(world: str) -> Callable[[], None]:
     return look
 
 
-def row(request_id: str, *, within_s: float = 10, **expected: Any) -> Exchange:
+@pytest.fixture
+def hasty(world: str, reload: Callable[[], None]) -> Iterator[None]:
+    """The world's upstreams have a second to speak, and as much to go on."""
+
+    def give(timeouts: Mapping[str, float]) -> None:
+        Upstream.objects.filter(name__in=DIALECTS).update(timeouts=timeouts)
+        Revision.rise()  # an update tells nobody
+        reload()
+
+    give(HASTY)
+    yield
+    give(PATIENT)
+
+
+def row(request_id: str, *, within_s: float = 60, **expected: Any) -> Exchange:
     """The closed row of a request, as soon as the drainer has moved it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -167,7 +185,7 @@ def row(request_id: str, *, within_s: float = 10, **expected: Any) -> Exchange:
 
 def newest_row(**wanted: Any) -> Exchange:
     """For requests whose id the client never saw."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(Exchange.DoesNotExist):
             return Exchange.objects.filter(state="closed", **wanted).latest("created")

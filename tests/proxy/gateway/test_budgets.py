@@ -15,7 +15,7 @@ from proxy.counters.windows import window
 from proxy.gateway.budgets import reserve
 from proxy.models import ApiKey, Budget, Exchange, Price, Team, Upstream
 from proxy.record import spending
-from tests.fakes.steps import Sleep, json_answer
+from tests.fakes.steps import Hold, Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -65,7 +65,7 @@ def standing(budget: Budget) -> Standing | None:
 
 def settled(budget: Budget) -> Standing:
     """When every row is in the ledger and nothing is held."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = standing(budget)
         if found is not None and not found.settled and not found.reserved:
@@ -76,7 +76,7 @@ def settled(budget: Budget) -> Standing:
 
 def booked(budget: Budget, **whose: str) -> int:
     """What the rows cost, once it is what the budget says: its counter moves just before them."""
-    spent, deadline = settled(budget).spent, time.monotonic() + 30
+    spent, deadline = settled(budget).spent, time.monotonic() + 60
     rows = Exchange.objects.filter(**whose, state="closed")
     while (costs := sum(row.cost_nanousd or 0 for row in rows.all())) != spent:
         assert time.monotonic() < deadline, f"the rows cost {costs}, the budget says {spent}"
@@ -87,9 +87,11 @@ def booked(budget: Budget, **whose: str) -> int:
 def test_of_fifty_at_once_with_room_for_four_at_most_four_pass(
     gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
 ):
-    scripted.on(priced, [Sleep(0.5), *scripts.chat()])
+    gate = threading.Event()
+    scripted.on(priced, [Hold(gate), *scripts.chat()])
     budget = cleo.budget("0.004")  # four times 100 output tokens at 10 dollars a million
     seen: list[int] = []
+    before = len(scripted.asked)
 
     def ask() -> None:
         reply = gateway.post(message(priced, max_tokens=100), x_api_key=cleo.secret)
@@ -98,6 +100,9 @@ def test_of_fifty_at_once_with_room_for_four_at_most_four_pass(
     threads = [threading.Thread(target=ask) for _ in range(50)]
     for thread in threads:
         thread.start()
+    # None that was let in ends, and frees what it held, before all were at the door.
+    scripted.wait_until(lambda asked: len(asked) - before + len(seen) == 50)
+    gate.set()
     for thread in threads:
         thread.join()
 
@@ -144,7 +149,8 @@ def test_budgets_of_team_key_and_user_all_count(
 def test_a_users_budget_covers_all_keys_of_the_user_in_any_team(
     gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
 ):
-    scripted.on(priced, [Sleep(0.5), *scripts.chat()])
+    gate = threading.Event()
+    scripted.on(priced, [Hold(gate), *scripts.chat()])
     user = get_user_model().objects.create(username=f"user-{next(numbers)}")
     other = Team.objects.create(name=f"elsewhere-{next(numbers)}")
     secrets = [
@@ -153,6 +159,7 @@ def test_a_users_budget_covers_all_keys_of_the_user_in_any_team(
     ]
     budget = cleo.budget("0.004", user=user)
     seen: list[tuple[int, str]] = []
+    before = len(scripted.asked)
 
     def ask(secret: str) -> None:
         reply = gateway.post(message(priced, max_tokens=100), x_api_key=secret)
@@ -162,6 +169,8 @@ def test_a_users_budget_covers_all_keys_of_the_user_in_any_team(
     threads = [threading.Thread(target=ask, args=(secret,)) for secret in secrets * 6]
     for thread in threads:
         thread.start()
+    scripted.wait_until(lambda asked: len(asked) - before + len(seen) == 12)
+    gate.set()
     for thread in threads:
         thread.join()
 
@@ -221,7 +230,7 @@ def test_a_client_that_leaves_gives_its_room_back(
     gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
 ):
     head, *rest = scripts.chat_events(["first", "second"])
-    scripted.on(priced, scripts.pieces([head, rest[0]], Sleep(30)))
+    scripted.on(priced, scripts.pieces([head, rest[0]], Stall()))
     budget = cleo.budget("1")
 
     with gateway.open(message(priced, stream=True), x_api_key=cleo.secret) as connection:

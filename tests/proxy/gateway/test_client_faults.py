@@ -84,7 +84,7 @@ def test_a_chunked_body_without_end_is_refused_at_the_cap(gateway: Browser, tune
     tuned(max_body_bytes=10_000)
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
 
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
         connection.sendall(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
         for _ in range(11):
             connection.sendall(b"3e8\r\n" + b"x" * 1_000 + b"\r\n")
@@ -97,7 +97,7 @@ def test_a_body_that_stalls_is_refused_in_time(gateway: Browser, tuned):
     tuned(body_timeout_s=0.2)
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
 
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
         connection.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
         told = read_until(connection, b"in time")
 
@@ -145,7 +145,7 @@ def test_a_bad_key(gateway: Browser, key: str):
 
 
 def test_a_bad_key_is_told_before_the_body_is_sent(gateway: Browser):
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
         connection.sendall(
             b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: wrong\r\n"
             b"content-length: 100000\r\nexpect: 100-continue\r\n\r\n"
@@ -195,7 +195,7 @@ def test_a_change_reaches_the_gateway_by_itself(gateway: Browser, scripted: Scri
     scripted.on("chat-m", scripts.chat())
     key, secret = ApiKey.issue(Team.objects.get(name="platform"), "late", scopes=["messages"])
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while gateway.post(message("chat-m"), x_api_key=secret).status != 200:
         assert time.monotonic() < deadline
 
@@ -260,7 +260,7 @@ def test_a_client_that_does_not_read_is_dropped(
 
     with gateway.open(message("chat-flood", stream=True)) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        scripted.wait_until(lambda asked: asked[-1].ending == "client_gone", within_s=10)
+        scripted.wait_until(lambda asked: asked[-1].ending == "client_gone")
 
     kept = newest_row(model_requested="chat-flood")
     assert (kept.outcome, kept.status) == ("client_gone", 499)

@@ -11,7 +11,7 @@ from .conftest import add_route, add_upstream, message, row
 
 
 def test_after_three_failures_the_next_target_is_asked_first(
-    gateway: Browser, scripted: ScriptedUpstream, reload
+    gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch
 ):
     chat = Upstream.objects.get(name="chat")
     failing = add_upstream("cooling", "responses", scripted.base_url)
@@ -22,10 +22,10 @@ def test_after_three_failures_the_next_target_is_asked_first(
     scripted.on("cool-broken", json_answer({"error": {"message": "no"}}, 503))
     scripted.on("cool-m", scripts.chat())
 
-    seen = []
-    for _ in range(cooling.FAILURES + 1):
-        reply = gateway.post(message("cool-m"))
-        assert reply.status == 200
-        seen.append([(e["upstream"], e["status"]) for e in row(reply.id).attempts])
+    monkeypatch.setattr(cooling.cooldown, "_clock", lambda: 1.0)  # however long the rows take
+    replies = [gateway.post(message("cool-m")) for _ in range(cooling.FAILURES + 1)]
+    rows = [row(reply.id) for reply in replies]
 
+    assert [reply.status for reply in replies] == [200] * len(replies)
+    seen = [[(each["upstream"], each["status"]) for each in row.attempts] for row in rows]
     assert seen == [[("cooling", 503), ("chat", 200)]] * cooling.FAILURES + [[("chat", 200)]]

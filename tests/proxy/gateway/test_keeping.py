@@ -14,7 +14,7 @@ from proxy.models import ApiKey, Team
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.recorder import recorder
 from proxy.record.transcripts import read
-from tests.fakes.steps import Sleep, Stall, json_answer
+from tests.fakes.steps import Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -74,7 +74,7 @@ def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeyp
 
 
 def test_what_came_before_a_crash_of_the_stream_is_kept(
-    gateway: Browser, scripted: ScriptedUpstream
+    gateway: Browser, scripted: ScriptedUpstream, hasty
 ):
     events = scripts.chat_events(["one ", "two"])
     scripted.on("chat-partial", scripts.pieces(events[:3], Stall()))
@@ -91,7 +91,7 @@ def test_more_requests_than_may_run_are_turned_away(
     gateway: Browser, scripted: ScriptedUpstream, tuned
 ):
     events = scripts.chat_events(["first"])
-    scripted.on("chat-holds", scripts.pieces(events[:2], Sleep(20)))
+    scripted.on("chat-holds", scripts.pieces(events[:2], Stall()))
 
     with gateway.open(message("chat-holds", stream=True)) as connection:
         read_until(connection, b"first")
@@ -124,7 +124,7 @@ def second_gateway(world: str, gateway: Browser):
     port = server.run_in(thread)
     yield Browser(port, world), server
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
 
 
 def test_a_shutdown_ends_what_outlasts_it_in_an_error(
@@ -135,8 +135,8 @@ def test_a_shutdown_ends_what_outlasts_it_in_an_error(
     add_route("patient-*", patient)
     reload()
     events = scripts.chat_events(["first"])
-    scripted.on("patient-streaming", scripts.pieces(events[:2], Sleep(60)))
-    scripted.on("patient-waiting", [Sleep(60)])
+    scripted.on("patient-streaming", scripts.pieces(events[:2], Stall()))
+    scripted.on("patient-waiting", [Stall()])
 
     with (
         browser.open(message("patient-streaming", stream=True)) as streaming,
@@ -156,20 +156,14 @@ def test_a_shutdown_ends_what_outlasts_it_in_an_error(
     assert newest_row(model_requested="patient-waiting").outcome == "drained"
 
 
-def test_sixty_streams_never_mix(gateway: Browser, scripted: ScriptedUpstream, reload):
-    # Sixty at once may keep a busy machine for longer than the short timeouts of the others.
-    patient = {"first_byte_s": 60, "idle_s": 60, "total_s": 90}
-    route = add_route(
-        "unhurried-*", add_upstream("unhurried", "chat", scripted.base_url, timeouts=patient)
-    )
-    reload()
+def test_sixty_streams_never_mix(gateway: Browser, scripted: ScriptedUpstream):
     marks = [f"mark-{n:03}" for n in range(60)]
     for mark in marks:
-        scripted.on(f"unhurried-{mark}", scripts.chat(*[f"{mark} "] * 20))
+        scripted.on(f"chat-{mark}", scripts.chat(*[f"{mark} "] * 20))
     seen: dict[str, str] = {}
 
     def ask(mark: str) -> None:
-        reply = gateway.post(message(f"unhurried-{mark}", stream=True))
+        reply = gateway.post(message(f"chat-{mark}", stream=True))
         seen[mark] = reply.text
 
     threads = [threading.Thread(target=ask, args=(mark,)) for mark in marks]
@@ -179,8 +173,6 @@ def test_sixty_streams_never_mix(gateway: Browser, scripted: ScriptedUpstream, r
         thread.join()
 
     assert seen == {mark: f"{mark} " * 20 for mark in marks}
-    route.delete()
-    reload()
 
 
 def test_the_upstream_gets_nothing_of_ours(gateway: Browser, scripted: ScriptedUpstream):

@@ -1,12 +1,13 @@
 """What an open stream keeps in memory: thousands may be open, and each began with a large body."""
 
 import gc
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from tests.fakes.steps import Sleep, chunk, stream_head
+from tests.fakes.steps import LAST_CHUNK, Hold, chunk, stream_head
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -30,9 +31,10 @@ def holders() -> set[str]:
 def test_a_stream_that_speaks_has_let_go_of_its_request(
     gateway: Browser, scripted: ScriptedUpstream, dialect: str
 ) -> None:
-    words = ["Hello", *["still"] * 20]
+    words, gate = ["Hello", *["still"] * 20], threading.Event()
     told = scripts.chat_events(words) if dialect == "chat" else scripts.responses_events(words)
-    steps = [step for event in told for step in (chunk(event), Sleep(0.15))]
+    first = next(n for n, event in enumerate(told, start=1) if b"Hello" in event)
+    steps = [*map(chunk, told[:first]), Hold(gate), *map(chunk, told[first:]), LAST_CHUNK]
     scripted.on(f"{dialect}-large", [stream_head(), *steps])
     message = {"role": "user", "content": "x" * (LARGE + 10_000)}
     request: dict[str, Any] = {
@@ -42,9 +44,10 @@ def test_a_stream_that_speaks_has_let_go_of_its_request(
 
     with gateway.open(request) as connection:
         read_until(connection, b"Hello")
-        deadline = time.monotonic() + 2  # the ledger's threads may still be at work on it
+        deadline = time.monotonic() + 40  # the ledger's threads may still be at work on it
         while (held := holders() - before) and time.monotonic() < deadline:
             time.sleep(0.05)
+        gate.set()
         read_until(connection, b"still")  # all that while it was open
 
     assert held == set()

@@ -1,4 +1,4 @@
-"""A key that is taken away stops working within two seconds, while others are served (T03, G18)."""
+"""A key that is taken away stops working at the next look, while others are served (T03, G18)."""
 
 import itertools
 import threading
@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from proxy.gateway.directory import directory
+from proxy.gateway.directory import POLL_S, directory
 from proxy.models import ApiKey, Team
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -39,37 +39,54 @@ def deactivate(key: ApiKey) -> None:
 
 @pytest.mark.parametrize("take_away", [revoke, deactivate, ApiKey.delete])
 def test_the_last_success_is_at_most_two_seconds_after(
-    gateway: Browser, scripted: ScriptedUpstream, take_away
+    gateway: Browser, scripted: ScriptedUpstream, monkeypatch, take_away
 ):
     scripted.on("chat-taken", scripts.chat())
     user = get_user_model().objects.create(username=f"taken-{next(numbers)}")
     key, secret = issued(user=user)
     directory.look()
-    seen: list[tuple[float, int]] = []
+    seen: list[tuple[int, int]] = []
+    looks = itertools.count(1)
+    looked = 0  # how often since the key was taken away
+    taken = threading.Event()
     ending = threading.Event()
 
     def ask() -> None:
         while not ending.is_set():
-            began = time.monotonic()
-            seen.append((began, gateway.post(message("chat-taken"), x_api_key=secret).status))
+            known = looked
+            seen.append((known, gateway.post(message("chat-taken"), x_api_key=secret).status))
+
+    def look() -> None:
+        nonlocal looked
+        after = taken.is_set()
+        real()
+        if after:
+            looked = next(looks)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 20
-    while not any(status == 200 for _, status in seen):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    take_away(key)
-    taken = time.monotonic()
-    while time.monotonic() < taken + WITHIN_S + 0.5:
-        time.sleep(0.05)
+    until(lambda: any(status == 200 for _, status in seen))
+    real = directory.look
+    with monkeypatch.context() as watching:
+        watching.setattr(directory, "look", look)
+        take_away(key)
+        taken.set()
+        until(lambda: sum(known > 0 for known, _ in seen) >= 8)
     ending.set()
     for thread in threads:
         thread.join()
 
+    assert POLL_S * 2 <= WITHIN_S  # the look that comes, and what it takes
     assert {status for _, status in seen} == {200, 401}
-    assert max(at for at, status in seen if status == 200) <= taken + WITHIN_S
+    assert {status for known, status in seen if known} == {401}
+
+
+def until(true) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_key_ends_at_its_very_instant(gateway: Browser, scripted: ScriptedUpstream):
@@ -77,14 +94,13 @@ def test_a_key_ends_at_its_very_instant(gateway: Browser, scripted: ScriptedUpst
     ends = time.time() + 3
     _, secret = issued(expires=datetime.fromtimestamp(ends, UTC))
     directory.look()
-    seen = []
-    while time.time() < ends + 0.5:
+    seen: list[tuple[float, int, float]] = []
+    while not seen or seen[-1][0] < ends:
         began = time.time()
         seen.append(
             (began, gateway.post(message("chat-taken"), x_api_key=secret).status, time.time())
         )
 
-    assert seen[-1][1] == 401
     assert {status for _, status, _ in seen} <= {200, 401}
     assert all(status == 401 for began, status, _ in seen if began >= ends)
     assert all(status == 200 for _, status, ended in seen if ended < ends)

@@ -1,6 +1,7 @@
 """Several processes count together: no more get in than one process alone would let in."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -77,9 +78,11 @@ def test_the_refusal_says_which_limit_whose_its_value_the_count_and_when(
 
     refusal = caught.value
     assert refusal.status == 429
-    assert refusal.message.startswith(
-        "team platform is at its limit: rpm 2, used 2; try again in 30 s, at "
+    told = re.match(
+        r"team platform is at its limit: rpm 2, used 2; try again in (\d+) s, at ", refusal.message
     )
+    assert told
+    assert 1 <= int(told[1]) <= 30  # less with each second that went by
     assert refusal.headers["anthropic-ratelimit-requests-remaining"] == "0"
 
 
@@ -150,7 +153,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_no_seat(tmp_path: Path,
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not let_in(process, who):
         assert time.monotonic() < deadline, "a seat is lost"
         await asyncio.sleep(0.01)

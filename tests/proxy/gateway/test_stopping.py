@@ -12,7 +12,7 @@ from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
 from .browser import Browser, read_until
-from .conftest import TIMEOUTS, UPSTREAM_SECRET, add_route, add_upstream, message, row
+from .conftest import UPSTREAM_SECRET, add_route, add_upstream, message, row
 
 assert UPSTREAM_SECRET  # in the environment of the fixtures
 numbers = itertools.count()
@@ -23,26 +23,28 @@ SPEAKERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def patient(gateway):
-    """Whatever is silent here is stopped by somebody, not by a timeout of the upstream's."""
-    from proxy.models import Upstream
-
-    names = [*SPEAKERS, "stop-first", "stop-second"]
-    Upstream.objects.filter(name__in=names).update(timeouts={**TIMEOUTS, "first_byte_s": 30,
-                                                             "idle_s": 30, "total_s": 60})  # fmt: skip
-    yield
-    Upstream.objects.filter(name__in=names).update(timeouts=TIMEOUTS)
+WITHIN_S = 60
 
 
-def only_running(within_s=10):
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        found = [name for name, one in list(RUNNING.items()) if one.glance()["state"] != "arriving"]
-        if found:
-            return found[0]
+def until(true):
+    """Poll until it is so; what it was then."""
+    deadline = time.monotonic() + WITHIN_S
+    while not (told := true()):
+        assert time.monotonic() < deadline, f"not so after {WITHIN_S} s: {glances()}"
         time.sleep(0.01)
-    raise AssertionError("nothing runs")
+    return told
+
+
+def running(model):
+    """The id of the request for this model, once it is more than its head."""
+
+    def found():
+        seen = [(name, one.glance()) for name, one in list(RUNNING.items())]
+        return [
+            name for name, told in seen if told["model"] == model and told["state"] != "arriving"
+        ]
+
+    return until(found)[0]
 
 
 @pytest.mark.parametrize("dialect", SPEAKERS)
@@ -54,7 +56,7 @@ def test_a_stream_ends_in_an_error_and_its_upstream_is_let_go(gateway, scripted,
 
     with gateway.open(message(model, stream=True)) as client:
         read_until(client, b"content_block_delta")
-        request_id = only_running()
+        request_id = running(model)
         assert stop_here(request_id, "ada")
         assert not stop_here("req_nobody", "ada")
         told = read_until(client, b'"permission_error"')
@@ -65,18 +67,13 @@ def test_a_stream_ends_in_an_error_and_its_upstream_is_let_go(gateway, scripted,
     assert kept.stop_reason == ""
     assert "stopped by ada in the admin" in [note["reason"] for note in kept.notes]
     assert ending_of(scripted, model) == "client_gone"
-    assert glances() == []
+    until(lambda: glances() == [])
 
 
 def ending_of(scripted: ScriptedUpstream, model: str):
     """How the upstream's connection for this model ended."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        (asked,) = [one for one in scripted.asked if one.model == model]
-        if asked.ending:
-            return asked.ending
-        time.sleep(0.01)
-    raise AssertionError("the upstream was not let go")
+    (asked,) = scripted.asked_for(model)
+    return until(lambda: asked.ending)
 
 
 def test_what_nobody_answered_yet_goes_to_no_other_target(gateway, scripted, reload):
@@ -90,11 +87,10 @@ def test_what_nobody_answered_yet_goes_to_no_other_target(gateway, scripted, rel
     replies = []
     asking = threading.Thread(target=lambda: replies.append(gateway.post(message(model))))
     asking.start()
-    while not any(one.model == model for one in scripted.asked):
-        time.sleep(0.01)
+    until(lambda: scripted.asked_for(model))
 
-    stop_here(only_running(), "ada")
-    asking.join(20)
+    stop_here(running(model), "ada")
+    asking.join(WITHIN_S)
 
     assert replies[0].status == 403
     assert replies[0].headers["x-should-retry"] == "false"
@@ -109,7 +105,7 @@ def test_a_stop_that_comes_twice_is_one(gateway, scripted, reload):
 
     with gateway.open(message(model, stream=True)) as client:
         read_until(client, b"content_block_delta")
-        request_id = only_running()
+        request_id = running(model)
         for who in ("ada", "ben", "ada"):
             stop_here(request_id, who)
         read_until(client, b"event: error")
@@ -127,9 +123,7 @@ def test_a_glance_tells_what_is_known_so_far(gateway: Browser, scripted, reload)
 
     with gateway.open(message(model, stream=True), x_claude_code_session_id="s-9") as client:
         read_until(client, b'"text":"word "')
-        deadline = time.monotonic() + 10
-        while glances()[0]["output_tokens"] < 100 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: [one["output_tokens"] >= 100 for one in glances()] == [True])
         (seen,) = glances()
         again = glances()[0]["output_tokens"]
 
@@ -150,7 +144,4 @@ def test_nothing_stays_behind(gateway: Browser, scripted, reload):
     assert gateway.post(message("nobody-knows-this")).status == 404
     assert gateway.post(b"{").status == 400
 
-    deadline = time.monotonic() + 10
-    while RUNNING and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert RUNNING == {}
+    until(lambda: not RUNNING)

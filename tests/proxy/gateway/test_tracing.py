@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def spans(gateway: Browser) -> Iterator[InMemorySpanExporter]:
 
 def named(spans: InMemorySpanExporter, row_id: str) -> dict[str, ReadableSpan]:
     row(row_id)  # written, so the request is over
-    for _ in range(200):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         tracing.flush()
         found = {span.name: span for span in spans.get_finished_spans()}
         if any(name.startswith("POST") for name in found):

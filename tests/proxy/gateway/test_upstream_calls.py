@@ -21,7 +21,7 @@ from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
 from .browser import Browser
-from .conftest import UPSTREAM_SECRET, add_route, add_upstream, message, newest_row, row
+from .conftest import HASTY, UPSTREAM_SECRET, add_route, add_upstream, message, newest_row, row
 from .judging import failed
 
 
@@ -137,7 +137,7 @@ def test_a_name_that_does_not_resolve(gateway: Browser, reload):
 def test_no_answer_on_a_fresh_connection_is_not_asked_for_twice(gateway: Browser, script, reload):
     with ScriptedUpstream() as mute:  # of its own: nothing is pooled for it
         mute.on("mute-x", script)
-        upstream = add_upstream("mute", "chat", mute.base_url)
+        upstream = add_upstream("mute", "chat", mute.base_url, timeouts=HASTY)
         route = add_route("mute-*", upstream)
         reload()
 
@@ -150,7 +150,7 @@ def test_no_answer_on_a_fresh_connection_is_not_asked_for_twice(gateway: Browser
     upstream.delete()
 
 
-def test_silence_before_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream):
+def test_silence_before_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream, hasty):
     scripted.on("chat-never", [Stall()])
 
     reply = gateway.post(message("chat-never", stream=True))
@@ -162,7 +162,9 @@ def test_silence_before_the_head_is_a_timeout(gateway: Browser, scripted: Script
 
 def test_a_connection_is_used_again_and_a_closed_one_replaced(gateway: Browser, reload):
     with ScriptedUpstream() as own:  # of its own: nobody else's connections are pooled for it
-        own.on("own-x", scripts.chat(), scripts.chat(), [*scripts.chat(), Close()], scripts.chat())
+        # At once: who hears the last event and no end for a while lets go of the connection.
+        chat = Send(scripts.answered(scripts.chat()))
+        own.on("own-x", [chat], [chat], [chat, Close()], [chat])
         upstream = add_upstream("own", "chat", own.base_url)
         route = add_route("own-*", upstream)
         reload()
@@ -250,7 +252,7 @@ def test_a_client_that_leaves_before_the_first_byte(gateway: Browser, scripted: 
     with gateway.open(message("chat-left-early", stream=True)):
         scripted.wait_until(lambda asked: asked and asked[-1].model == "chat-left-early")
 
-    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone", within_s=3)
+    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone")
     kept = newest_row(model_requested="chat-left-early")
     assert (kept.outcome, kept.output_tokens) == ("client_gone", None)
 
@@ -263,7 +265,8 @@ def test_a_script_of_rubbish_before_the_status_line(gateway: Browser, scripted: 
 
 def test_a_request_lost_on_a_stale_connection_is_sent_again(gateway: Browser, reload):
     with ScriptedUpstream() as tired:
-        tired.on("tired-x", scripts.chat(), [Reset()], scripts.chat())
+        chat = [Send(scripts.answered(scripts.chat()))]
+        tired.on("tired-x", chat, [Reset()], chat)
         upstream = add_upstream("tired", "chat", tired.base_url)
         route = add_route("tired-*", upstream)
         reload()

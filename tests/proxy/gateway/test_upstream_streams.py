@@ -1,12 +1,14 @@
 """Every way an upstream's stream can go wrong (promises 3.3)."""
 
 import gzip
+import threading
 
 import pytest
 
 from tests.fakes.steps import (
     LAST_CHUNK,
     Close,
+    Hold,
     Reset,
     Sleep,
     Stall,
@@ -20,7 +22,7 @@ from tests.fakes.steps import (
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
-from .browser import Browser
+from .browser import Browser, read_until
 from .conftest import message, newest_row, row
 from .judging import broken_off, failed
 
@@ -28,7 +30,7 @@ EVENTS = scripts.chat_events(["one ", "two ", "three"])
 TEXT_SO_FAR = EVENTS[:3]
 
 
-def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream):
+def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream, hasty):
     scripted.on("chat-silent", scripts.pieces([], Stall()))
 
     reply = gateway.post(message("chat-silent", stream=True))
@@ -38,7 +40,7 @@ def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: Scripte
 
 
 def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
-    gateway: Browser, scripted: ScriptedUpstream, tuned
+    gateway: Browser, scripted: ScriptedUpstream, hasty, tuned
 ):
     tuned(ping_interval_s=0.2)
     scripted.on("chat-hang", scripts.pieces(TEXT_SO_FAR, Stall()))
@@ -55,16 +57,20 @@ def test_a_held_stream_is_committed_in_time_and_pinged(
     gateway: Browser, scripted: ScriptedUpstream, tuned
 ):
     tuned(hold_s=0.1, ping_interval_s=0.1)
-    scripted.on("chat-late", [Sleep(0.5), *scripts.chat()])
+    gate = threading.Event()
+    scripted.on("chat-late", [Hold(gate), *scripts.chat()])
 
-    reply = gateway.post(message("chat-late", stream=True))
+    with gateway.open(message("chat-late", stream=True)) as connection:
+        held = read_until(connection, b"event: ping")
+        gate.set()
+        told = read_until(connection, b"message_stop")
 
-    assert reply.kinds[0] == "ping"
-    assert reply.kinds[-1] == "message_stop"
-    assert reply.text == "Hello there."
+    assert held.startswith(b"HTTP/1.1 200")
+    assert b"message_start" not in held
+    assert told.index(b"message_start") < told.index(b"Hello") < told.index(b"there")
 
 
-def test_a_trickle_ends_at_the_total(gateway: Browser, scripted: ScriptedUpstream):
+def test_a_trickle_ends_at_the_total(gateway: Browser, scripted: ScriptedUpstream, hasty):
     trickle = [
         step
         for n in range(40)
@@ -219,6 +225,6 @@ def test_a_client_that_leaves_closes_the_upstream_at_once(
         while b"two" not in connection.recv(65_536):
             pass
 
-    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone", within_s=3)
+    scripted.wait_until(lambda asked: asked[-1].ending == "client_gone")
     kept = newest_row(model_requested="chat-left")
     assert (kept.outcome, kept.status, kept.delivered) == ("client_gone", 499, False)
