@@ -58,6 +58,23 @@ def private_postgres(*settings: str) -> str:
     return server.url
 
 
+def server_process() -> int:
+    """The PostgreSQL process on the other side of our connection."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def cpu_ms(server: int | None = None) -> float:
+    """Processor time so far, of this process and of the database's (Linux: nanoseconds)."""
+    own = time.process_time() * 1000
+    if server is None:
+        return own
+    return own + int(Path(f"/proc/{server}/schedstat").read_text().split()[0]) / 1e6
+
+
 def _source(chance: random.Random, size: int) -> str:
     modules = [argparse, asyncio.base_events, decimal, email.message, http.client, tarfile, typing]
     text = inspect.getsource(chance.choice(modules))
