@@ -87,30 +87,15 @@ class ResponsesText(msgspec.Struct, gc=False):
 
     @staticmethod
     def one(stream: Any, plain: "ResponsesText") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = stream.feed(
-            {
-                "type": "response.output_text.delta",
-                "item_id": plain.item_id,
-                "output_index": plain.output_index,
-                "content_index": plain.content_index,
-                "delta": plain.delta,
-            }
-        )
+        events: list[dict[str, Any]] = stream.text(_place(plain), plain.delta)
         return events
 
     @staticmethod
     def said(stream: Any, plain: "list[ResponsesText]") -> Iterator[Run]:
         """One for each stretch of the same part."""
-        for (item, output, content), some in groupby(plain, _place):
+        for place, some in groupby(plain, _place):
             pieces = [one.delta for one in some]
-            event = {
-                "type": "response.output_text.delta",
-                "item_id": item,
-                "output_index": output,
-                "content_index": content,
-                "delta": "".join(pieces),
-            }
-            yield Run(pieces, stream.feed(event))
+            yield Run(pieces, stream.text(place, "".join(pieces)))
 
 
 _place: Final = operator.attrgetter("item_id", "output_index", "content_index")

@@ -6,7 +6,7 @@ missing is said. What was said is remembered per item and part, in the upstream'
 
 from typing import Any
 
-from translator.anthropic.composer import MessageComposer
+from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.types import Event
 from translator.arguments import compact_json
 from translator.names import client_call_id
@@ -36,6 +36,12 @@ class Speech:
         item.part("text", number).pieces.append(piece)
         self.characters += len(piece)
         return self.composer.text((item.key, "text", number), piece)
+
+    def flow(self, part: Part, block: Block, piece: str) -> list[Event]:
+        """``text`` for one who knows that this part flows into this block."""
+        part.pieces.append(piece)
+        self.characters += len(piece)
+        return self.composer.flow(block, piece)
 
     def whole_text(self, item: Item, number: int, text: Any) -> list[Event]:
         return self.text(item, number, self._missing(item.part("text", number), text))

@@ -8,9 +8,9 @@ Source: mapping.md 3.1 and 4.3.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
-from translator.anthropic.composer import MessageComposer
+from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS, is_window_full, stop_reason_of
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage
@@ -21,7 +21,7 @@ from translator.names import message_id
 
 from .error_body import error_in_event, error_in_response
 from .events import IGNORED, PINGS, SAID
-from .items import Items
+from .items import Items, Part
 from .speech import Speech
 from .types import OutputItem, UpstreamEvent
 from .usage import ESTIMATED, estimated_usage, usage_of
@@ -29,6 +29,17 @@ from .usage import ESTIMATED, estimated_usage, usage_of
 PING: Final[Event] = {"type": "ping"}
 ENDED: Final = ("completed", "incomplete")
 """The states of a response that is an answer."""
+
+Place = tuple[str, int, int]
+"""Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
+
+
+class Flow(NamedTuple):
+    """A text that leaves as it comes, and where it is heard."""
+
+    place: Place
+    part: Part
+    block: Block
 
 
 class ResponsesStream:
@@ -47,13 +58,35 @@ class ResponsesStream:
         self.upstream_model = ""
         self._items = Items()
         self._speech = Speech(self.composer)
+        self._flow: Flow | None = None  # the text that ``text`` said last, if nothing came since
 
     @property
     def finished(self) -> bool:
-        return self.composer.finished
+        return self.composer.writer.phase is Phase.AFTER
 
     def feed(self, event: UpstreamEvent) -> list[Event]:
         return self._guarded(self._event, event)
+
+    def text(self, place: Place, piece: str) -> list[Event]:
+        """What ``feed`` makes of a delta of text that says this piece at this place.
+
+        For a caller that read the event with a stricter eye: 11 calls in the middle of a text,
+        where ``feed`` takes 40.
+        """
+        flow = self._flow
+        if flow is not None and flow.place == place and flow.block.flows:
+            return self._speech.flow(flow.part, flow.block, piece)
+        item_id, output, content = place
+        event = {
+            "type": "response.output_text.delta",
+            "item_id": item_id,
+            "output_index": output,
+            "content_index": content,
+            "delta": piece,
+        }
+        events = self._guarded(self._event, event)
+        self._flow = self._flow_at(place, event)
+        return events
 
     def feed_whole(self, body: dict[str, Any]) -> list[Event]:
         return self._guarded(self._whole, body)
@@ -70,9 +103,10 @@ class ResponsesStream:
 
     def _guarded(self, step: Callable[..., list[Event]], *event: Any) -> list[Event]:
         """Take one step; whatever it stumbles over is the upstream's fault and ends the stream."""
-        if self.finished:
-            return []
         writer = self.composer.writer
+        if writer.phase is Phase.AFTER:
+            return []
+        self._flow = None
         writer.begin_step()
         try:
             return step(*event)
@@ -224,6 +258,16 @@ class ResponsesStream:
             event.get(words.field),
         )
         return self._said(events)
+
+    def _flow_at(self, place: Place, event: UpstreamEvent) -> Flow | None:
+        """The text of this delta, if the next piece of it would leave as it comes."""
+        block = self.composer.live
+        if block is None or not block.flows:
+            return None
+        item, number = self._items.of(event, "message"), place[-1]
+        if item.done or block.key != (item.key, "text", number):
+            return None
+        return Flow(place, item.part("text", number), block)
 
     # At the foot of the class, where the functions above exist as plain names.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], list[Event]]]] = {

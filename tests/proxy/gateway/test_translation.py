@@ -237,8 +237,8 @@ def planted(stream_class: type, monkeypatch: pytest.MonkeyPatch, wrong: dict[str
     """A bug in the translator: after its third text it says something illegal, past the writer."""
 
     def misheard(hear: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
-        def heard(self: object, event: Any) -> list[dict[str, Any]]:
-            said = hear(self, event)
+        def heard(self: object, *told: Any) -> list[dict[str, Any]]:
+            said = hear(self, *told)
             text = [e for e in said if "third" in e.get("delta", {}).get("text", "")]
             return [*said, wrong] if text else said
 
