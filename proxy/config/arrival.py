@@ -17,6 +17,8 @@ from typing import Final, Self
 from django.db import DatabaseError, OperationalError, connection
 
 from proxy.conf import conf
+from proxy.record.database import present
+from proxy.record.errors import LedgerAway
 from proxy.secrets import ConfigError
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,15 @@ def reached() -> Iterator[None]:
         connection.close()
         _reach()
         raise ConfigError(f"the database cannot be used: {_cause(error)}") from None
+
+
+def is_new() -> bool:
+    """The database holds nothing yet, so that everything is to be made. Asking makes no file."""
+    try:
+        present()
+    except LedgerAway:
+        return True
+    return not connection.introspection.table_names()
 
 
 def _reach() -> None:

@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import transaction
 
 from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.record.errors import SchemaMismatch
@@ -99,11 +99,6 @@ class AdminPassword:
     @property
     def hashed(self) -> str:
         return self._hashed.result()
-
-
-def is_new() -> bool:
-    """The database holds nothing yet, so that everything is to be made."""
-    return not connection.introspection.table_names()
 
 
 def migrate() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
 from proxy.models.routes import SEALED
@@ -94,7 +94,10 @@ class Rows:
         try:
             row.clean()
         except ValidationError as wrong:
-            raise ConfigError(f"{where}: {' '.join(wrong.messages)}") from None
+            told = wrong.message_dict if hasattr(wrong, "error_dict") else {}
+            field = next(iter(told), NON_FIELD_ERRORS)
+            path = where if field == NON_FIELD_ERRORS else f"{where}.{field}"
+            raise ConfigError(f"{path}: {' '.join(wrong.messages)}") from None
 
 
 def kind_of(model: type[Any]) -> str:

@@ -1,6 +1,7 @@
 """Questions about the upstreams that routes really use."""
 
 import logging
+from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from django.core.exceptions import ValidationError
@@ -9,9 +10,10 @@ from django.db.models import QuerySet
 from proxy.models import Upstream
 from proxy.models.routes import SEALED
 from proxy.sealing import resealed
-from proxy.secrets import ConfigError
+from proxy.secrets import ConfigError, resolve
 
 from .first_start import SANDBOXES
+from .schema import BridgeFile
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,18 @@ def check_used_upstreams() -> None:
                 raise ConfigError(f"upstream {upstream.name!r}: {told}") from None
         except ConfigError as missing:
             raise ConfigError(f"upstream {upstream.name!r}: {missing}") from None
+
+
+def lacking_secrets(file: BridgeFile) -> Iterator[str]:
+    """The upstreams of a file whose secret is not here: ``serve`` may have another environment."""
+    for place, entry in enumerate(file.upstreams):
+        try:
+            resolve(entry.api_key.stored if entry.api_key and entry.enabled else {})
+        except ConfigError as missing:
+            yield (
+                f"upstreams[{place}].api_key: {missing} here; "
+                f"serve needs it if a route leads to {entry.name!r}"
+            )
 
 
 def reseal() -> None:

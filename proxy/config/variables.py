@@ -1,12 +1,15 @@
 """Misspelt settings: a ``BRIDGE_*`` variable that nobody reads refuses the start."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from proxy.models import Budget, Upstream
 from proxy.secrets import ConfigError
 
+from .arrival import is_new
 from .reading import did_you_mean
 from .schema import BridgeFile
 
@@ -14,21 +17,32 @@ OURS = "BRIDGE_"
 FREE = "BRIDGE_KEY_"  # secrets of gateway keys, named as the operator likes
 
 
+def check_early(environ: Mapping[str, str], file: BridgeFile | None) -> None:
+    """``check_environment`` before anything is made.
+
+    Names that rows refer to are free; a database that cannot tell them yet (it is away, or of an
+    older version) puts the question off: ask again when it is ready.
+    """
+    with contextlib.suppress(DatabaseError):
+        check_environment(environ, file)
+
+
 def check_environment(environ: Mapping[str, str], file: BridgeFile | None) -> None:
     """Raise ConfigError that lists every unknown name with the one that was probably meant."""
     known = {variable.name for variable in settings.BRIDGE_VARIABLES}
     known |= {f"{name}_FILE" for name in known}
-    referred = {*_referred(file), *_stored()}
-    unknown = sorted(
+    known |= {*_referred(file)}
+    unknown = {
         name
         for name in environ
-        if name.startswith(OURS) and not name.startswith(FREE) and name not in known | referred
-    )
+        if name.startswith(OURS) and not name.startswith(FREE) and name not in known
+    }
+    if unknown and not is_new():
+        unknown -= {*_stored()}
     if unknown:
         ours = [name for name in known if name.startswith(OURS)]
-        raise ConfigError(
-            "\n".join(f"unknown setting {name}{did_you_mean(name, ours)}" for name in unknown)
-        )
+        told = (f"unknown setting {name}{did_you_mean(name, ours)}" for name in sorted(unknown))
+        raise ConfigError("\n".join(told))
 
 
 def _referred(file: BridgeFile | None) -> Iterator[str]:

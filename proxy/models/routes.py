@@ -16,6 +16,8 @@ from .keys import Team
 SEALED = "sealed"
 """The key of ``Upstream.secret`` under which a secret stands that was typed into the admin."""
 TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
+ENDPOINTS = ("/chat/completions", "/responses", "/v1/messages", "/messages")
+"""What is appended to a base URL."""
 
 
 def check_base_url(url: str, *, allow_http: bool) -> None:
@@ -38,6 +40,19 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         raise ValidationError(
             f"base URL {url!r} sends the key in clear to a public host; use https, "
             "or set allow_http = true"
+        )
+
+
+def check_endpoint(url: str, dialect: str) -> None:
+    """Refuse a base URL that holds what is appended to it: each request would end in a 404."""
+    base = url.rstrip("/")
+    for ending in ENDPOINTS:
+        base = base.removesuffix(ending)
+    if dialect == DialectName.ANTHROPIC:
+        base = base.removesuffix("/v1")
+    if base != url.rstrip("/"):
+        raise ValidationError(
+            f"base URL {url!r} names the endpoint, which is appended to it; write {base!r}"
         )
 
 
@@ -89,7 +104,11 @@ class Upstream(models.Model):
 
     def clean(self) -> None:
         """What a form and bridge.toml both refuse: a bad URL, capability, timeout or secret."""
-        check_base_url(self.base_url, allow_http=self.allow_http)
+        try:
+            check_base_url(self.base_url, allow_http=self.allow_http)
+            check_endpoint(self.base_url, self.dialect)
+        except ValidationError as wrong:
+            raise ValidationError({"base_url": wrong.messages}) from None
         try:
             profile_with(self.profile, self.capabilities)
         except TranslatorError as wrong:

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from proxy.conf import conf
-from proxy.config import applying, datadir, first_start, reading, variables
+from proxy.config import applying, datadir, first_start, reading, rehearsal, variables
+from proxy.config.upstreams import lacking_secrets
 from proxy.management.base import BridgeCommand
 
 
@@ -26,11 +27,17 @@ class Command(BridgeCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         file = reading.read_file(options["file"])
-        datadir.prepare(conf.data_dir)
-        datadir.ensure_secret_key()
-        first_start.migrate()
+        variables.check_early(os.environ, file)
+        if options["dry_run"]:
+            rehearsal.prepare()
+        else:
+            datadir.prepare(conf.data_dir)
+            datadir.ensure_secret_key()
+            first_start.migrate()
         variables.check_environment(os.environ, file)
         changes = applying.apply(file, dry_run=options["dry_run"])
+        for missing in lacking_secrets(file):
+            self.stderr.write(f"warning: {missing}")
         if options["json"]:
             self.stdout.write(json.dumps([asdict(change) for change in changes]))
             return

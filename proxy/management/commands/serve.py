@@ -46,13 +46,14 @@ class Command(BridgeCommand):
         if workers < 1:
             raise CommandError("--workers must be 1 or more", returncode=MISUSE)
         os.environ["BRIDGE_WORKERS"] = str(workers)  # the workers share their limits if several
+        file = reading.read_file(options["config"]) if options["config"] else None
+        refuse_unsafe_settings(host)
+        variables.check_early(os.environ, file)
         with ExitStack() as stack:
             datadir.prepare(conf.data_dir)
             stack.callback(datadir.Lock(conf.data_dir).release)
             listener = stack.enter_context(serving.bind(host, options["port"]))
             datadir.ensure_secret_key()
-            refuse_unsafe_settings(host)
-            file = reading.read_file(options["config"]) if options["config"] else None
             url = greeting.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
@@ -81,7 +82,7 @@ class Command(BridgeCommand):
         """All that needs the database. Raises DatabaseAway or ConfigError."""
         with arrival.reached():
             with turns.in_turn():
-                password = first_start.AdminPassword() if first_start.is_new() else None
+                password = first_start.AdminPassword() if arrival.is_new() else None
                 first_start.migrate()
                 variables.check_environment(os.environ, file)
                 for change in applying.apply(file) if file else ():

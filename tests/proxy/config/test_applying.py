@@ -119,7 +119,11 @@ FOUND_LATE = {
         'team = "adda"\nname = "ci"',
         "keys[0].team: no team 'adda'",
     ),
-    "no scheme": ("https://api.openai.com/v1", "api.openai.com/v1", "upstreams[0]: base URL"),
+    "no scheme": (
+        "https://api.openai.com/v1",
+        "api.openai.com/v1",
+        "upstreams[0].base_url: base URL",
+    ),
     "password in URL": ("https://api", "https://u:p@api", "no user or password"),
     "clear text": (
         "https://api.openai.com/v1",

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import secrets
 import signal
 import socket
 import stat
@@ -149,13 +150,16 @@ def test_a_file_where_the_directory_should_be_is_refused(manage, tmp_path):
         ({}, ("--config", "/nowhere/bridge.toml"), "/nowhere/bridge.toml"),
     ],
 )
-def test_a_wrong_setting_ends_with_2_and_names_itself(manage, environment, arguments, complaint):
+def test_a_wrong_setting_ends_with_2_names_itself_and_makes_nothing(
+    manage, tmp_path, environment, arguments, complaint
+):
     run = manage("serve", "--port", "0", *arguments, **environment)
 
     assert run.returncode == 2
     assert complaint in run.stderr
     assert "Traceback" not in run.stderr
     assert SECRETS.findall(run.stdout) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unsafe_setting_starts_when_the_operator_insists(serving):
@@ -163,6 +167,36 @@ def test_an_unsafe_setting_starts_when_the_operator_insists(serving):
 
     assert "listens on" in log.read_text()
     assert stop(process) == 0
+
+
+def test_a_dry_run_tells_the_plan_and_what_is_missing_and_writes_nothing(manage, tmp_path, toml):
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml)
+    lacking = "upstreams[0].api_key: environment variable OPENAI_API_KEY is missing or empty"
+
+    told = manage("applyconfig", file, "--dry-run", BRIDGE_KEY_CI=SECRET)
+    left = sorted(tmp_path.iterdir())
+    done = manage("applyconfig", file, BRIDGE_KEY_CI=SECRET)
+
+    assert (told.returncode, left) == (0, [file]), told.stderr
+    assert "nothing was changed (dry run)" in told.stdout
+    assert told.stdout.splitlines()[:-1] == done.stdout.splitlines()[:-1]
+    assert f"warning: {lacking} here" in told.stderr
+    assert f"warning: {lacking} here" in done.stderr
+
+
+def test_a_dry_run_does_not_migrate(manage, tmp_path, toml):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "secret_key").write_text(secrets.token_urlsafe(48))
+    (tmp_path / "bridge.toml").write_text(toml)
+    assert manage("migrate", "proxy", "0001").returncode == 0
+
+    run = manage("applyconfig", tmp_path / "bridge.toml", "--dry-run", BRIDGE_KEY_CI=SECRET)
+
+    assert run.returncode == 2
+    assert "run manage.py migrate" in run.stderr
+    assert "a dry run does not migrate" in run.stderr
+    assert "[ ] 0002" in manage("showmigrations", "proxy").stdout
 
 
 def test_a_used_upstream_without_its_key_refuses_the_start(manage, tmp_path, toml):

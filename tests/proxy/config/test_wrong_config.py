@@ -4,13 +4,14 @@ The same by file (exit 2), by setting (exit 2) and by form (an error on the page
 """
 
 import contextlib
+import html
 import re
 import sqlite3
 
 import pytest
 from django.test import Client
 
-from proxy.config import applying, reading, reloading
+from proxy.config import applying, reading, reloading, variables
 from proxy.models import Price, Route, RouteTarget, Team, Upstream
 from proxy.secrets import ConfigError
 from tests.proxy.admin import cast
@@ -77,7 +78,7 @@ class TestK01:
     def test_k01_refuses_the_start(self, manage, tmp_path):
         told = refused(manage, tmp_path, MINIMAL.replace("https://api", "https://u:p@api"))
 
-        assert "upstreams[0]: a base URL holds no user or password" in told
+        assert "upstreams[0].base_url: a base URL holds no user or password" in told
         assert "u:p" not in told
 
     @pytest.mark.django_db
@@ -93,6 +94,35 @@ class TestK01:
 
         assert answer.status_code == 200
         assert "base URL" in answer.content.decode()
+        assert not Upstream.objects.exists()
+
+    @pytest.mark.django_db
+    @pytest.mark.parametrize(
+        ("dialect", "url", "right"),
+        [
+            ("responses", "https://a.example/v1/responses", "https://a.example/v1"),
+            ("chat", "https://a.example/v1/chat/completions", "https://a.example/v1"),
+            ("chat", "https://a.example/v1/responses", "https://a.example/v1"),
+            ("anthropic", "https://a.example/v1/messages", "https://a.example"),
+            ("anthropic", "https://a.example/v1", "https://a.example"),
+        ],
+    )
+    def test_k01_tells_which_url_is_meant_where_one_names_the_endpoint(
+        self, root, dialect, url, right
+    ):
+        told = f"base URL {url!r} names the endpoint, which is appended to it; write {right!r}"
+        file = MINIMAL.replace('"responses"', f'"{dialect}"')
+        file = file.replace("https://api.openai.com/v1", url)
+        row = {"name": "vllm", "dialect": dialect, "base_url": url}
+
+        form = root.post("/admin/proxy/upstream/add/", upstream_form(base_url=url, dialect=dialect))
+        api = root.post("/api/v1/upstreams", row, content_type="application/json")
+
+        assert told in html.unescape(form.content.decode())
+        assert (api.status_code, api.json()["error"]["message"]) == (400, f"base_url: {told}")
+        with pytest.raises(ConfigError) as refusal:
+            applying.apply(reading.read(file))
+        assert str(refusal.value) == f"upstreams[0].base_url: {told}"
         assert not Upstream.objects.exists()
 
 
@@ -192,6 +222,16 @@ class TestK04:
 
         assert run.returncode == 2
         assert "unknown setting BRIDGE_DRAIN; did you mean 'BRIDGE_DRAIN_S'?" in run.stderr
+
+    @pytest.mark.django_db
+    def test_k04_a_name_that_a_row_refers_to_is_free(self):
+        Upstream.objects.create(
+            name="a", dialect="chat", base_url="https://a.example", secret={"env": "BRIDGE_OWN"}
+        )
+
+        variables.check_early({"BRIDGE_OWN": "x"}, None)
+        with pytest.raises(ConfigError, match="unknown setting BRIDGE_OWNN"):
+            variables.check_early({"BRIDGE_OWN": "x", "BRIDGE_OWNN": "x"}, None)
 
     def test_k04_of_the_file(self, manage, tmp_path):
         told = refused(manage, tmp_path, MINIMAL.replace("base_url", "base_ulr"))
