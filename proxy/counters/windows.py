@@ -11,10 +11,6 @@ class Window(NamedTuple):
     start: datetime
     end: datetime
 
-    def holds(self, at: float) -> bool:
-        """``at`` in Unix seconds."""
-        return self.start.timestamp() <= at < self.end.timestamp()
-
 
 _last: Final[dict[tuple[str, str], tuple[float, float, Window]]] = {}
 """The window asked for last, by period and zone: nearly every request falls into it."""

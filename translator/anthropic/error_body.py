@@ -61,11 +61,6 @@ def error_body(
     return {"type": "error", "error": error, "request_id": request_id}
 
 
-def status_of(error_type: str) -> int:
-    """The HTTP status of an error type; an unknown type is a server's fault."""
-    return STATUS_BY_TYPE.get(error_type, 500)
-
-
 def error_type_of(status: int) -> str:
     """The error type of an HTTP status; unknown ones by their class."""
     if status in TYPE_BY_STATUS:
