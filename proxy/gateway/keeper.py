@@ -18,6 +18,8 @@ from proxy.counters.store import LEASE_S, StoreAway
 from proxy.counters.windows import window
 from proxy.models import Budget
 from proxy.record import spending
+from proxy.record.database import check_present
+from proxy.record.errors import LedgerAway
 from proxy.record.recorder import recorder
 
 from . import notices
@@ -100,7 +102,7 @@ class Keeper:
         try:
             do()
             self._failing.discard(work)
-        except (StoreAway, DatabaseError, InterfaceError) as exc:
+        except (StoreAway, LedgerAway, DatabaseError, InterfaceError) as exc:
             if work not in self._failing:
                 log.warning("budgets: cannot %s: %s", work, exc)
             self._failing.add(work)
@@ -109,6 +111,7 @@ class Keeper:
             log.exception("budgets: cannot %s", work)
 
     def _notice(self) -> None:
+        check_present()
         now = time.time()
         reached = {*self._reached}
         for budget in Budget.objects.all():

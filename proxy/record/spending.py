@@ -22,6 +22,7 @@ from proxy.counters.store import StoreAway
 from proxy.counters.windows import Window, window
 from proxy.models import Budget, Exchange, QuarterUsage, State
 
+from .database import check_present
 from .rows import AnyRow
 from .seals import hold_ledger
 
@@ -79,11 +80,12 @@ def amended(rows: Iterable[Exchange]) -> None:
 def publish_all(now: float | None = None) -> None:
     """Make every counter of the running periods, and of those just over, equal to the ledger.
 
-    Raises StoreAway and database errors; then it must be done again.
+    Raises StoreAway, LedgerAway and database errors; then it must be done again.
     """
     at = time.time() if now is None else now
     DIRTY.clear()
     try:
+        check_present()
         for budget in _all_budgets():
             here = window(budget.period, budget.zone, at)
             publish(budget, here)

@@ -12,6 +12,7 @@ from decimal import Decimal
 
 import pytest
 from django.core import mail
+from django.db import connections
 from django.utils.timezone import now
 
 from proxy.counters.sqlite_store import SqliteBudgets
@@ -195,3 +196,25 @@ def test_a_budget_that_is_gone_tells_nobody(store, budget, posted: Hook):
     keeper._notice()
 
     assert posted.told == []
+
+
+def test_a_ledger_that_is_gone_is_not_replaced_by_an_empty_one(
+    store, tmp_path, monkeypatch, django_db_blocker
+):
+    """SQLite makes the file that it is asked to open; the next start would refuse that one."""
+    before = connections["default"]
+    if before.vendor != "sqlite":
+        pytest.skip("only a SQLite file can be missing")
+    monkeypatch.setitem(before.settings_dict, "NAME", str(tmp_path / "ledger.sqlite3"))
+    keeper = Keeper()
+    with django_db_blocker.unblock():
+        connections["default"] = connections.create_connection("default")
+        try:
+            keeper._try("publish", spending.publish_all)
+            keeper._try("notice", keeper._notice)
+        finally:
+            connections["default"].close()
+            connections["default"] = before
+
+    assert keeper._failing == {"publish", "notice"}
+    assert not (tmp_path / "ledger.sqlite3").exists()
