@@ -84,14 +84,15 @@ class GuardedConnection(TimedHeads):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._listeners: set[Callable[[], None]] = set()  # called when the client has left
+        # What the application and we let each other know of a request.
+        self._bridge: Any = {}
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         self._value_bytes = 0
         super().on_message_begin()
-        # What the application and we let each other know. To wait for ``http.disconnect`` takes a
-        # task for each request, which is 25 calls.
-        self._bridge: Any = {"when_left": self.when_left}
+        # To wait for ``http.disconnect`` takes a task for each request, which is 25 calls.
+        self._bridge = {"when_left": self.when_left}
         self.scope["extensions"] = {"bridge": self._bridge}
 
     def when_left(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -171,6 +172,7 @@ class GuardedConnection(TimedHeads):
         super().connection_lost(exc)
         for listener in [*self._listeners]:
             listener()
+        self._bridge.clear()  # it knows us, so neither would go before the collector comes
 
     def _watch_reader(self) -> None:
         self._unread = self.transport.get_write_buffer_size()

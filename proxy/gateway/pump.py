@@ -271,7 +271,7 @@ class Attempt:
         """End the client's stream in an error, or pass the failure on if it saw nothing yet."""
         self.entry.detail = failure.detail
         if not self.outlet.committed:
-            raise failure
+            raise failure.anew()
         if self.stream.finished or self.consumer.complete:
             return
         self.entry.outcome = failure.outcome

@@ -6,7 +6,7 @@ which is what the client sees and what the ledger writes down.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -74,6 +74,16 @@ class UpstreamFailed(Exception):
         self.detail = detail
         self.raw = raw
         self.headers = dict(headers or {})
+
+    def anew(self) -> Self:
+        """The same, to raise: a frame that names what it raises stays with it, with the body."""
+        return type(self)(
+            self.error,
+            outcome=self.outcome,
+            detail=self.detail,
+            raw=self.raw,
+            headers=self.headers,
+        )
 
 
 def refusal_of(exc: BaseException) -> Refusal:

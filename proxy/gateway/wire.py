@@ -89,7 +89,7 @@ class Wire(asyncio.Protocol):
         self._transport.writelines((request, body))
         while not self._headed:
             if self._fault is not None:
-                raise self._fault
+                raise _anew(self._fault)
             await self._more()
 
     async def read(self) -> bytes:
@@ -98,7 +98,7 @@ class Wire(asyncio.Protocol):
             if self._done:
                 return b""
             if self._fault is not None:
-                raise self._fault
+                raise _anew(self._fault)
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter  # as ``_more``, without a coroutine for each piece
@@ -312,6 +312,11 @@ class Pool:
                 del self._idle[origin]
         if self._idle:
             self._sweep = loop.call_later(IDLE_S, self._tidy)
+
+
+def _anew(fault: Exception) -> Exception:
+    """One that is raised knows its frames, and those the wire: kept there, both would stay."""
+    return type(fault)(*fault.args)
 
 
 def head_of(url: URL, headers: dict[str, str]) -> bytes:

@@ -1,6 +1,7 @@
 """What our connections do for the application, over real sockets."""
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -139,3 +140,21 @@ def test_the_head_leaves_with_the_first_bytes_and_a_continue_at_once():
 
     assert wire.written == [b"continue;", b"head;first;", b"second;"]
     assert cycle.transport is wire
+
+
+def test_a_connection_that_has_ended_does_not_wait_for_the_collector(port):
+    gc.collect()
+    gc.disable()
+    try:
+        with post(port, "/", b"{}") as client:
+            hear(client, b"ok")
+        deadline = time.monotonic() + DEADLINE_S
+        while connections() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert connections() == 0
+    finally:
+        gc.enable()
+
+
+def connections() -> int:
+    return sum(isinstance(each, GuardedConnection) for each in gc.get_objects())
