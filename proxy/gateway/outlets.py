@@ -60,11 +60,10 @@ class EventOutlet:
         self._entry.said(events)
         if raw is None:
             raw = self._frames(events) if last else frames(events)
-        if not self.committed:
-            raw = self._held = self._held + raw
-            if not (last or any(event["type"] in CONTENT for event in events)):
-                return
-        if raw or last:
+        commits = last or any(event["type"] in CONTENT for event in events)
+        if not self.committed and not commits:
+            self._held += raw
+        elif raw or self._held or last:
             await self._write(raw, last=last)
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
@@ -86,10 +85,10 @@ class EventOutlet:
         return b"".join(dressed)
 
     async def _write(self, raw: bytes, *, last: bool) -> None:
-        if self._aside is not None:
-            await self._aside
         self._writing = True
-        self._held = b""
+        if self._aside is not None:  # it tells what is held, so that is looked at afterwards
+            await self._aside
+        raw, self._held = self._held + raw, b""
         self._entry.spoke()
         await self._commit()
         await self._consumer.write(raw, more=not last)

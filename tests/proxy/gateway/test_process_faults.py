@@ -38,6 +38,27 @@ def test_a_blocked_event_loop_is_a_delay_only(gateway, scripted, hasty):
     row(reply.id, outcome="completed")
 
 
+def test_what_comes_in_the_moment_in_which_the_hold_ends_is_told_once(gateway, scripted, tuned):
+    """The loop stands still meanwhile, so that it finds both: the time is over, the answer there."""
+    tuned(hold_s=1.0)
+    gate = threading.Event()
+    scripted.on("chat-just-then", [Hold(gate), *scripts.chat()])
+
+    async def stand_still() -> None:
+        gate.set()
+        time.sleep(1.5)  # noqa: ASYNC251 - the fault itself
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gateway.post, message("chat-just-then", stream=True))
+        scripted.wait_until(lambda _: scripted.asked_for("chat-just-then"))
+        loop = next(task.get_loop() for task in list(RUNNING) if task is not None)
+        asyncio.run_coroutine_threadsafe(stand_still(), loop)
+        reply = asked.result(90)
+
+    assert reply.text == "Hello there."
+    assert reply.kinds.count("message_start") == reply.kinds.count("message_stop") == 1
+
+
 @pytest.mark.parametrize("jump_s", [3_600, -3_600, 86_400, -86_400, 1, -1])
 def test_a_clock_that_jumps_ends_nothing_and_makes_no_duration_negative(
     gateway, scripted, monkeypatch, jump_s
