@@ -35,7 +35,7 @@ class LyingClient:
     _held: bytes = b""  # heard, not yet part of an answer
 
     def __enter__(self) -> Self:
-        self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=90)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +113,7 @@ class LyingClient:
         """Leave what comes where it is, until the gateway has had enough."""
         watch = select.poll()
         watch.register(self.sock, select.POLLRDHUP)
-        assert watch.poll(20_000), "the gateway goes on and on"
+        assert watch.poll(60_000), "the gateway goes on and on"
 
     def reset(self) -> None:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

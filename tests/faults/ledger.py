@@ -61,7 +61,7 @@ class Ledger:
 
     books: Books
 
-    def row(self, request_id: str, *, within_s: float = 20) -> Row:
+    def row(self, request_id: str, *, within_s: float = 60) -> Row:
         """The closed row of a request, as soon as the drainer has moved it."""
         deadline = time.monotonic() + within_s
         while True:

@@ -36,8 +36,8 @@ PROFILES = {"chat": "generic", "responses": "openai", "anthropic": "anthropic"}
 ENVIRONMENT = {
     "BRIDGE_PING_INTERVAL_S": "0.3",
     "BRIDGE_HOLD_S": "0.5",
-    "BRIDGE_HEAD_TIMEOUT_S": "1",
-    "BRIDGE_BODY_TIMEOUT_S": "1",
+    "BRIDGE_HEAD_TIMEOUT_S": "5",  # longer than a busy machine keeps a client from speaking
+    "BRIDGE_BODY_TIMEOUT_S": "5",
     "BRIDGE_WRITE_TIMEOUT_S": "5",  # longer than a busy machine keeps a slow reader from reading
     "BRIDGE_DRAIN_S": "3",
 }
@@ -60,7 +60,7 @@ key.save()
 """
 FAILURES = {"upstream_error", "upstream_timeout", "gateway_error", "drained"}
 HEALTHY = "steady-chat-healthy"
-SETTLED_WITHIN_S = 20
+SETTLED_WITHIN_S = 60
 
 
 def configuration(urls: Mapping[str, str]) -> str:
