@@ -74,6 +74,9 @@ TABLE: Final = (
         "machine counts for itself.",
         secret=True,
     ),
+    Variable(
+        "BRIDGE_REDIS_TIMEOUT_S", "0.1", "How long Redis may take before a machine does without."
+    ),
     Variable("BRIDGE_WORKERS", "1", "Processes that serve; `serve --workers` wins."),
     Variable(
         "BRIDGE_OPENAI_MODEL",

@@ -25,6 +25,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 BRIDGE_VARIABLES = TABLE
 DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
 REDIS_URL = env_url("REDIS_URL", "redis", "rediss", "unix")
+REDIS_TIMEOUT_S = env_seconds("BRIDGE_REDIS_TIMEOUT_S")
 WORKERS = env_int("BRIDGE_WORKERS")
 PING_INTERVAL_S = env_seconds("BRIDGE_PING_INTERVAL_S")
 HOLD_S = env_seconds("BRIDGE_HOLD_S")

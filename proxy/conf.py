@@ -13,6 +13,8 @@ class Conf:
 
     data_dir: Path
     redis_url: str = ""
+    redis_timeout_s: float = 0.1
+    """A stalled Redis may not stall the answers."""
     workers: int = 1
     """Processes that serve on this machine; more than one share their limits."""
     ping_interval_s: float = 15.0
@@ -42,6 +44,7 @@ class Conf:
         return cls(
             data_dir=settings.DATA_DIR,
             redis_url=settings.REDIS_URL,
+            redis_timeout_s=settings.REDIS_TIMEOUT_S,
             workers=settings.WORKERS,
             ping_interval_s=settings.PING_INTERVAL_S,
             hold_s=settings.HOLD_S,

@@ -25,4 +25,5 @@ if "BRIDGE_DATA_DIR" not in os.environ:
         DATABASES["default"]["NAME"] = str(DATA_DIR / "ledger.sqlite3")
         DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test-ledger.sqlite3")}
 BANNER_FRESH_S = 0  # so that a page takes the same queries each time
+REDIS_TIMEOUT_S = 10
 SHED_LAG_S = 3600  # a slow machine must not end a test of something else

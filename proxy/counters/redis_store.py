@@ -13,10 +13,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from proxy.conf import conf
+
 from .store import LEASE_S, Ceiling, Standing, StoreAway, Verdict
 
 PREFIX: Final = "bridge:budget:"
-TIMEOUT_S: Final = 0.1  # a stalled Redis may not stall the answers
 KEEP_S: Final = 70 * 86_400  # longer than any period and its late rows
 
 COMMON: Final = """
@@ -129,7 +130,9 @@ end
 )
 
 
-def client_of(url: str, timeout_s: float = TIMEOUT_S) -> "redis.Redis":
+def client_of(url: str, timeout_s: float | None = None) -> "redis.Redis":
+    """``timeout_s``: for each answer, ``conf.redis_timeout_s`` unless it is told."""
+    timeout_s = conf.redis_timeout_s if timeout_s is None else timeout_s
     return redis.Redis.from_url(
         url,
         socket_timeout=timeout_s,
@@ -143,7 +146,7 @@ def client_of(url: str, timeout_s: float = TIMEOUT_S) -> "redis.Redis":
 class RedisBudgets:
     """A ``BudgetStore`` in Redis."""
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, timeout_s: float | None = None) -> None:
         self._redis = client_of(url, timeout_s)
 
     def reserve(

@@ -71,7 +71,7 @@ class Gateway:
     key: str = KEY
     port: int = 0
     workers: int = 1
-    ready_within_s: float = 60
+    ready_within_s: float = 120
     starts_with: int = 200  # what /readyz says then
 
     @property
@@ -118,7 +118,7 @@ class Gateway:
             self.stop()
             raise
 
-    def stop(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 20) -> int:
+    def stop(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
         """End the process (and its workers) and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)
@@ -141,7 +141,7 @@ class Gateway:
         """One plain HTTP exchange."""
         told = {"x-api-key": self.key} if authorised else {}
         with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         ) as connection:
             connection.request(method, path, body=body, headers=told | dict(headers or {}))
             with connection.getresponse() as answer:
@@ -179,7 +179,9 @@ class Gateway:
             "BRIDGE_KEY_E2E": self.key,
             "E2E_UPSTREAM_KEY": "sk-upstream-of-the-tests",
             "PYTHONUNBUFFERED": "1",
-            "BRIDGE_SHED_LAG_S": "3600",  # a busy machine must not end a test of something else
+            # A busy machine must not end a test of something else.
+            "BRIDGE_SHED_LAG_S": "3600",
+            "BRIDGE_REDIS_TIMEOUT_S": "5",
             **self.environment,
         }
 

@@ -6,7 +6,7 @@ from proxy.counters.redis_store import client_of
 from proxy.counters.states import RedisStates, SqliteStates
 from proxy.live.board import Board
 from proxy.live.messenger import messenger
-from tests.fakes.redis_server import running_redis
+from tests.fakes.redis_server import PATIENT_S, running_redis
 
 from .live_world import Still
 
@@ -22,7 +22,7 @@ def states(request, tmp_path):
         return
     server = request.getfixturevalue("running_redis")
     server.client.flushall()
-    link = client_of(server.url)
+    link = client_of(server.url, PATIENT_S)
     yield RedisStates(link)
     link.close()
 

@@ -210,12 +210,16 @@ def test_what_runs_when_redis_goes_away_is_held_here_as_well(tmp_path, redis_ser
 
 def test_a_redis_that_stalls_is_left_alone(tmp_path, redis_server: RedisServer):
     local = SqliteBudgets(tmp_path / "c.sqlite3")
-    shared = RedisBudgets(redis_server.url)
-    store = FailoverBudgets(shared, local)
-    store.publish("team", 0)
-    redis_server.client.execute_command("CLIENT", "PAUSE", "1000", "ALL")
+    shared = RedisBudgets(redis_server.url, 0.1)
+    store = FailoverBudgets(shared, local, clock=lambda: 1.0)
+    local.publish("team", 0)
+    redis_server.client.execute_command("CLIENT", "PAUSE", "60000", "ALL")
+    try:
+        assert store.reserve("r1", "me", 10, [TEAM]).granted
+    finally:
+        redis_server.kill()
+        redis_server.start()
 
-    assert store.reserve("r1", "me", 10, [TEAM]).granted
     assert store.degraded
     assert local.standing("team") == Standing(0, 0, 10)
     shared.close()
