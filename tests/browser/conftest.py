@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.fakes.absent import absent
 from tests.fakes.gateway import Gateway
@@ -22,7 +22,10 @@ DRAWING: Final = bool(os.environ.get("BRIDGE_WRITE_SCREENS"))
 """Write the pictures of the docs anew: BRIDGE_WRITE_SCREENS=1 pytest tests/browser"""
 
 SIZE: Final = {"width": 1280, "height": 860}
-PATIENCE_MS: Final = 30_000
+PATIENCE_MS: Final = 60_000
+"""Two cores may be busy with the browser itself."""
+
+expect.set_options(timeout=PATIENCE_MS)
 FLAGS: Final = (
     "--no-sandbox",  # CI runs as root; what it opens are our own pages
     "--disable-gpu",

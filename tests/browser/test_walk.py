@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.fakes.gateway import Gateway
 
-from .conftest import PATIENCE_MS, log_in, picture, secrets_of, untroubled
+from .conftest import log_in, picture, secrets_of, untroubled
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class Client(threading.Thread):
 
 def answered(gateway: Gateway, key: str, status: int) -> Client:
     """The first answer with that status: a change of a key is known within two seconds."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         client = Client(gateway, key, "claude-sonnet-5")
         client.start()
@@ -129,16 +129,16 @@ def test_a_running_stream_is_watched_and_stopped(page: Page, office: Gateway) ->
     client.start()
     row = page.locator("tr[data-id]").filter(has_text="claude-slow").first
     expect(row).to_contain_text("default")
-    expect(row).to_contain_text(re.compile(r"≈\s*[1-9]"), timeout=PATIENCE_MS)
+    expect(row).to_contain_text(re.compile(r"≈\s*[1-9]"))
     picture(page, "live")
 
     row.get_by_role("button", name="Stop").click()
 
-    client.join(30)
+    client.join(90)
     assert not client.is_alive()
     assert b"event: error" in client.heard
     assert b"message_stop" not in client.heard
-    expect(row.get_by_role("button", name="Stop")).to_be_hidden(timeout=PATIENCE_MS)
+    expect(row.get_by_role("button", name="Stop")).to_be_hidden()
 
 
 def test_an_upstream_is_tried_before_it_is_trusted(page: Page) -> None:
@@ -148,9 +148,7 @@ def test_an_upstream_is_tried_before_it_is_trusted(page: Page) -> None:
     page.get_by_label("Model").fill("gpt-5.2")
     page.get_by_role("button", name="Test", exact=False).last.click()
 
-    expect(page.locator("main")).to_contain_text(
-        "A few words, streamed: passed", timeout=PATIENCE_MS
-    )
+    expect(page.locator("main")).to_contain_text("A few words, streamed: passed")
     picture(page, "upstream-test")
 
 

@@ -28,7 +28,7 @@ def fresh(tmp_path_factory):
 def streamed(fresh) -> bytes:
     """What the printed curl line shows, pasted into a shell."""
     (line,) = re.findall(r"^\s*(curl .*)$", fresh.log, re.MULTILINE)
-    pasted = ["/bin/sh", "-c", f"{line} --silent --show-error --max-time 30"]
+    pasted = ["/bin/sh", "-c", f"{line} --silent --show-error --max-time 90"]
     return subprocess.run(pasted, env=NO_PROVIDER, capture_output=True, check=True).stdout  # noqa: S603 - the very line
 
 
@@ -40,7 +40,7 @@ class Browser:
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.cookies))
 
     def get(self, url: str) -> str:
-        with self._opener.open(url, timeout=30) as answer:
+        with self._opener.open(url, timeout=90) as answer:
             return answer.read().decode()
 
     def log_in(self, url: str, user: str, password: str) -> str:
@@ -50,7 +50,7 @@ class Browser:
         raw = urllib.parse.urlencode(fields | {"next": "/admin/"}).encode()
         login = urllib.parse.urljoin(url, "/admin/login/")
         request = urllib.request.Request(login, raw, {"referer": login})  # noqa: S310 - loopback
-        with self._opener.open(request, timeout=30) as answer:
+        with self._opener.open(request, timeout=90) as answer:
             return answer.read().decode()
 
 
@@ -94,7 +94,7 @@ def test_the_printed_admin_login_shows_that_conversation(fresh, streamed):
 
 def conversation_in(browser: Browser, changelist: str) -> str:
     """The first request of the list, as soon as the drainer has brought it there."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not (
         links := re.findall(
             r'href="(/admin/proxy/exchange/[^"/?]+/(?:change|view)?/?)"', browser.get(changelist)

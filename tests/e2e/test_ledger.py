@@ -33,7 +33,7 @@ CHAT_ROUTE = plays.ROUTES.split("\n\n")[1]
 
 def settled(gateway: Gateway, *ids: str) -> dict:
     """The rows of these requests, as soon as none of them is open any more."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         rows = gateway.rows()
         if all(rows.get(each, {}).get("outcome") not in {None, "open"} for each in ids):
@@ -103,7 +103,7 @@ def test_a_killed_gateway_loses_no_accepted_request(own, rounds):
 
         gateway.start()
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while {row["outcome"] for row in gateway.rows().values()} != {"interrupted"}:
         assert time.monotonic() < deadline, gateway.rows()
         time.sleep(0.2)

@@ -12,6 +12,7 @@ from tests.proxy.record.postgres import Postgres
 
 AWAY_S = 6
 CLIENTS = 8
+AWAY = "the database cannot be written"
 
 
 @pytest.fixture
@@ -38,12 +39,14 @@ def test_a_stopped_postgresql_costs_no_client_anything(player, tmp_path: Path) -
     environment = {"DATABASE_URL": server.url}
     config = config_for(player)
     with Gateway(tmp_path / "gateway", config=config, environment=environment) as gateway:
-        outage = ride_out(gateway, player, stopped(server), away_s=AWAY_S, clients=CLIENTS)
+        outage = ride_out(
+            gateway, player, stopped(server), away_s=AWAY_S, clients=CLIENTS, shown=AWAY
+        )
     server.stop()
     server.remove()
 
     _nobody_noticed(outage)
-    assert any("the database cannot be written" in one for one in outage.degraded)
+    assert AWAY in str(outage.degraded)
 
 
 def _nobody_noticed(outage: Outage) -> None:

@@ -52,7 +52,7 @@ class Collector:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 def named(attributes: Any) -> dict[str, Any]:

@@ -169,13 +169,13 @@ class Nursery(Gateway):
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if not self._ended.is_set():
             os.kill(self.pid, how)
-            assert self._ended.wait(30)
+            assert self._ended.wait(90)
 
     def close(self) -> None:
         self.kill()
         assert self.process.stdin
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(60)
         if self.process.stdout:
             self.process.stdout.close()
 

@@ -33,7 +33,7 @@ class RedisServer:
              "--dir", str(self._folder), "--daemonize", "no", "--loglevel", "warning"],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.client.ping()
@@ -46,7 +46,7 @@ class RedisServer:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
 

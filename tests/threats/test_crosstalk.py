@@ -39,7 +39,7 @@ async def one(gateway, n):
     return heard
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_nobody_hears_a_word_of_another(gateway, scripted, tuned):
     scripted.choose(echo)
 

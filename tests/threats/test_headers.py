@@ -81,7 +81,7 @@ def raw_ask(gateway, extra: bytes) -> bytes:
         b"GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\nx-api-key: %b\r\n"
         % gateway.key.encode()
     )
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=90) as connection:
         connection.sendall(head + extra + b"\r\n\r\n")
         heard = b""
         try:

@@ -94,7 +94,7 @@ def test_an_ambiguous_request_ends_its_connection(running):
         running.process.key, CHUNKED, "content-length: 15", "transfer-encoding: chunked"
     )
 
-    heard = wire.say(running.process.port, both + HIDDEN)
+    heard = wire.say(running.process.port, both + HIDDEN, silence_s=60)
 
     assert heard.statuses == [400]
     assert heard.closed

@@ -125,7 +125,7 @@ def test_no_request_gets_a_5xx_hangs_or_ends_the_process(running):
         for seed, heard in zip(seeds, wire.say_all(running.process.port, told), strict=True):
             if any(status >= 500 and status not in OURS for status in heard.statuses):
                 wrong[seed] = heard.raw[:300]
-            if heard.took_s > 9:
+            if heard.took_s > 60:
                 wrong[seed] = f"{heard.took_s} s"
         running.is_well()
 

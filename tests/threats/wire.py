@@ -39,7 +39,7 @@ def _length(head: bytes) -> int:
     return 0
 
 
-def say(port: int, raw: bytes, *, within_s: float = 10, silence_s: float = SILENCE_S) -> Heard:
+def say(port: int, raw: bytes, *, within_s: float = 60, silence_s: float = SILENCE_S) -> Heard:
     """Send bytes and listen until the server closes or falls silent."""
     began = time.monotonic()
     heard, closed = bytearray(), False

@@ -105,7 +105,7 @@ class Driver:
         return found
 
 
-def until(true: Callable[[], bool], *, within_s: float = 20.0) -> None:
+def until(true: Callable[[], bool], *, within_s: float = 60.0) -> None:
     """Poll until it is so; fail when it takes too long."""
     deadline = time.monotonic() + within_s
     while not true():
