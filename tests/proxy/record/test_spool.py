@@ -218,3 +218,30 @@ def test_a_torn_record_is_handed_out_as_it_is(spool: Spool) -> None:
     with contextlib.closing(spool_file.connect(spool.path)) as link:
         link.execute("UPDATE records SET body = ?", (torn,))
         assert [body for _, body in spool_file.bodies_of(link, exchange_id(1))] == [torn]
+
+
+def large_ones() -> list[OpenRecord]:
+    """More than one statement may take."""
+    size = spool_file.TOGETHER_BYTES // 4
+    return [opening(n, body=os.urandom(size)) for n in range(5)]
+
+
+def test_large_records_of_one_commit_are_all_there_in_their_order(spool: Spool) -> None:
+    records = large_ones()
+
+    spool.run(lambda link: spool_file.append(link, records)).result(10)
+
+    with contextlib.closing(spool_file.connect(spool.path)) as link:
+        for record in records:
+            ((_, body),) = spool_file.bodies_of(link, record.id)
+            assert decode(body) == record
+    assert read_ids(spool.path) == [record.id for record in records]
+
+
+def test_large_records_of_one_commit_are_on_the_disk_together_or_not_at_all(spool: Spool) -> None:
+    fill_the_disk(spool)
+
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        spool.run(lambda link: spool_file.append(link, large_ones())).result(10)
+
+    assert read_ids(spool.path) == []
