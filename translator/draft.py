@@ -38,10 +38,10 @@ class Draft:
     """For each entry of the history its message's number; ``SYSTEM`` for the system prompt."""
     include: list[str] = field(default_factory=list)  # Responses: extra parts to ask for
     system_additions: list[str] = field(default_factory=list)  # Chat: join the system message
+    profile: Profile = field(init=False)  # the target's; looked at for nearly every block
 
-    @property
-    def profile(self) -> Profile:
-        return self.target.profile
+    def __post_init__(self) -> None:
+        self.profile = self.target.profile
 
     def note(self, path: str, fate: Fate, reason: str) -> None:
         found = Note(path, fate, reason)
@@ -132,6 +132,8 @@ def _session(user: str) -> str | None:
     """The session inside a user id: Claude Code writes it at the end, or the whole as JSON."""
     if match := SESSION.search(user):
         return match[1]
+    if "{" not in user:  # to fail as JSON takes ten times as long
+        return None
     try:
         parsed = json.loads(user)
     except ValueError:

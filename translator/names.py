@@ -18,17 +18,17 @@ _ILLEGAL_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 def upstream_name(name: str) -> str:
     """The tool name that OpenAI is told: the client's where legal, else shortened with a hash."""
-    return _legal(name)
+    return name if _LEGAL.fullmatch(name) else _bent(name)
 
 
 def upstream_call_id(call_id: str) -> str:
     """The call id that OpenAI is told; call and output are clamped alike, so pairs stay pairs."""
-    return _legal(call_id)
+    return call_id if _LEGAL.fullmatch(call_id) else _bent(call_id)
 
 
 def client_call_id(call_id: str, taken: Collection[str]) -> str:
     """An id that Anthropic clients accept, and that is not among those already given out."""
-    wanted = _legal(call_id) if call_id else "toolu"
+    wanted = upstream_call_id(call_id) if call_id else "toolu"
     candidate, number = wanted, 1
     while candidate in taken:
         number += 1
@@ -42,9 +42,7 @@ def message_id(upstream_id: str) -> str:
     return "msg_" + _digest(upstream_id)[:24]
 
 
-def _legal(text: str) -> str:
-    if _LEGAL.fullmatch(text):
-        return text
+def _bent(text: str) -> str:
     kept = _ILLEGAL_CHARACTER.sub("_", text)[: MAX_LENGTH - HASH_LENGTH - 1]
     return f"{kept}_{_digest(text)[:HASH_LENGTH]}"
 

@@ -76,7 +76,7 @@ def _output(counts: Counts, reasoning: Any) -> Any:
 
 def _details(counts: Counts, name: str) -> Counts:
     details = counts.get(name)
-    return details if isinstance(details, Mapping) else {}
+    return details if isinstance(details, dict) else {}
 
 
 def _first(*values: Any) -> Any:
