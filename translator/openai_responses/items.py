@@ -46,7 +46,10 @@ class Item:
     parts: dict[tuple[str, int], Part] = field(default_factory=dict)
 
     def part(self, kind: str, number: int) -> Part:
-        return self.parts.setdefault((kind, number), Part())
+        found = self.parts.get((kind, number))
+        if found is None:
+            found = self.parts[kind, number] = Part()
+        return found
 
     def numbers(self, kind: str, count: int) -> list[int]:
         """The numbers under which the parts of the finished item were heard.
