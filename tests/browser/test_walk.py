@@ -41,7 +41,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         body = {
             "model": self.model, "max_tokens": 500, "stream": True,
-            "messages": [{"role": "user", "content": "Take your time."}],
+            "messages": [{"role": "user", "content": "Take your time. " * 20}],
         }  # fmt: skip
         link = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=120)
         with contextlib.closing(link):

@@ -40,7 +40,7 @@ def serving(tmp_path):
                 stderr=subprocess.STDOUT,
             )
         running.append(process)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while "listens on" not in log.read_text() and process.poll() is None:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
@@ -50,12 +50,12 @@ def serving(tmp_path):
     for process in running:
         if process.poll() is None:
             process.kill()
-        process.wait(20)
+        process.wait(60)
 
 
 def stop(process):
     process.send_signal(signal.SIGTERM)
-    return process.wait(30)
+    return process.wait(90)
 
 
 def port_of(log):
@@ -84,10 +84,10 @@ def test_the_second_start_prints_no_secret_and_changes_none(serving, tmp_path):
 def test_everything_it_makes_is_private(serving, tmp_path):
     process, _ = serving()
 
-    modes = {
-        path.name: stat.S_IMODE(path.stat().st_mode)
-        for path in (tmp_path / "data", *(tmp_path / "data").iterdir())
-    }
+    modes = {}
+    for path in (tmp_path / "data", *(tmp_path / "data").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # it works with them meanwhile
+            modes[path.name] = stat.S_IMODE(path.stat().st_mode)
     stop(process)
 
     assert {"data", "secret_key", "ledger.sqlite3", "serve.lock"} <= set(modes)
@@ -234,7 +234,7 @@ def test_the_admin_password_of_the_environment_is_not_printed(serving):
 
 def test_several_workers_start_and_stop_together(serving):
     process, log = serving("--workers", "2")
-    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 30)) as client:
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         answer = client.recv(64)
 
@@ -243,8 +243,8 @@ def test_several_workers_start_and_stop_together(serving):
 
 
 def test_a_client_that_never_finishes_its_head_is_let_go(serving):
-    process, log = serving(BRIDGE_HEAD_TIMEOUT_S="0.5")
-    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 30)) as client:
+    process, log = serving(BRIDGE_HEAD_TIMEOUT_S="3")
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
         client.sendall(b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
         said = b"".join(iter(lambda: client.recv(4096), b""))
 
@@ -269,7 +269,7 @@ def test_k07_a_hangup_applies_the_file_again_and_a_mistake_in_it_changes_nothing
 
 
 def wait_for(log, words):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not re.search(words, log.read_text()):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

@@ -42,14 +42,14 @@ def test_requests_go_on_while_the_database_file_is_gone(driver: Driver) -> None:
 
 def test_requests_go_on_while_another_writer_holds_the_database(driver: Driver) -> None:
     driver.start()
-    with sqlite3.connect(driver.database, isolation_level=None) as other:
+    with sqlite3.connect(driver.database, isolation_level=None, timeout=60) as other:
         other.execute("BEGIN EXCLUSIVE")
         serve(driver, range(1, 51))
         assert driver.ask(do="state")["backlog"] > 0
         other.execute("ROLLBACK")
     other.close()
 
-    until(lambda: closed_rows(driver) == 50, within_s=40)
+    until(lambda: closed_rows(driver) == 50)
 
     assert driver.rows("SELECT count(*) FROM proxy_seal") == [(50,)]
 

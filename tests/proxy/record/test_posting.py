@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 def write(spool: Spool, *records) -> None:
     for record in records:
-        spool.append(record).result(10)
+        spool.append(record).result(60)
 
 
 def test_an_open_record_is_a_row_at_once(spool: Spool, source: Source) -> None:

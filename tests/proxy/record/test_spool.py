@@ -31,13 +31,13 @@ def test_a_record_is_the_same_after_the_spool(record: OpenRecord | Chunk | Close
 def test_what_was_acknowledged_is_in_the_file(spool: Spool) -> None:
     futures = [spool.append(opening(n)) for n in range(100)]
     for future in futures:
-        future.result(10)
+        future.result(60)
 
     assert read_ids(spool.path) == [exchange_id(n) for n in range(100)]
 
 
 def test_the_spool_is_for_its_owner_only(spool: Spool) -> None:
-    spool.append(opening()).result(10)
+    spool.append(opening()).result(60)
 
     modes = {path.name: path.stat().st_mode & 0o077 for path in spool.path.parent.iterdir()}
     assert not any(modes.values()), modes
@@ -48,29 +48,29 @@ def fill_the_disk(spool: Spool) -> None:
         (pages,) = link.execute("PRAGMA page_count").fetchone()
         link.execute(f"PRAGMA max_page_count={pages}")
 
-    spool.run(full).result(10)
+    spool.run(full).result(60)
 
 
 def make_room(spool: Spool) -> None:
-    spool.run(lambda link: link.execute("PRAGMA max_page_count=1000000").fetchone()).result(10)
+    spool.run(lambda link: link.execute("PRAGMA max_page_count=1000000").fetchone()).result(60)
 
 
 def test_a_full_disk_refuses_new_requests_and_keeps_the_close_of_running_ones(spool: Spool) -> None:
-    spool.append(opening(1)).result(10)
+    spool.append(opening(1)).result(60)
     fill_the_disk(spool)
 
     with pytest.raises(SpoolUnavailable, match="full"):
-        spool.append(opening(2, body=os.urandom(100_000))).result(10)
+        spool.append(opening(2, body=os.urandom(100_000))).result(60)
     big = closing(1, error_message=secrets.token_hex(100_000))
     late = spool.append(big)
     with pytest.raises(SpoolUnavailable):
-        spool.append(opening(3)).result(10)
+        spool.append(opening(3)).result(60)
     assert not late.done()
     make_room(spool)
 
-    late.result(10)
+    late.result(60)
     until(lambda: not spool.error)
-    spool.append(opening(4)).result(10)
+    spool.append(opening(4)).result(60)
     assert read_ids(spool.path) == [exchange_id(1), exchange_id(1), exchange_id(4)]
 
 
@@ -80,7 +80,7 @@ def test_the_reserve_is_given_up_when_the_disk_is_full_and_taken_back_later(spoo
     fill_the_disk(spool)
 
     with pytest.raises(SpoolUnavailable):
-        spool.append(opening(2, body=os.urandom(100_000))).result(10)
+        spool.append(opening(2, body=os.urandom(100_000))).result(60)
 
     until(lambda: not reserve.exists() or not spool.error)
     make_room(spool)
@@ -92,7 +92,7 @@ def test_a_cancelled_open_is_never_written(spool: Spool) -> None:
     future = spool.append(opening(1))
     cancelled = future.cancel()
 
-    spool.append(opening(2)).result(10)
+    spool.append(opening(2)).result(60)
 
     assert read_ids(spool.path) == (
         [exchange_id(2)] if cancelled else [exchange_id(1), exchange_id(2)]
@@ -201,7 +201,7 @@ def test_moved_records_are_forgotten_only_when_their_exchange_is_closed(tmp_path
 
 def test_a_large_record_takes_little_room_and_comes_back_whole(spool: Spool) -> None:
     said = b"data: a delta like all others\n\n" * 5_000
-    spool.append(opening(1, body=said)).result(10)
+    spool.append(opening(1, body=said)).result(60)
 
     with contextlib.closing(spool_file.connect(spool.path)) as link:
         ((kept,),) = link.execute("SELECT length(body) FROM records")
@@ -212,7 +212,7 @@ def test_a_large_record_takes_little_room_and_comes_back_whole(spool: Spool) -> 
 
 
 def test_a_torn_record_is_handed_out_as_it_is(spool: Spool) -> None:
-    spool.append(opening(1, body=b"x" * 100_000)).result(10)
+    spool.append(opening(1, body=b"x" * 100_000)).result(60)
     torn = spool_file.ZSTD_MAGIC + b"torn"
 
     with contextlib.closing(spool_file.connect(spool.path)) as link:
@@ -229,7 +229,7 @@ def large_ones() -> list[OpenRecord]:
 def test_large_records_of_one_commit_are_all_there_in_their_order(spool: Spool) -> None:
     records = large_ones()
 
-    spool.run(lambda link: spool_file.append(link, records)).result(10)
+    spool.run(lambda link: spool_file.append(link, records)).result(60)
 
     with contextlib.closing(spool_file.connect(spool.path)) as link:
         for record in records:
@@ -242,6 +242,6 @@ def test_large_records_of_one_commit_are_on_the_disk_together_or_not_at_all(spoo
     fill_the_disk(spool)
 
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        spool.run(lambda link: spool_file.append(link, large_ones())).result(10)
+        spool.run(lambda link: spool_file.append(link, large_ones())).result(60)
 
     assert read_ids(spool.path) == []
