@@ -104,11 +104,11 @@ def listen(gateway: Gateway, headers: dict[str, str], origin: Any = "own") -> Cl
         origin=gateway.url if origin == "own" else origin,
         additional_headers=headers,
         proxy=None,
-        open_timeout=20,
+        open_timeout=90,
     )
 
 
-def heard(feed: ClientConnection, what: Any, within_s: float = 20) -> dict[str, Any]:
+def heard(feed: ClientConnection, what: Any, within_s: float = 90) -> dict[str, Any]:
     """The first message for which ``what`` holds."""
     deadline = time.monotonic() + within_s
     told = []
@@ -124,7 +124,7 @@ def browser(gateway: Gateway) -> Browser:
     return Browser(gateway.port, gateway.key)
 
 
-def until(check: Any, within_s: float = 20) -> Any:
+def until(check: Any, within_s: float = 90) -> Any:
     """What ``check`` gives as soon as it gives anything."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

@@ -191,7 +191,7 @@ class TestStopping:
         )
         client.start()
         request_id, answer = stopped(gateway, admin, "silent")
-        client.join(20)
+        client.join(90)
 
         assert answer.status == 200
         reply = replies[0]

@@ -36,7 +36,7 @@ def workers(tmp_path: Path):
 
 
 def until_told(worker: WorkerMetrics, folder: Path, line: str) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while line not in (text := worker.text(folder)).splitlines():
         assert time.monotonic() < deadline, f"never told {line}:\n{text}"
         time.sleep(0.05)
