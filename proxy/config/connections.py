@@ -22,6 +22,8 @@ CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 PROBES: Final = 2  # the first one makes a peer that is gone say so, the second one hears it
 PROBE_S: Final = 0.2
+LAST_CALL_S: Final = 1.0
+"""How long a client that connected just before the end may take for its head."""
 REASONS: Final = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 TOLD: Final = {
     400: "this is not a sound HTTP request",
@@ -80,6 +82,7 @@ class GuardedConnection(TimedHeads):
     _head_bytes = 0
     _refused_with = 400
     _half_closed = False
+    _last = False  # the next request is the last one here
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -134,6 +137,8 @@ class GuardedConnection(TimedHeads):
         if self.scope["http_version"] == "1.0":
             self.cycle.chunked_encoding = False  # it knows no chunks
             self.cycle.expected_content_length = UntilTheEnd()
+        if self._last:
+            self.cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
         """The parser's verdict; within an answer it would be taken for a part of it."""
@@ -154,6 +159,20 @@ class GuardedConnection(TimedHeads):
             b"content-length: %d\r\n\r\n%s" % (status, REASONS[status].encode(), len(body), body)
         )
         self.transport.close()
+
+    # The end of the process
+
+    def shutdown(self) -> None:
+        """Who has connected, or begun a head, came before the listener was closed: it is served."""
+        if self._timer is None:
+            super().shutdown()
+        elif not self._last:
+            self._last = True
+            self.loop.call_later(LAST_CALL_S, self._last_call)
+
+    def _last_call(self) -> None:
+        if self._timer is not None:
+            self.transport.close()
 
     # Readers that do not read
 

@@ -6,11 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import uvicorn
 
+from proxy.config import connections as ours
 from proxy.config.connections import GuardedConnection, HeldHead
 
 DEADLINE_S = 30.0
@@ -46,8 +48,8 @@ def application() -> Application:
     return Application()
 
 
-@pytest.fixture
-def port(application: Application) -> Iterator[int]:
+@contextmanager
+def served(application: Application) -> Iterator[tuple[int, uvicorn.Server]]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None
@@ -55,10 +57,16 @@ def port(application: Application) -> Iterator[int]:
     server = uvicorn.Server(config)
     serving = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     serving.start()
-    yield listener.getsockname()[1]
+    yield listener.getsockname()[1], server
     server.should_exit = True
     serving.join(DEADLINE_S)
     assert not serving.is_alive()
+
+
+@pytest.fixture
+def port(application: Application) -> Iterator[int]:
+    with served(application) as (number, _):
+        yield number
 
 
 def post(port: int, path: str, body: bytes, *, method: str = "POST") -> socket.socket:
@@ -105,6 +113,57 @@ def test_two_requests_in_one_write_have_their_answers_in_order(port):
             heard += client.recv(65_536)
 
     assert heard.count(b"HTTP/1.1 200 OK\r\n") == 2
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass  # it was in the queue of the listener
+    return False
+
+
+@pytest.mark.parametrize("begun", [0, 9], ids=["connected", "within its head"])
+def test_who_connected_before_the_end_is_still_served(application, monkeypatch, begun):
+    monkeypatch.setattr(ours, "LAST_CALL_S", 600.0)
+    asked = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
+    with (
+        served(application) as (port, server),
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+    ):
+        client.sendall(asked[:begun])
+        until(lambda: server.server_state.connections)
+        server.should_exit = True
+        until(lambda: refuses(port))
+        client.sendall(asked[begun:])
+        heard = b""
+        while piece := client.recv(65_536):
+            heard += piece
+
+    assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in heard
+    assert heard.endswith(b"ok")
+
+
+def test_who_connected_and_says_nothing_holds_nobody_up(application, monkeypatch):
+    monkeypatch.setattr(ours, "LAST_CALL_S", 0.05)
+    with (
+        served(application) as (port, server),
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+    ):
+        until(lambda: server.server_state.connections)
+        server.should_exit = True
+
+        assert client.recv(1) == b""
 
 
 class Wire:
