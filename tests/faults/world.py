@@ -12,6 +12,7 @@ I7 a healthy request succeeds right after;
 I8 no line of the log holds a secret; each failure has one line there that names its request.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,8 @@ from .plays import voice
 from .sockets import Sockets, open_files
 
 PATIENT = {"connect_s": 10, "first_byte_s": 20, "idle_s": 20, "total_s": 60}
-HASTY = {"connect_s": 0.5, "first_byte_s": 1, "idle_s": 1, "total_s": 2.5}
+HASTY = {"connect_s": 0.5, "first_byte_s": 1, "idle_s": 1, "total_s": 20}
+BRIEF = {**PATIENT, "total_s": 2.5}
 PROFILES = {"chat": "generic", "responses": "openai", "anthropic": "anthropic"}
 ENVIRONMENT = {
     "BRIDGE_PING_INTERVAL_S": "0.3",
@@ -59,6 +61,7 @@ key.revoked = datetime.now(UTC)
 key.save()
 """
 FAILURES = {"upstream_error", "upstream_timeout", "gateway_error", "drained"}
+PLACES = ("steady", "hasty", "brief", "mute")
 HEALTHY = "steady-chat-healthy"
 SETTLED_WITHIN_S = 60
 
@@ -72,7 +75,7 @@ def configuration(urls: Mapping[str, str]) -> str:
                 "dialect": dialect,
                 "base_url": url if dialect == "anthropic" else f"{url}/v1",
                 "profile": profile,
-                "timeouts": HASTY if place in HASTY_PLACES else PATIENT,
+                "timeouts": TIMEOUTS.get(place, PATIENT),
             }
     routes = "".join(
         f'\n[[routes]]\nmodel = "{name}-*"\ntargets = [{{ upstream = "{name}" }}]\n'
@@ -86,7 +89,7 @@ def configuration(urls: Mapping[str, str]) -> str:
     return toml_for(upstreams, routes) + QUIET + keys
 
 
-HASTY_PLACES = {"hasty", "mute", "blackhole", "tls-hangs"}
+TIMEOUTS = {**dict.fromkeys(("hasty", "mute", "blackhole", "tls-hangs"), HASTY), "brief": BRIEF}
 
 
 @dataclass
@@ -263,9 +266,9 @@ def running_world(
     folder: Path, database_url: str = "", places: Places = NOWHERE, **more: str
 ) -> Iterator[World]:
     """A world with a gateway of its own; ``more`` is for its environment."""
-    with ScriptedUpstream() as steady, ScriptedUpstream() as hasty, ScriptedUpstream() as mute:
-        upstreams = {"steady": steady, "hasty": hasty, "mute": mute}
-        steady.on(HEALTHY, healthy_script())
+    with contextlib.ExitStack() as stack:
+        upstreams = {name: stack.enter_context(ScriptedUpstream()) for name in PLACES}
+        upstreams["steady"].on(HEALTHY, healthy_script())
         config = configuration({**{n: one.url for n, one in upstreams.items()}, **places.urls})
         upstreams |= places.scripted
         secrets = {f"BRIDGE_KEY_{name.upper()}": secret for name, (_, secret) in KEYS.items()}
