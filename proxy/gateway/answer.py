@@ -27,6 +27,7 @@ async def answer(entry: Exchange, route: Route) -> None:
     streaming = entry.request.get("stream") is True
     outlet = EventOutlet(entry, metadata=wishes.metadata) if streaming else MessageOutlet(entry)
     for left, target in zip(range(len(route.targets) - 1, -1, -1), route.targets, strict=True):
+        entry.last_try = not left
         kind = Passthrough if target.server.dialect_name == "anthropic" else Attempt
         try:
             await kind(target, entry, outlet, wishes).run()

@@ -45,6 +45,8 @@ MOST_READ_BYTES: Final = 32 * 2**20
 still reaches the client, but an answer without end must not fill the spool."""
 LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
 LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
+KEPT_FIELDS: Final = ("stream", "metadata", "max_tokens", "temperature", "top_p", "top_k")
+"""Of a request, when nobody will translate it again: for its row, its trace and the live view."""
 BYTES_PER_TOKEN: Final = 4  # of English text and code; only for what no upstream reported
 
 
@@ -63,6 +65,7 @@ class Exchange:
         self._opening: Landing | None = None  # until then
         self.request: dict[str, Any] = {}
         self.body = b""  # the client's bytes
+        self.last_try = False  # there is no other target
         self.model = ""  # as the client named it
         self.request_bytes = 0
         self.route_name = ""
@@ -230,13 +233,22 @@ class Exchange:
             feed(event)
         self.events += len(events)
 
+    def translated(self) -> None:
+        """The upstream's body is made: where nobody else will make another, let the request go."""
+        if self.last_try:
+            self._let_go()
+
     def spoke(self) -> None:
         """The first content leaves: no other target will need the request, so let it go."""
         if self.first_content is None:
             self.first_content = self.consumer.watch.now()
-            kept = ("stream", "metadata")
-            self.request = {name: self.request[name] for name in kept if name in self.request}
-            self.body = b""
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what may be large: what the upstream is told is there a third time."""
+        if self.body:
+            asked, self.body = self.request, b""
+            self.request = {name: asked[name] for name in KEPT_FIELDS if name in asked}
 
     @property
     def input_estimate(self) -> int:

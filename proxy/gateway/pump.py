@@ -66,6 +66,7 @@ class Attempt:
         """Raises BadRequest, or UpstreamFailed while the client has seen nothing."""
         self.body, headers = self.translated()
         await self.entry.durable()  # before the dial
+        self.entry.translated()
         try:
             if self.known_answer is not None:
                 await self.deliver(self.stream.feed_whole(self.known_answer))

@@ -3,11 +3,12 @@
 import gc
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.fakes.steps import LAST_CHUNK, Hold, chunk, stream_head
+from tests.fakes.steps import LAST_CHUNK, Hold, chunk, json_answer, stream_head
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -16,15 +17,23 @@ from .browser import Browser, read_until
 LARGE = 300_000
 
 
+def held() -> Iterator[tuple[str, int]]:
+    """Large texts and bytes, each with who holds it; the client's and the upstream's are left out."""
+    for holder in gc.get_objects():
+        name = f"{type(holder).__name__} {getattr(holder, '__qualname__', '')}"
+        if name in {"generator Browser.open", "Asked "}:
+            continue
+        for value in gc.get_referents(holder):
+            if type(value) in (bytes, str, bytearray) and len(value) > LARGE:
+                yield name, id(value)
+
+
 def holders() -> set[str]:
-    """Who holds a large text or bytes: the type and name of each; client and upstream are left out."""
-    found = {
-        f"{type(holder).__name__} {getattr(holder, '__qualname__', '')}"
-        for holder in gc.get_objects()
-        for value in gc.get_referents(holder)
-        if type(value) in (bytes, str, bytearray) and len(value) > LARGE
-    }
-    return found - {"generator Browser.open", "Asked "}
+    return {name for name, _ in held()}
+
+
+def copies() -> set[int]:
+    return {which for _, which in held()}
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
@@ -45,9 +54,31 @@ def test_a_stream_that_speaks_has_let_go_of_its_request(
     with gateway.open(request) as connection:
         read_until(connection, b"Hello")
         deadline = time.monotonic() + 40  # the ledger's threads may still be at work on it
-        while (held := holders() - before) and time.monotonic() < deadline:
+        while (left := holders() - before) and time.monotonic() < deadline:
             time.sleep(0.05)
         gate.set()
         read_until(connection, b"still")  # all that while it was open
 
-    assert held == set()
+    assert left == set()
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+def test_a_request_whose_upstream_thinks_is_in_memory_once(
+    gateway: Browser, scripted: ScriptedUpstream, dialect: str
+) -> None:
+    model, gate = f"{dialect}-thinks", threading.Event()
+    scripted.on(model, [Hold(gate), *json_answer({"error": {"message": "no"}}, 500)])
+    message = {"role": "user", "content": "x" * (LARGE + 10_000)}
+    request = {"model": model, "max_tokens": 9, "stream": True, "messages": [message]}
+    before = copies()
+
+    with gateway.open(request) as connection:
+        deadline = time.monotonic() + 40  # the ledger's threads may still be at work on it
+        while not scripted.asked_for(model) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while len(left := copies() - before) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        gate.set()
+        read_until(connection, b"api_error")
+
+    assert len(left) == 1  # as the upstream is told it, should it have to be told again
