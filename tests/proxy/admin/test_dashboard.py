@@ -160,13 +160,14 @@ def test_what_cannot_be_shown_is_said_and_the_default_shown(root, query):
 
 
 def test_custom_days_are_whole_days_of_the_zone(root):
-    today = now().date().isoformat()
-    seed(2, hours=0.01)
-    page = root.get(URL, {"range": "custom", "from": today, "to": today})
+    noon = (now() - timedelta(days=1)).replace(hour=12)
+    post([cast.story(at=noon + timedelta(hours=hours)) for hours in (-11, 0, 11, 13)])
+    day = noon.date().isoformat()
+    page = root.get(URL, {"range": "custom", "from": day, "to": day})
 
     span = page.context["asked"].span
     assert span.end - span.start == timedelta(days=1)
-    assert cards(page)["Requests"].value == "2"
+    assert cards(page)["Requests"].value == "3"
 
 
 def test_the_page_says_how_fresh_it_is(root):

@@ -1,7 +1,8 @@
 """Summary, timeseries, top, latency, errors, cache, budgets and me."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.utils.timezone import now
@@ -218,7 +219,8 @@ def test_lists_leave_as_csv_and_ndjson(ask, route, kind):
 def test_a_budget_says_what_is_left_and_when_it_turns(ask):
     cast.price()
     ci, _ = cast.key("ci")
-    cast.record(key=ci, at=now() - timedelta(minutes=1))
+    today = now().astimezone(ZoneInfo("Asia/Kathmandu")).replace(hour=0, minute=0, second=0)
+    cast.record(key=ci, at=max(now() - timedelta(minutes=1), today.astimezone(UTC)))
     soft = Budget.objects.create(
         key=ci, usd="0.001", period="day", zone="Asia/Kathmandu", hard=False
     )
