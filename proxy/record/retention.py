@@ -1,7 +1,7 @@
 """Retention: bodies older than their team keeps them go, in batches; rows and sums stay."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import connection, transaction
 
@@ -13,6 +13,7 @@ from .seals import hold_ledger
 from .transcripts import named_by
 
 GRACE = timedelta(hours=2)  # parts named within it are left alone; twice what ``used`` is exact to
+FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # before every row
 FORGOTTEN_TEAM_DAYS = 90  # of a team that was deleted
 
 
@@ -35,13 +36,18 @@ def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
 
 
 def _prune(batch: int, **where: object) -> Iterator[int]:
+    """Oldest first: rows stay, so a batch that began at the first would walk past all before it."""
+    since = FIRST
     while True:
         with transaction.atomic():
-            ids = list(Transcript.objects.filter(**where).values_list("pk", flat=True)[:batch])
-            Transcript.objects.filter(pk__in=ids).delete()
-        if not ids:
+            rest = Transcript.objects.filter(**where, exchange__created__gte=since)
+            oldest = rest.order_by("exchange__created").values_list("pk", "exchange__created")
+            found = list(oldest[:batch])
+            Transcript.objects.filter(pk__in=[pk for pk, _ in found]).delete()
+        if not found:
             return
-        yield len(ids)
+        since = found[-1][1]
+        yield len(found)
 
 
 def prune_parts(now: datetime, batch: int = 500) -> Iterator[int]:
