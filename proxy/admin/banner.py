@@ -89,8 +89,8 @@ def _told(user: Any, reader: Reader) -> Told:
         *_recording(),
         *(_unusable(used) if user.has_perm("proxy.view_upstream") else ()),
         *(_unpriced(reader) if user.has_perm("proxy.view_price") else ()),
-        *_budgets(reader),
-        *(_sandbox() if sandbox else ()),
+        *_budgets(reader, link=user.has_perm("proxy.view_budget")),
+        *(_sandbox(link=user.has_perm("proxy.view_route")) if sandbox else ()),
     ]
     return Told(tuple(notices), sandbox)
 
@@ -155,10 +155,10 @@ def _unpriced(reader: Reader) -> Iterator[Notice]:
     )
 
 
-def _budgets(reader: Reader) -> Iterator[Notice]:
+def _budgets(reader: Reader, *, link: bool) -> Iterator[Notice]:
     budgets = list(visible_budgets(reader).prefetch_related("key__retiring"))
     states = states_of(budgets)
-    url = reverse("admin:proxy_budget_changelist")
+    url = reverse("admin:proxy_budget_changelist") if link else ""
     for budget in budgets:
         state = states.get(budget.pk)
         if state is not None and state.tone != "ok":
@@ -173,10 +173,10 @@ def _budgets(reader: Reader) -> Iterator[Notice]:
             )
 
 
-def _sandbox() -> Iterator[Notice]:
+def _sandbox(*, link: bool) -> Iterator[Notice]:
     yield Notice(
         "info",
         "Some routes lead to the sandbox: its answers come from a script, not from a model.",
-        reverse("admin:proxy_route_changelist"),
+        reverse("admin:proxy_route_changelist") if link else "",
         "Routes",
     )

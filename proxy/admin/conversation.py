@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from .calls import readable
 from .clips import Clip, Clipper, as_text, size_of_base64
 
 TURNS_A_PAGE: Final = 24
@@ -254,13 +255,15 @@ def _tool_use(block: dict[str, Any], path: str, clipper: Clipper, results: Resul
     ident = as_text(block.get("id"))
     answered = results.get(ident)
     given = block.get("input")
+    name = as_text(block.get("name"))
+    # A string is what the upstream's broken JSON was kept as; it is not JSON to be quoted.
+    told = given if isinstance(given, str) else readable(name, given)
     return Block(
         kind="tool_use",
         path=path,
-        title=as_text(block.get("name")),
+        title=name,
         ident=ident,
-        # A string is what the upstream's broken JSON was kept as; it is not JSON to be quoted.
-        text=clipper.text(given) if isinstance(given, str) else clipper.json(given),
+        text=clipper.json(given) if told is None else clipper.text(told),
         failed=isinstance(given, str),
         result=_tool_result(answered[1], answered[0], clipper, {}) if answered else None,
         cached=block.get("cache_control") is not None,

@@ -279,7 +279,11 @@ def plural(count: int, noun: str) -> str:
 def rankings_of(found: Books, link: Link) -> list[Ranking]:
     kinds: Sequence[tuple[str, str, Callable[[Key], tuple[str, dict[str, Any]]]]] = (
         ("By team", "team", lambda key: (str(key[0]) or "no team", {"of_team": key[0]})),
-        ("By model", "model", lambda key: (str(key[0]), {"model_requested": key[0]})),
+        (
+            "By model",
+            "model",
+            lambda key: (str(key[0]) or "not named", {"model_requested": key[0]}),
+        ),
         ("By key", "key", lambda key: (str(key[1] or "no key"), {"key_id": key[0] or 0})),
         (
             "By stop reason",

@@ -48,7 +48,8 @@ class DriftAdmin(ReadOnlyAdmin):
         if not row.is_kept:
             return str(row.first_request)
         link = reverse("admin:proxy_exchange_change", args=[row.first_request])
-        return format_html('<a href="{}">{}</a>', link, row.first_request)
+        short = f"…{row.first_request[-6:]}"  # whole, it pushed the policies off the page
+        return format_html('<a href="{}" title="{}">{}</a>', link, row.first_request, short)
 
     @admin.display(description="policy")
     def policy(self, row: Any) -> SafeString | str:

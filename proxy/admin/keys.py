@@ -74,6 +74,10 @@ class KeyForm(KeyModelForm):
             "ip_allow",
             "options",
         )
+        help_texts = {
+            "models_allowed": 'Globs, such as ["claude-*"]; empty: every model of the team.',
+            "limits": 'Beside those of the team: {"rpm": 60, "tpm": 200000, "concurrency": 10}',
+        }
 
     def clean_scopes(self) -> list[str]:
         scopes: list[str] = self.cleaned_data["scopes"]

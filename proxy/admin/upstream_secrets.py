@@ -7,6 +7,7 @@ from django import forms
 from proxy.models import Upstream
 from proxy.models.routes import SEALED
 from proxy.sealing import seal
+from translator.profiles import PROFILES
 
 if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
     UpstreamModelForm = forms.ModelForm[Upstream]
@@ -39,6 +40,16 @@ class UpstreamForm(UpstreamModelForm):
     class Meta:
         model = Upstream
         fields = "__all__"
+        labels = {"base_url": "Base URL"}
+        help_texts = {
+            "base_url": "What /responses or /chat/completions is appended to: "
+            "https://api.openai.com/v1. Of Anthropic the host without /v1.",
+            "profile": ", ".join(PROFILES),
+            "capabilities": "Where this server differs from its profile: "
+            '{"required_tool_choice": true}',
+            "extra_body": "Fields that are added to every request.",
+            "allow_http": "Also to a public host: the secret goes in clear.",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -180,3 +180,20 @@ def test_the_keyboard_reaches_the_content_first(page: Page) -> None:
 
     assert skip.startswith("#")
     assert page.locator(skip).count() == 1
+
+
+def test_j_and_k_walk_through_a_conversation(page: Page) -> None:
+    go(page, "Requests")
+    page.get_by_placeholder(re.compile("session id")).fill("d0210c9f")
+    page.keyboard.press("Enter")
+    page.locator("#result_list tbody tr").nth(3).get_by_role("link").first.click()
+    page.locator(".mb-turn").nth(2).wait_for()
+    walked = []
+    for key in "jjjkj":
+        page.keyboard.press(key)
+        walked.append(page.evaluate(TURN_IN_HAND))
+
+    assert walked == [0, 1, 2, 1, 2]
+
+
+TURN_IN_HAND = "[...document.querySelectorAll('.mb-turn')].indexOf(document.activeElement)"

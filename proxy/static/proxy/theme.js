@@ -33,6 +33,26 @@
   };
   window.addEventListener("load", () => setTimeout(nameSearchBoxes, 0));
 
+  // j and k walk through the turns of a conversation: from the one in hand, else from what is seen.
+  const nextTurn = (turns, step) => {
+    const places = turns.map((turn) => turn.getBoundingClientRect());
+    const held = turns.indexOf(document.activeElement);
+    if (held >= 0 && places[held].bottom > 0 && places[held].top < innerHeight) return held + step;
+    const tops = places.map((place) => place.top);
+    return step > 0 ? tops.findIndex((top) => top > 0) : tops.findLastIndex((top) => top < 0);
+  };
+  document.addEventListener("keydown", (press) => {
+    const step = { j: 1, k: -1 }[press.key];
+    const typing = press.target.closest?.("input, textarea, select, [contenteditable]");
+    if (!step || typing || press.ctrlKey || press.metaKey || press.altKey) return;
+    const turns = [...document.querySelectorAll(".mb-turn")];
+    const turn = turns[nextTurn(turns, step)];
+    if (!turn) return;
+    turn.tabIndex = -1;
+    turn.focus({ preventScroll: true });
+    turn.scrollIntoView({ block: "start" });
+  });
+
   document.addEventListener("alpine:init", () => {
     const Alpine = window.Alpine;
     Alpine.data("theme", () => ({

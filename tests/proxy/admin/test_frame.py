@@ -165,6 +165,24 @@ def test_the_sandbox_has_a_badge_and_a_line(root):
     )
 
 
+def test_a_line_leads_only_where_its_reader_may_go(root, client):
+    sandbox = Upstream.objects.create(
+        name="sandbox", dialect="responses", base_url="http://127.0.0.1:1/v1"
+    )
+    route = Route.objects.create(model="claude-*")
+    RouteTarget.objects.create(route=route, upstream=sandbox)
+    ben = cast.staff("ben", groups=("member",))
+    Budget.objects.create(user=ben, usd=0, period="day")
+    [*_, of_root] = root.get("/admin/").context["banner"]
+    client.force_login(ben)
+
+    [of_budget, of_ben] = client.get("/admin/").context["banner"]
+
+    assert of_root.url == "/admin/proxy/route/"
+    assert (of_ben.text, of_ben.url) == (of_root.text, "")
+    assert client.get(of_budget.url).status_code == 200
+
+
 def test_an_upstream_without_its_secret_is_told_by_the_variables_name(root, monkeypatch):
     monkeypatch.delenv("NOBODY_SETS_THIS", raising=False)
     vllm = Upstream.objects.create(

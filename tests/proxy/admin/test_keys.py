@@ -41,6 +41,7 @@ def test_a_new_key_is_shown_once(root):
     assert bytes(key.digest) == digest_of(secret)
     assert secret in answer.content.decode()
     assert "ANTHROPIC_BASE_URL=http://testserver" in answer.content.decode()
+    assert 'data-copy="secret"' in answer.content.decode()
     assert "no-store" in answer["Cache-Control"]
     pages = [URL, f"{URL}{key.pk}/change/", f"{URL}{key.pk}/history/"]
     for url in pages:
