@@ -13,6 +13,7 @@ from django.core import checks
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.models import Price, RouteTarget, Upstream
@@ -115,6 +116,9 @@ def _prices() -> Iterator[Finding]:
         if not {(upstream, model), (None, model)} & priced:
             says = f"{model} of {upstream} has none: its cost stays unknown"
             yield Finding("price", ok=False, says=says, hint="Add [[prices]] to bridge.toml.")
+    for price in Price.objects.filter(cache_read__gt=F("input")).select_related("upstream"):
+        says = f"{price.model} of {price.upstream or 'any'}: a hit costs more than fresh input"
+        yield Finding("price", ok=False, says=says, hint="Are cache_read and input mixed up?")
 
 
 def _upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:

@@ -112,6 +112,17 @@ def test_a_model_without_a_price_is_found(sandbox):
     assert "sandbox-text of own has none" in finding.says
 
 
+def test_a_cache_hit_that_is_dearer_than_a_miss_is_found():
+    usual = {"model": "m", "since": "2026-01-01", "output": 8}
+    Price.objects.create(**usual, input="0.5", cache_read="5")
+    Price.objects.create(**usual | {"model": "n"}, input=5, cache_read="0.5")
+
+    (finding,) = findings("price", stream=False)
+
+    assert finding.ok is False
+    assert finding.says == "m of any: a hit costs more than fresh input"
+
+
 def test_an_installation_without_routes_is_told_so():
     (finding,) = findings("routes")
 
