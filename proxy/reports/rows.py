@@ -75,7 +75,9 @@ class RequestRow(serializers.Serializer[Any]):
     error = Fault(allow_null=True)
     stop_reason = serializers.CharField(allow_null=True)
     attempts = serializers.IntegerField()
-    retry_of = serializers.CharField(allow_null=True)
+    retry_of = serializers.CharField(
+        allow_null=True, help_text="null: nobody says which request a retry repeats."
+    )
     input_tokens = serializers.IntegerField(allow_null=True)
     cache_read_input_tokens = serializers.IntegerField(allow_null=True)
     cache_write_5m_tokens = serializers.IntegerField(allow_null=True)
@@ -113,7 +115,7 @@ class RequestRow(serializers.Serializer[Any]):
     traceparent = serializers.CharField(allow_null=True)
     ip = serializers.CharField(allow_null=True)
     aborted_by_client = serializers.BooleanField()
-    redacted = serializers.BooleanField()
+    redacted = serializers.BooleanField(help_text="false: nothing is blotted out of a transcript.")
     delivered = serializers.BooleanField()
     previous_request_id = serializers.CharField(allow_null=True)
 
