@@ -7,6 +7,7 @@ import asyncio
 import json
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.fakes.gateway import Gateway
 from tests.fakes.grammar import faults_of_bytes
-from tests.fakes.steps import Sleep, Stall
+from tests.fakes.steps import Hold, Stall
 from tests.fakes.upstream import ScriptedUpstream
 
 from .client import usual_request
@@ -27,21 +28,22 @@ SOON = "steady-chat-soon"
 NEVER = "steady-chat-never"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(280)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sigterm_ends_each_stream_properly(tmp_path: Path, workers: int):
     with ScriptedUpstream() as upstream:
         begun = script(["stream", "prologue", {"texts": 2}], "chat")
-        upstream.on(SOON, [*begun, Sleep(2), *script([{"from": 2}, "epilogue", "end"], "chat")])
+        drains = threading.Event()
+        upstream.on(SOON, [*begun, Hold(drains), *script([{"from": 2}, "epilogue", "end"], "chat")])
         upstream.on(NEVER, [*begun, Stall()])
         gateway = Gateway(
             tmp_path / "gateway",
             config=configuration({"steady": upstream.url}),
-            environment={"BRIDGE_DRAIN_S": "8", **SECRETS},
+            environment={"BRIDGE_DRAIN_S": "10", **SECRETS},
             workers=workers,
         )
         with gateway:
-            streams, code = asyncio.run(_drained(gateway, upstream))
+            streams, code = asyncio.run(_drained(gateway, upstream, drains))
 
     assert code == 0
     for model, raw in streams:
@@ -59,15 +61,16 @@ SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{name * 8}" for name in
 
 
 async def _drained(
-    gateway: Gateway, upstream: ScriptedUpstream
+    gateway: Gateway, upstream: ScriptedUpstream, drains: threading.Event
 ) -> tuple[list[tuple[str, bytes]], int]:
     """Open the streams, send SIGTERM when all speak, hear them to their ends."""
     opened = [asyncio.create_task(_ask(gateway, (SOON, NEVER)[n % 2])) for n in range(STREAMS)]
     await asyncio.to_thread(upstream.wait_until, lambda asked: len(asked) == STREAMS, within_s=60)
     gateway.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(_wait_until_refused, gateway.port)
+    drains.set()
     streams = await asyncio.gather(*opened)
-    return streams, await asyncio.to_thread(gateway.process.wait, 60)
+    return streams, await asyncio.to_thread(gateway.process.wait, 90)
 
 
 async def _ask(gateway: Gateway, model: str) -> tuple[str, bytes]:
@@ -81,7 +84,7 @@ async def _ask(gateway: Gateway, model: str) -> tuple[str, bytes]:
 
 
 def _wait_until_refused(port: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
