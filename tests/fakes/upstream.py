@@ -20,10 +20,11 @@ from typing import Any, Literal, Self
 
 from .steps import Close, Hold, Reset, Script, Send, Sleep, Stall, Step, json_answer
 
+Ending = Literal["answered", "client_gone", "closed", "reset", "stopped"]
+LAST_STEPS: dict[type[Step], Ending] = {Reset: "reset", Close: "closed"}
+"""How an answer ends that was told to its end; a client that has all of it may leave at once."""
 GLANCE_S = 0.005
 """How often a gate is looked at, and a tally."""
-
-Ending = Literal["answered", "client_gone", "closed", "reset", "stopped"]
 
 
 @dataclass(slots=True)
@@ -156,9 +157,7 @@ class Connection(asyncio.Protocol):
         try:
             for step in script:
                 await self._take_step(asked, step)
-            ending = "answered"
-            if self._transport.is_closing():
-                ending = "reset" if isinstance(script[-1], Reset) else "closed"
+            ending = LAST_STEPS.get(type(script[-1]), "answered")
         except ClientGone:
             ending = "client_gone"
             raise
