@@ -37,7 +37,7 @@ class Played(NamedTuple):
         return bool(row["model_requested"] == self.model)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(280)
 @pytest.mark.parametrize("fault", played_faults(), ids=lambda fault: fault.number)
 def test_fault(world: World, fault: Fault) -> None:
     world.mark()

@@ -32,12 +32,12 @@ from .plays import voice
 from .sockets import Sockets, open_files
 
 PATIENT = {"connect_s": 10, "first_byte_s": 20, "idle_s": 20, "total_s": 60}
-HASTY = {"connect_s": 0.5, "first_byte_s": 1, "idle_s": 1, "total_s": 20}
+HASTY = {"connect_s": 2, "first_byte_s": 4, "idle_s": 4, "total_s": 20}
 BRIEF = {**PATIENT, "total_s": 2.5}
 PROFILES = {"chat": "generic", "responses": "openai", "anthropic": "anthropic"}
 ENVIRONMENT = {
     "BRIDGE_PING_INTERVAL_S": "0.3",
-    "BRIDGE_HOLD_S": "0.5",
+    "BRIDGE_HOLD_S": "2.5",  # longer than a busy machine keeps an upstream from speaking
     "BRIDGE_HEAD_TIMEOUT_S": "5",  # longer than a busy machine keeps a client from speaking
     "BRIDGE_BODY_TIMEOUT_S": "5",
     "BRIDGE_WRITE_TIMEOUT_S": "5",  # longer than a busy machine keeps a slow reader from reading
