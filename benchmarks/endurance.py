@@ -3,12 +3,15 @@
     python -m benchmarks.endurance --streams 200 --rate 10 --idle 2000 --minutes 10
 
 Each event carries its number and the moment at which the upstream said it, so that a missing, a
-doubled or a late one is seen. Idle-ish streams say something every ten seconds. Delays include
-those of the driver itself, which shares the machine.
+doubled or a late one is seen. Idle-ish streams say something every ten seconds, for two minutes:
+what an answer said so far is in memory, so that one of ten minutes takes ever more of it. Delays
+include those of the driver itself, which shares the machine.
 
 Clients come one after the other, ``--arrivals`` a second: a team's do not all begin in one moment.
-Memory is judged by its last two thirds, when all are there. Exit code 1: an event was missing,
-doubled or late, a stream broke off, or memory was not flat.
+Memory is judged from minute 5 on, when SQLite's caches are full, by the slope of a straight line
+through it; a run under eight minutes by what it rises in its last two thirds. In the end the files,
+threads and running requests (each is one task) must be those of the beginning. Exit code 1: an
+event was missing or doubled, a stream broke off, memory was not flat, or something stayed.
 """
 
 import argparse
@@ -21,18 +24,21 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge_project.env import VARIABLES
 from tests.fakes.gateway import KEY, Gateway, toml_for
-from tests.faults.sockets import open_files
 
 IDLE_RATE = 0.1  # events a second
 ROUTE = '\n[[routes]]\nmodel = "*"\ntargets = [{ upstream = "chat" }]\n'
 MARK = b'"text":"'
+ONCE = "/once"
 BARS = "▁▂▃▄▅▆▇█"
+WARM_MINUTES = 5.0
+LONG_MINUTES = 8.0
+FLAT_SLOPE = 1.0  # MB in ten minutes: promises.md, G04
 FLAT_MB = 5.0
-"""What memory may rise by between the beginning and the end of the last two thirds of a run."""
+"""What it may rise by between the beginning and the end of the last two thirds of a short run."""
 
 
 # The upstream, in a process of its own
@@ -49,12 +55,15 @@ async def _listen(port: Any) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """``model`` is ``<events a second>/<seconds>``: so many numbered events, then the end."""
+    """``model`` is ``<events a second>/<seconds>``: so many numbered events, then the end.
+
+    With ``/once`` behind that, the connection ends as well.
+    """
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
             model = json.loads(await reader.readexactly(length))["model"]
-            rate, seconds = map(float, model.split("/"))
+            rate, seconds = asked_of(model)
             writer.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
@@ -67,8 +76,17 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
                 await asyncio.sleep(due - time.monotonic())
             _say(writer, {}, "stop")
             writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            if model.endswith(ONCE):
+                break
+        writer.close()
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
+
+
+def asked_of(model: str) -> tuple[float, float]:
+    """Events a second, seconds."""
+    rate, seconds = model.removesuffix(ONCE).split("/")
+    return float(rate), float(seconds)
 
 
 def _say(writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None) -> None:
@@ -90,7 +108,7 @@ class Tally:
     streams: int = 0
     faults: list[str] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)  # seconds; a sample of one in ten
-    firsts: list[float] = field(default_factory=list)  # from the request to the first event
+    firsts: dict[float, float] = field(default_factory=dict)  # when asked: seconds until it came
 
 
 async def client(port: int, model: str, until: float, tally: Tally) -> None:
@@ -120,12 +138,12 @@ async def _stream(port: int, model: str, tally: Tally) -> None:
         if int(number) != due:
             tally.faults.append(f"event {int(number)} where {due} was due")
         if due == 0:
-            tally.firsts.append(now - began)
+            tally.firsts[began] = now - began
         elif due % 10 == 0:
             tally.delays.append(now - float(at))
         due += 1
     tally.events += due
-    rate, seconds = map(float, model.split("/"))
+    rate, seconds = asked_of(model)
     if not ended or due != max(1, int(rate * seconds)):
         tally.faults.append(f"{status!r}: {due} events, ended: {ended}")
     writer.close()
@@ -134,44 +152,67 @@ async def _stream(port: int, model: str, tally: Tally) -> None:
 # The process that is watched
 
 
+class Seen(NamedTuple):
+    minutes: float
+    memory: float  # MB
+    files: int
+    threads: int
+
+
 @dataclass
 class Watched:
-    pid: int
-    seen: list[tuple[float, float]] = field(default_factory=list)  # minutes, MB
+    gateway: Gateway
+    seen: list[Seen] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
-    def memory(self) -> float:
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+    def look(self) -> Seen:
+        folder = Path(f"/proc/{self.gateway.process.pid}")
+        status = (folder / "status").read_text(encoding="ascii")
+        memory, threads = (
+            int(status.partition(f"\n{name}:")[2].split()[0]) for name in ("VmRSS", "Threads")
+        )
+        minutes = (time.monotonic() - self.began) / 60
+        return Seen(minutes, memory / 1024, len([*(folder / "fd").iterdir()]), threads)
 
-    def files(self) -> int:
-        return len(open_files(self.pid))
+    def requests(self) -> int:
+        """That run now."""
+        metrics = self.gateway.ask("GET", "/metrics").body.decode()
+        found = metrics.partition("\nbridge_in_flight_requests")[2]
+        return int(float(found.partition("\n")[0].split()[-1]))
 
     async def watch(self) -> None:
-        began = time.monotonic()
         while True:
-            self.seen.append(((time.monotonic() - began) / 60, self.memory()))
+            self.seen.append(self.look())
             await asyncio.sleep(1)
 
     @property
+    def is_long(self) -> bool:
+        return self.seen[-1].minutes >= LONG_MINUTES
+
+    @property
     def late(self) -> list[tuple[float, float]]:
-        """Its last two thirds."""
-        return self.seen[len(self.seen) // 3 :]
+        """Minutes and MB, of when all is there that is made but once."""
+        begin = WARM_MINUTES if self.is_long else self.seen[-1].minutes / 3
+        return [(each.minutes, each.memory) for each in self.seen if each.minutes >= begin]
 
     def slope(self) -> float:
-        """MB in ten minutes, by least squares over the last two thirds."""
+        """MB in ten minutes, by least squares over ``late``."""
         middle = sum(at for at, _ in self.late) / len(self.late)
         level = sum(mb for _, mb in self.late) / len(self.late)
         above = sum((at - middle) * (mb - level) for at, mb in self.late)
         return 10 * above / (sum((at - middle) ** 2 for at, _ in self.late) or 1)
 
     def rise(self) -> float:
-        """MB between the beginning and the end of the last two thirds, each as a median."""
+        """MB between the beginning and the end of ``late``, each as a median."""
         some = max(1, len(self.late) // 8)
         return median(mb for _, mb in self.late[-some:]) - median(mb for _, mb in self.late[:some])
 
+    def is_flat(self) -> bool:
+        return self.slope() < FLAT_SLOPE if self.is_long else self.rise() <= FLAT_MB
+
     def drawn(self, width: int = 60) -> str:
         """The line of memory over time; its foot is the least, its top the most."""
-        levels = [mb for _, mb in self.seen]
+        levels = [each.memory for each in self.seen]
         least, most = min(levels), max(levels)
         step = max(1, len(levels) // width)
         heights = [max(levels[at : at + step]) for at in range(0, len(levels), step)]
@@ -179,49 +220,76 @@ class Watched:
         line = "".join(BARS[round((height - least) * scale)] for height in heights)
         return f"{line}  {least:.0f} to {most:.0f} MB"
 
+    def by_minute(self) -> dict[str, str]:
+        """Lines of a table: the last look of each minute."""
+        last = {int(each.minutes): each for each in self.seen}
+        looks = list(last.values())[:20]
+        return {
+            "minute": "".join(f"{minute + 1:7d}" for minute in list(last)[:20]),
+            "memory, MB": "".join(f"{each.memory:7.1f}" for each in looks),
+            "files and sockets": "".join(f"{each.files:7d}" for each in looks),
+            "threads": "".join(f"{each.threads:7d}" for each in looks),
+        }
+
 
 async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dict[str, Any]:
-    watched, busy, idle = Watched(gateway.process.pid), Tally(), Tally()
-    await client(gateway.port, "10/1", time.monotonic() + 1, Tally())  # what is made but once
-    files, memory = watched.files(), watched.memory()
+    busy, idle = Tally(), Tally()
+    await client(
+        gateway.port, f"10/1{ONCE}", time.monotonic() + 1, Tally()
+    )  # what is made but once
+    await asyncio.sleep(options.settle_s)
+    watched = Watched(gateway)
+    before = watched.look()
     until = time.monotonic() + options.minutes * 60
-    rest = max(20.0, options.minutes * 60 - 10)
     watching = asyncio.create_task(watched.watch())
     showing = asyncio.create_task(show(watched, busy, idle, options.minutes * 60))
-    quick, slow = f"{options.rate}/{options.stream_s}", f"{IDLE_RATE}/{rest}"
+    asyncio.get_running_loop().call_later(options.minutes * 60, watching.cancel)
+    quick, slow = f"{options.rate}/{options.stream_s}", f"{IDLE_RATE}/{options.idle_s}"
     async with asyncio.TaskGroup() as group:
         for _ in range(options.streams):
             group.create_task(client(gateway.port, quick, until, busy))
             await asyncio.sleep(1 / options.arrivals)
         for _ in range(options.idle):
-            group.create_task(client(gateway.port, slow, time.monotonic() + 1, idle))
+            group.create_task(client(gateway.port, slow, until, idle))
             await asyncio.sleep(1 / options.arrivals)
-    watching.cancel()
+        there = time.monotonic()
     showing.cancel()
     player.terminate()  # with it go the connections to it that idle
     await asyncio.sleep(options.settle_s)
+    after, left = watched.look(), await asyncio.to_thread(watched.requests)
+    stayed = after.files > before.files or after.threads > before.threads or left > 0
+    since = f"minute {WARM_MINUTES:.0f} on" if watched.is_long else "the last two thirds"
+    early = [took for at, took in busy.firsts.items() if at < there]
+    later = [took for at, took in busy.firsts.items() if at >= there]
+    most = max(each.memory for each in watched.seen)
     return {
         "streams": f"{busy.streams} at {options.rate}/s, {idle.streams} idle-ish",
         "events": busy.events + idle.events,
         "faults": len(busy.faults) + len(idle.faults),
         "the first of them": (busy.faults + idle.faults)[:3],
         "delay of an event, ms": _spread(busy.delays),
-        "first event, ms": _spread(busy.firsts),
-        "first event of an idle-ish stream, ms": _spread(idle.firsts),
-        "memory, MB": f"{memory:.0f} before, {max(mb for _, mb in watched.seen):.0f} at most",
+        "first event while clients came, ms": _spread(early),
+        "first event when all were there, ms": _spread(later),
+        "first event of an idle-ish stream, ms": _spread([*idle.firsts.values()]),
+        "memory, MB, before and at most": f"{before.memory:.0f}, {most:.0f}",
         "over time": watched.drawn(),
-        "its slope, MB in 10 minutes": f"{watched.slope():.1f} over the last two thirds",
-        "its rise there, MB": f"{watched.rise():.1f}, {FLAT_MB:.0f} are flat",
-        "files and sockets": f"{files} before, {watched.files()} after",
-        "verdict": verdict(busy, idle, watched),
+        **watched.by_minute(),
+        f"its slope from {since}": f"{watched.slope():.2f} MB in 10 minutes",
+        "its rise there, MB": f"{watched.rise():.1f}",
+        "files and sockets, before and after": f"{before.files}, {after.files}",
+        "threads, before and after": f"{before.threads}, {after.threads}",
+        "requests that still run": left,
+        "verdict": verdict(busy, idle, watched, stayed=stayed),
     }
 
 
-def verdict(busy: Tally, idle: Tally, watched: Watched) -> str:
+def verdict(busy: Tally, idle: Tally, watched: Watched, *, stayed: bool) -> str:
     faults = len(busy.faults) + len(idle.faults)
     wrong = [f"{faults} faults"] if faults else []
-    if watched.rise() > FLAT_MB:
+    if not watched.is_flat():
         wrong.append("memory is not flat")
+    if stayed:
+        wrong.append("files, threads or requests stayed")
     return ", ".join(wrong) or WELL
 
 
@@ -235,9 +303,8 @@ async def show(watched: Watched, busy: Tally, idle: Tally, lasting_s: float) -> 
         done = min(1.0, (time.monotonic() - began) / lasting_s)
         bar = "█" * round(30 * done)
         events, faults = busy.events + idle.events, len(busy.faults) + len(idle.faults)
-        told = (
-            f"{events:,} events of streams that ended, {faults} faults, {watched.memory():.0f} MB"
-        )
+        memory = watched.look().memory
+        told = f"{events:,} events of streams that ended, {faults} faults, {memory:.0f} MB"
         print(f"\r{bar:░<30} {done:4.0%}  {told} ", end="", file=sys.stderr, flush=True)
         await asyncio.sleep(1)
 
@@ -255,6 +322,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=10, help="events a second in each")
     parser.add_argument("--stream-s", type=float, default=20, help="how long one of them lasts")
     parser.add_argument("--idle", type=int, default=0, help="streams that hardly speak, beside")
+    parser.add_argument("--idle-s", type=float, default=120, help="how long one of those lasts")
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--arrivals", type=float, default=50, help="clients that come in a second")
     parser.add_argument("--settle-s", type=float, default=3, help="rest before files are counted")
