@@ -77,7 +77,7 @@ def manage(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=100,
+            timeout=250,
         )
 
     return run

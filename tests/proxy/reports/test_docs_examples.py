@@ -49,7 +49,7 @@ def run(command, surroundings, folder):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr
