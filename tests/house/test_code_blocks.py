@@ -199,9 +199,12 @@ def install(*command: str | Path) -> None:
     program = shutil.which(str(command[0]))
     if program is None:
         pytest.skip(f"{command[0]} is not installed: this block DID NOT RUN")
-    done = subprocess.run(  # noqa: S603 - our own command line
-        [program, *command[1:]], capture_output=True, text=True, timeout=280, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command line
+            [program, *command[1:]], capture_output=True, text=True, timeout=280, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        pytest.skip(f"its packages do not come, this block DID NOT RUN: {late}")
     if done.returncode:
         pytest.skip(f"its packages cannot be had, this block DID NOT RUN: {done.stderr[-300:]}")
 
