@@ -21,6 +21,9 @@ from .reloading import reload_on_hangup
 
 KEEP_ALIVE_S: Final = 75  # longer than the 60 s of common load balancers, so they close first
 
+ROUNDS: Final = 3
+"""Of the event loop: it accepts, makes a connection of it, and hears what was sent."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """The listening socket; taken before anything is made, so a taken port changes nothing."""
@@ -45,6 +48,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """To close a listener resets what waits there: it is taken first, and served."""
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """The first signal drains; a second one ends every stream at once, each with its error."""

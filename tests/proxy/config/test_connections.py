@@ -14,6 +14,7 @@ import uvicorn
 
 from proxy.config import connections as ours
 from proxy.config.connections import GuardedConnection, HeldHead
+from proxy.config.serving import _Server
 
 DEADLINE_S = 30.0
 LARGE = b"x" * 400_000  # more than uvicorn reads ahead: it stops reading in the middle
@@ -54,7 +55,7 @@ def served(application: Application) -> Iterator[tuple[int, uvicorn.Server]]:
     config = uvicorn.Config(
         application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, lambda: None)
     serving = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     serving.start()
     yield listener.getsockname()[1], server
@@ -152,6 +153,28 @@ def test_who_connected_before_the_end_is_still_served(application, monkeypatch, 
     assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nconnection: close\r\n" in heard
     assert heard.endswith(b"ok")
+
+
+def test_who_waits_to_be_accepted_when_the_end_comes_is_still_served(application, monkeypatch):
+    """The last client connects when the server has just decided to end."""
+    clients = []
+    tick = _Server.on_tick
+
+    async def ticked(self: _Server, counter: int) -> bool:
+        ends = await tick(self, counter)
+        if ends:
+            clients.append(post(port, "/", b"{}"))
+        return ends
+
+    monkeypatch.setattr(_Server, "on_tick", ticked)
+    with served(application) as (port, server):
+        until(lambda: server.started)
+        server.should_exit = True
+        until(lambda: clients)
+        with clients[0] as client:
+            heard = hear(client, b"ok")
+
+    assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_who_connected_and_says_nothing_holds_nobody_up(application, monkeypatch):
