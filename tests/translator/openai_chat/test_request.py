@@ -163,7 +163,7 @@ def test_the_user_id_leaves_as_a_hash_and_its_session_as_a_cache_key(user_id):
     assert len(built["prompt_cache_key"]) == 64
 
 
-@pytest.mark.parametrize("user_id", ["ada", "[]", '{"session_id":7}'])
+@pytest.mark.parametrize("user_id", ["ada", "{ada", "[{}]", '{"session_id":7}'])
 def test_a_user_id_without_a_session_makes_no_cache_key(user_id):
     assert "prompt_cache_key" not in body(ask(metadata={"user_id": user_id}), "openai")
 
