@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.fakes.gateway import Reply
 from tests.fakes.grammar import read_frames
 
-from .plays import TEXTS
+from .plays import GATE, TEXTS
 
 
 @dataclass
@@ -166,6 +166,7 @@ PLAIN: dict[str, Callable[[LyingClient], None]] = {
     "hear": LyingClient.hear,
     "hear the end": LyingClient.hear_the_end,
     "hear nothing": LyingClient.hear_nothing,
+    "let go": lambda _: GATE.set(),
     "narrow": lambda client: client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096),
     "chunked": lambda client: client.head(**{"content-length": "", "transfer-encoding": "chunked"}),
     "hang up": lambda client: client.sock.close(),

@@ -5,6 +5,7 @@ A script is a list of words (``"rst"``) and of tables whose first key is the wor
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from tests.proxy.gateway import scripts
 from .endings import finish
 
 TEXTS = ("Hello", " there", ".")
+GATE = threading.Event()
+"""What an upstream that holds waits for, until the client lets it go on."""
 SPOKEN = {
     "chat": scripts.chat_events,
     "responses": scripts.responses_events,
@@ -177,6 +180,7 @@ PLAIN: dict[str, Callable[[str], Any]] = {
     "rst": lambda _: [steps.Reset()],
     "fin": lambda _: [steps.Close()],
     "stall": lambda _: [steps.Stall()],
+    "hold": lambda _: [steps.Hold(GATE)],
     "breath": lambda _: [steps.Sleep(0.05)],  # so that what was said is read before what follows
     "end": lambda _: [steps.LAST_CHUNK],
     "stream": lambda _: [steps.stream_head()],

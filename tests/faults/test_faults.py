@@ -12,7 +12,7 @@ from . import stories
 from .catalogue import Case, Fault, Play, cases_of, played_faults
 from .client import LyingClient, usual_request
 from .ledger import Row
-from .plays import TEXTS, ends_well, turns
+from .plays import GATE, TEXTS, ends_well, turns
 from .world import FAILURES, World, assert_honest, usage_of
 
 LEFT = {"gone", "closed"}
@@ -60,6 +60,7 @@ def play(world: World, case: Case) -> Played:
     """Play it, and judge what its client sees at once."""
     play = case.play
     model = f"{play.route}-{case.dialect}-{case.id}"
+    GATE.clear()
     world.upstream_of(play.route).on(model, *turns(play.upstream, case.dialect))
     client = LyingClient(
         world.gateway.port,
