@@ -146,7 +146,7 @@ class Passthrough(Attempt):
         told = decoder.feed(piece)
         if ended:
             told += decoder.end()
-            piece = piece + b"\n\n" if told else b""
+            piece = piece.rstrip(b"\r\n") + b"\n\n" if told else b""
         events: list[dict[str, Any]] = []
         for name, text in told:
             event = decode_event(name, text)

@@ -214,6 +214,19 @@ def test_a_cut_stream_gets_the_ending_that_it_lacks(
     assert kept.input_tokens == 12
 
 
+@pytest.mark.parametrize("left", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r"])
+def test_an_event_whose_blank_line_was_cut_is_ended_by_one(
+    gateway: Browser, scripted: ScriptedUpstream, left: bytes
+):
+    last = EVENTS[3].removesuffix(b"\n\n")
+    scripted.on("anthropic-unended", scripts.pieces([*EVENTS[:3], last + left], LAST_CHUNK))
+
+    reply = gateway.post(message("anthropic-unended", stream=True))
+
+    assert reply.body.startswith(b"".join(EVENTS[:4]) + b"event: content_block_stop\n")
+    assert reply.kinds[-1] == "error"
+
+
 def test_tokens_are_counted_by_the_upstream(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("/v1/messages/count_tokens", json_answer({"input_tokens": 7}))
 
