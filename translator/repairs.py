@@ -14,6 +14,8 @@ from .notes import Note
 from .upstream_errors.fields import read_error
 
 Body = dict[str, Any]
+Mend = Callable[[Body, str], Body | None]
+"""The body without the thing, by what the refusal says; None: the body has nothing of it."""
 
 REFUSED: Final = frozenset({400, 422})
 UNSUPPORTED: Final = re.compile(
@@ -21,6 +23,21 @@ UNSUPPORTED: Final = re.compile(
     r"|not permitted|extra_forbidden|extra inputs|must be verified|not allowed",
     re.IGNORECASE,
 )
+OUTPUT_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+CEILINGS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"at most (\d{1,9}) (?:completion|output) tokens",  # OpenAI, Chat
+        r"<= ?`?(\d{1,9})",  # OpenAI, Responses
+        r"less than or equal to `?(\d{1,9})",  # Groq
+        r"[Rr]ange of `?max_tokens`? (?:is|should be) \[\d+, ?(\d{1,9})\]",  # DeepSeek, Qwen
+        r"> (\d{1,9}) - (\d{1,9})\)",  # vLLM: the window less the prompt
+        r"is (\d{1,9}) tokens\. However, you requested \d+ tokens \((\d{1,9}) in the",  # and before
+    )
+)
+"""How servers say how much output there may be: a number, or two whose difference it is."""
+LEAST_ROOM: Final = 1_024
+"""Tokens. Where the prompt leaves less of the window the client is told to shorten it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +45,7 @@ class Fix:
     """One thing to do without: what the refusal says of it, and the body without it."""
 
     names: re.Pattern[str]
-    mend: Callable[[Body], Body | None]  # None: the body has nothing of it
+    mend: Mend
     note: Note
     unsupported: bool = True  # the refusal must also say that the thing is not supported
 
@@ -44,7 +61,7 @@ def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]
         for fix in fixes:
             if not fix.names.search(text) or (fix.unsupported and not UNSUPPORTED.search(text)):
                 continue
-            mended = fix.mend(body)
+            mended = fix.mend(body, text)
             if mended is not None:
                 return Repair(body=mended, note=fix.note)
         return None
@@ -52,8 +69,8 @@ def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]
     return repair
 
 
-def _without(*names: str) -> Callable[[Body], Body | None]:
-    def mend(body: Body) -> Body | None:
+def _without(*names: str) -> Mend:
+    def mend(body: Body, _: str) -> Body | None:
         if not body.keys() & {*names}:
             return None
         return {name: value for name, value in body.items() if name not in names}
@@ -61,8 +78,8 @@ def _without(*names: str) -> Callable[[Body], Body | None]:
     return mend
 
 
-def _renamed(old: str, new: str) -> Callable[[Body], Body | None]:
-    def mend(body: Body) -> Body | None:
+def _renamed(old: str, new: str) -> Mend:
+    def mend(body: Body, _: str) -> Body | None:
         if old not in body:
             return None
         return {new if name == old else name: value for name, value in body.items()}
@@ -70,13 +87,13 @@ def _renamed(old: str, new: str) -> Callable[[Body], Body | None]:
     return mend
 
 
-def _without_reasoning_items(body: Body) -> Body | None:
+def _without_reasoning_items(body: Body, _: str) -> Body | None:
     items = body.get("input") or []
     kept = [item for item in items if item.get("type") != "reasoning"]
     return {**body, "input": kept} if len(kept) < len(items) else None
 
 
-def _without_summary(body: Body) -> Body | None:
+def _without_summary(body: Body, _: str) -> Body | None:
     reasoning = body.get("reasoning") or {}
     if "summary" not in reasoning:
         return None
@@ -87,7 +104,7 @@ def _without_summary(body: Body) -> Body | None:
     return mended
 
 
-def _without_thoughts(body: Body) -> Body | None:
+def _without_thoughts(body: Body, _: str) -> Body | None:
     """An Anthropic body without any thinking of earlier turns."""
     messages = []
     for message in body.get("messages") or []:
@@ -101,7 +118,22 @@ def _without_thoughts(body: Body) -> Body | None:
     return {**body, "messages": messages} if messages != (body.get("messages") or []) else None
 
 
-def _field(name: str, mend: Callable[[Body], Body | None], note: Note) -> Fix:
+def _clamped(body: Body, told: str) -> Body | None:
+    """A body that asks for no more output than the refusal says there may be."""
+    found = next((match for ceiling in CEILINGS if (match := ceiling.search(told))), None)
+    if found is None:
+        return None
+    most, *taken = map(int, found.groups())
+    room = most - sum(taken)
+    if room < (LEAST_ROOM if taken else 1):
+        return None
+    too_much = {
+        n for n in OUTPUT_LIMITS & body.keys() if isinstance(body[n], int) and body[n] > room
+    }
+    return body | dict.fromkeys(too_much, room) if too_much else None
+
+
+def _field(name: str, mend: Mend, note: Note) -> Fix:
     return Fix(re.compile(rf"\b{name}\b"), mend, note)
 
 
@@ -117,6 +149,12 @@ _STREAM_OPTIONS: Final = _field(
     "stream_options",
     _without("stream_options"),
     Note("stream", "ignored", "the upstream refused stream_options: sent without"),
+)
+_OUTPUT_LIMIT: Final = Fix(
+    re.compile(r"\bmax_(?:completion_|output_)?tokens\b|in the completion"),
+    _clamped,
+    Note("max_tokens", "clamped", "more than the upstream's model can write: sent with its limit"),
+    unsupported=False,
 )
 _MAX_TOKENS: Final = Note("max_tokens", "renamed", "the upstream knows it by its other name")
 
@@ -134,10 +172,12 @@ RESPONSES_FIXES: Final = (
     ),
     *_SAMPLING,
     _STREAM_OPTIONS,
+    _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (
     *_SAMPLING,
     _STREAM_OPTIONS,
+    _OUTPUT_LIMIT,
     # A refusal may name the other one as advice: the first that it names was refused.
     Fix(
         _first("max_tokens", "max_completion_tokens"),

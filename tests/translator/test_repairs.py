@@ -134,6 +134,45 @@ def test_a_fault_of_the_request_is_told_at_once(repair, body, told):
     assert repair(body, 400, told) is None
 
 
+OPENAI = "max_tokens is too large: 32000. This model supports at most 16384 completion tokens, whereas you provided 32000."
+EXPECTED = "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 16384, but got 32000 instead."
+GROQ = "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the `context_window` for this model"
+DEEPSEEK = "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"
+QWEN = "<400> InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, 8192]"
+VLLM = "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 16384 tokens and your request has {} input tokens (32000 > 16384 - {})."
+WINDOW = "This model's maximum context length is 16384 tokens. However, you requested 41000 tokens ({} in the messages, 32000 in the completion). Please reduce the length of the messages or completion."
+
+
+@pytest.mark.parametrize(
+    ("repair", "field", "told", "room"),
+    [
+        (CHAT, "max_tokens", OPENAI, 16384),
+        (CHAT, "max_completion_tokens", OPENAI, 16384),
+        (RESPONSES, "max_output_tokens", EXPECTED, 16384),
+        (CHAT, "max_tokens", GROQ, 8192),
+        (CHAT, "max_tokens", DEEPSEEK, 8192),
+        (CHAT, "max_tokens", QWEN, 8192),
+        (CHAT, "max_tokens", VLLM.format(9000, 9000), 7384),
+        (CHAT, "max_tokens", WINDOW.format(9000), 7384),
+    ],
+)
+def test_more_output_than_a_model_can_write_is_clamped(repair, field, told, room):
+    body = {"model": "m", field: 32000}
+
+    found = repair(body, 400, refusal(told))
+
+    assert found.body == {"model": "m", field: room}
+    assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
+    assert repair(found.body, 400, refusal(told)) is None
+    assert repair({"model": "m", field: "many"}, 400, refusal(told)) is None
+
+
+@pytest.mark.parametrize("taken", [15_500, 16_384, 30_000])
+@pytest.mark.parametrize("told", [VLLM, WINDOW])
+def test_a_prompt_that_fills_the_window_is_the_client_s_to_shorten(told, taken):
+    assert CHAT({"max_tokens": 32000}, 400, refusal(told.format(taken, taken))) is None
+
+
 CORPUS = Path(__file__).parents[3] / "shared/corpus/errors"
 
 
