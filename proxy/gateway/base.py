@@ -74,6 +74,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             if self.stopped is None:
                 raise  # the server is going down
         except Exception as exc:  # noqa: BLE001 - the last door: nothing may hang the client
+            self.watch.end()  # nothing is waited for any more; a late alarm would cut the refusal
             log_refusal(self.head.request_id, refusal_of(exc), exc)
             await self.refuse(exc)
         finally:

@@ -1,6 +1,7 @@
 """A client of the gateway's ASGI application: patient, hasty, slow, or gone."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,13 +55,15 @@ class Client:
                            "stream": self.streaming}).encode()  # fmt: skip
         news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         news.put_nowait({"type": "http.request", "body": body, "more_body": False})
-        gone, leaving = asyncio.Event(), None
+        gone, leaving = asyncio.Event(), None  # who is gone keeps no writer waiting
         if self.leaves_after is not None:
-            leaving = loop.call_later(self.leaves_after, self._leave, news)
+            leaving = loop.call_later(self.leaves_after, self._leave, news, gone)
 
         async def send(message: dict[str, Any]) -> None:
             if self.slow:
-                await asyncio.sleep(chance.uniform(0, self.slow))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(chance.uniform(0, self.slow)):
+                        await gone.wait()
             if self.stops_reading and self.body:
                 await gone.wait()
             self._take(message, loop.time())
@@ -71,8 +74,9 @@ class Client:
         if leaving is not None:
             leaving.cancel()
 
-    def _leave(self, news: "asyncio.Queue[dict[str, Any]]") -> None:
+    def _leave(self, news: "asyncio.Queue[dict[str, Any]]", gone: asyncio.Event) -> None:
         self.left_at = asyncio.get_running_loop().time()
+        gone.set()
         news.put_nowait({"type": "http.disconnect"})
 
     def _take(self, message: dict[str, Any], now: float) -> None:
