@@ -17,23 +17,30 @@ from tests.fakes.upstream import ScriptedUpstream
 from . import scripts
 from .browser import Browser
 
+KINDS = (Exchange, Wire)
+
+
+def present() -> list[Exchange | Wire]:
+    return [each for each in gc.get_objects() if type(each) in KINDS]
+
 
 @pytest.fixture
-def no_collector() -> Iterator[None]:
-    """What only the collector would find stays; what was there before is not ours."""
+def others() -> Iterator[list[Exchange | Wire]]:
+    """What was there before, and is kept; from here on what only the collector finds stays."""
     gc.collect()
+    before = present()
     gc.disable()
-    yield
+    yield before
     gc.enable()
 
 
-def left_of(model: str) -> list[str]:
-    """The exchanges about a model that are still in memory, and connections that are broken."""
+def left_by(others: list[Exchange | Wire]) -> list[str]:
+    """The exchanges that have come since and are still in memory, and the broken connections."""
+    known = {id(each) for each in others}
     return [
         type(each).__name__
-        for each in gc.get_objects()
-        if (isinstance(each, Exchange) and each.model == model)
-        or (isinstance(each, Wire) and each._fault is not None)
+        for each in present()
+        if id(each) not in known and (type(each) is Exchange or each._fault is not None)
     ]
 
 
@@ -48,7 +55,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_has_ended_does_not_wait_for_the_collector(
-    gateway: Browser, scripted: ScriptedUpstream, no_collector: None, ending: str
+    gateway: Browser, scripted: ScriptedUpstream, others: list[Exchange | Wire], ending: str
 ) -> None:
     model = f"chat-ended-{ending}"
     scripted.on(model, ENDINGS[ending])
@@ -58,6 +65,6 @@ def test_what_has_ended_does_not_wait_for_the_collector(
     gateway.post(request)
 
     deadline = time.monotonic() + 30  # its connection and its record may still be at work
-    while (left := left_of(model)) and time.monotonic() < deadline:
+    while (left := left_by(others)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
