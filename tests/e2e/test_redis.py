@@ -255,8 +255,10 @@ def test_r05_redis_is_full_of_garbage_under_our_names(world: World):
     assert world.ask("FAST5")[0] == 200
     for command, _, *rest in GARBAGE:
         for name in (counter, limit):
-            world.redis.client.delete(name)
-            world.redis.client.execute_command(command, name, *rest)
+            with world.redis.client.pipeline() as both:  # nobody writes in between
+                both.delete(name)
+                both.execute_command(command, name, *rest)
+                both.execute()
 
         assert is_spent(world, "POOR5")
         assert world.ask("FAST5")[0] == 200
