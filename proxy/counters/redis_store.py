@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from proxy.conf import conf
 
-from .store import LEASE_S, Ceiling, Standing, StoreAway, Verdict
+from .store import LEASE_S, Ceiling, Standing, StoreAway, Verdict, asking_redis
 
 PREFIX: Final = "bridge:budget:"
 KEEP_S: Final = 70 * 86_400  # longer than any period and its late rows
@@ -199,7 +199,5 @@ class RedisBudgets:
 
     def _run(self, script: str, counters: Collection[str], *arguments: str) -> Any:
         keys = [PREFIX + counter for counter in counters]
-        try:
+        with asking_redis():
             return self._redis.register_script(script)(keys=keys, args=list(arguments))
-        except redis.RedisError as exc:
-            raise StoreAway(str(exc)) from exc

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 
 from .shared_file import opened
-from .store import StoreAway
+from .store import StoreAway, asking_redis
 
 log = logging.getLogger("proxy.counters")
 
@@ -118,7 +118,7 @@ class RedisReplies:
 
     def claim(self, owner: int, name: str, digest: bytes) -> Reply | None:
         place, running = _place(owner, name), _encode(Reply(digest))
-        with _told_as_away():
+        with asking_redis():
             while not self._redis.set(place, running, nx=True, ex=ABANDONED_S):
                 found = cast("str | None", self._redis.get(place))
                 if found is None:  # freed just now
@@ -130,11 +130,11 @@ class RedisReplies:
         return None
 
     def settle(self, owner: int, name: str, reply: Reply) -> None:
-        with _told_as_away():
+        with asking_redis():
             self._redis.set(_place(owner, name), _encode(reply), ex=KEPT_S)
 
     def free(self, owner: int, name: str) -> None:
-        with _told_as_away():
+        with asking_redis():
             self._redis.delete(_place(owner, name))
 
 
@@ -181,16 +181,6 @@ def _encode(reply: Reply) -> str:
 def _place(owner: int, name: str) -> str:
     """What a client chose is of no use in the name of a key: any character, and perhaps secret."""
     return f"{PREFIX}{owner}:{hashlib.sha256(name.encode()).hexdigest()}"
-
-
-@contextmanager
-def _told_as_away() -> Iterator[None]:
-    import redis  # noqa: PLC0415 - most installations have no Redis
-
-    try:
-        yield
-    except redis.RedisError as exc:
-        raise StoreAway(str(exc)) from exc
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from .shared_file import opened
-from .store import StoreAway
+from .store import StoreAway, asking_redis
 
 Texts = list[str | None]
 Change = Callable[[Texts], Sequence[str]]
@@ -115,23 +115,15 @@ class RedisStates:
         self._swap = client.register_script(SWAP)
 
     def update(self, names: Sequence[str], change: Change) -> None:
-        import redis  # noqa: PLC0415 - most installations have no Redis
-
         keys = [PREFIX + name for name in names]
-        try:
+        with asking_redis():
             for _ in range(ATTEMPTS):
                 old = cast("Texts", self._redis.mget(keys))
                 new = change(old)
                 if self._swap(keys=keys, args=[*(text or "" for text in old), *new, KEEP_S]):
                     return
-        except redis.RedisError as exc:
-            raise StoreAway(str(exc)) from exc
         raise StoreAway("too many others write at once")
 
     def read(self, names: Sequence[str]) -> Texts:
-        import redis  # noqa: PLC0415 - most installations have no Redis
-
-        try:
+        with asking_redis():
             return cast("Texts", self._redis.mget([PREFIX + name for name in names]))
-        except redis.RedisError as exc:
-            raise StoreAway(str(exc)) from exc

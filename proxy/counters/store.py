@@ -9,7 +9,8 @@ Amounts are nano-dollars. Every method is atomic and may be called from any thre
 ``StoreAway`` when the engine cannot be reached.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +20,17 @@ LEASE_S: Final = 20.0
 
 class StoreAway(Exception):
     """The store cannot be reached or does not answer in time."""
+
+
+@contextmanager
+def asking_redis() -> Iterator[None]:
+    """Whatever goes wrong with Redis in here is ``StoreAway``."""
+    import redis  # noqa: PLC0415 - most installations have no Redis
+
+    try:
+        yield
+    except redis.RedisError as exc:
+        raise StoreAway(str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)
