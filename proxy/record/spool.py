@@ -1,6 +1,7 @@
 """The writer thread of one spool: group commit, and what happens when the disk is full.
 
-Everything that waits when a commit begins shares it, so one fsync serves many requests. Space for
+Everything that waits when a commit begins shares it, so one fsync serves many requests. What nobody
+waits for (chunks, close records) comes along with what somebody does. Space for
 close records is reserved: while the reserve file is there, requests are admitted; when a commit
 fails, the reserve is given up, new requests are refused and the close records of running ones are
 written into the space it leaves.
@@ -12,6 +13,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,12 +30,22 @@ logger = logging.getLogger(__name__)
 
 MOST_TOGETHER: Final = 256  # records in one commit: keeps a commit under some milliseconds
 RETRY_S: Final = 0.5
+LINGER_S: Final = 0.01  # that a record nobody waits for may stay in memory for company
+SIBLINGS: Final = 8
+SIBLINGS_WITHIN_S: Final = 0.016
+DELAY_S: Final = 0.003
+"""When so many requests came within that time, a commit waits so long for more of them, as
+PostgreSQL's ``commit_delay`` and ``commit_siblings`` do. Each commit takes the interpreter from the
+event loop several times; there that is dearer than a later commit: 16 clients had 840 answers a
+second without a delay, 960 with 2 ms, 1,050 with 4. Below 500 a second nobody waits."""
 LOOK_EVERY: Final = 64  # commits between two looks at the size of the file
 RESERVE_BYTES: Final = 4 * 2**20  # some thousand close records
 MOST_BYTES: Final = 16 * 2**30
 
 Job = Callable[[sqlite3.Connection], Any]
 Entry = tuple[Record | Job, Waiter]
+NUDGE: Final[Entry] = (lambda _: None, None)
+"""Wakes the thread, once for all records that nobody waits for; a job without work."""
 
 
 class Spool:
@@ -50,6 +62,9 @@ class Spool:
         self._reserve_bytes = reserve_bytes
         self._most_bytes = most_bytes
         self._entries: SimpleQueue[Entry | None] = SimpleQueue()
+        self._unheard: deque[Record] = deque()  # of whom nobody waits; the first one sends a nudge
+        self._nudged = False
+        self._heard_at: deque[float] = deque([0.0] * SIBLINGS, SIBLINGS)  # the last that waited
         self._stuck: list[Entry] = []  # close records that could not be written yet
         self._tried = 0.0
         self._commits = 0
@@ -81,7 +96,13 @@ class Spool:
 
     def enter(self, record: Record, landing: Landing | None = None) -> None:
         """The same for an event loop, told by ``landing``; None: nobody waits for it."""
-        self._entries.put((record, landing))
+        if landing is not None:
+            self._entries.put((record, landing))
+            return
+        self._unheard.append(record)
+        if not self._nudged:  # looked at after the append: the thread takes them after it is reset
+            self._nudged = True
+            self._entries.put(NUDGE)
 
     def run(self, job: Job) -> "Future[Any]":
         """Call ``job(connection)`` on the writer thread: the drainer's marks and deletions."""
@@ -101,6 +122,8 @@ class Spool:
                 self._try_again()
             self._write([*self._take_stuck(), *entries])
             del entries  # they hold bodies, and the next ones may be long in coming
+        while self._unheard:
+            self._write(self._take_unheard())
         if self._stuck:
             logger.error("spool: %d close records could not be written", len(self._stuck))
         if self._link is not None:
@@ -110,17 +133,37 @@ class Spool:
     def _gather(self) -> tuple[list[Entry], bool]:
         """What waits, at most one commit's worth; False when the spool is to stop."""
         entries: list[Entry] = []
+        going = True
         try:
             entry = self._entries.get(timeout=RETRY_S if self.error else None)
+            if time.monotonic() - self._heard_at[0] < SIBLINGS_WITHIN_S:
+                time.sleep(DELAY_S)
+            elif entry is NUDGE:
+                entry = self._entries.get(timeout=LINGER_S)
             while entry is not None:
                 if is_wanted(entry[1]):
                     entries.append(entry)
                 if len(entries) == MOST_TOGETHER:
-                    return entries, True
+                    break
                 entry = self._entries.get_nowait()
+            going = entry is not None
         except Empty:
-            return entries, True
-        return entries, False
+            pass
+        now = time.monotonic()
+        self._heard_at.extend(now for _, waiter in entries if isinstance(waiter, Landing))
+        return entries + self._take_unheard(), going
+
+    def _take_unheard(self) -> list[Entry]:
+        """At most one commit's worth. What comes afterwards sends a nudge of its own."""
+        self._nudged = False
+        waiting = len(self._unheard)
+        taken: list[Entry] = [
+            (self._unheard.popleft(), None) for _ in range(min(waiting, MOST_TOGETHER))
+        ]
+        if waiting > len(taken):
+            self._nudged = True
+            self._entries.put(NUDGE)
+        return taken
 
     def _take_stuck(self) -> list[Entry]:
         stuck, self._stuck = self._stuck, []

@@ -12,7 +12,7 @@ import pytest
 from proxy.record import slots, spool_file
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.records import Chunk, CloseRecord, OpenRecord, decode, encode
-from proxy.record.spool import Spool
+from proxy.record.spool import MOST_TOGETHER, Spool
 
 from .driver import until
 from .making import closing, exchange_id, opening
@@ -34,6 +34,33 @@ def test_what_was_acknowledged_is_in_the_file(spool: Spool) -> None:
         future.result(60)
 
     assert read_ids(spool.path) == [exchange_id(n) for n in range(100)]
+
+
+def test_what_nobody_waits_for_needs_no_company(spool: Spool) -> None:
+    spool.enter(closing(1))
+
+    until(lambda: read_ids(spool.path) == [exchange_id(1)])
+
+
+def test_what_nobody_waits_for_is_written_however_much_it_is(spool: Spool) -> None:
+    """Some are entered while the thread takes others: none may be left without a nudge."""
+    many = range(5 * MOST_TOGETHER)
+    for number in many:
+        spool.enter(closing(number))
+
+    until(lambda: read_ids(spool.path) == [exchange_id(n) for n in many])
+
+
+def test_what_nobody_waits_for_is_written_before_the_end(tmp_path: Path) -> None:
+    slot = slots.take(tmp_path)
+    spool = Spool(slot, reserve_bytes=65_536)
+    spool.start()
+    for number in range(3 * MOST_TOGETHER):
+        spool.enter(closing(number))
+    spool.stop()
+
+    assert len(read_ids(slot.path)) == 3 * MOST_TOGETHER
+    slot.release()
 
 
 def test_the_spool_is_for_its_owner_only(spool: Spool) -> None:
