@@ -12,6 +12,8 @@ POISON: Final = (
     DataError, IntegrityError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
 )  # fmt: skip
 
+CACHE_KIB: Final = 4_096
+
 _inodes: dict[str, int] = {}  # SQLite file -> its inode when the connection was made
 
 
@@ -39,6 +41,16 @@ def check_present() -> None:
     if _inodes.setdefault(name, inode) != inode:
         connection.close()
         _inodes[name] = inode
+
+
+def need_little() -> None:
+    """Of SQLite's memory, for a connection that only adds rows and reads back what it just wrote.
+
+    The 16 MB that a report may fill (settings.py) would be filled here too, within minutes.
+    """
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
 
 
 def reconnect() -> None:

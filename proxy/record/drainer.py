@@ -132,6 +132,7 @@ class Drainer:
             self.orphans = []
         self._look(own.link)
         database.check_present()
+        database.need_little()
         self._more = self._move(own)
         self._look(own.link)
         if _due(self._adopted, IDLE_S):
