@@ -3,14 +3,13 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from ulid import ULID
-
 from .gateway.base import StreamingHttpConsumer
 from .gateway.consumer import MessagesConsumer
 from .gateway.count import CountTokensConsumer
 from .gateway.health import Health, Metrics, Readiness, StartPage, UnknownPath
 from .gateway.models import ModelsConsumer
 from .ondemand import OnDemand
+from .ulids import new_ulid
 
 EXACT: Final[Mapping[str, type[StreamingHttpConsumer]]] = {
     "/": StartPage,
@@ -56,7 +55,7 @@ class Identified:
         async def identified(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name.lower(), value) for name, value in message["headers"]]
-                ident = dict(headers).get(b"request-id") or f"req_{ULID()}".encode()
+                ident = dict(headers).get(b"request-id") or f"req_{new_ulid()}".encode()
                 ids = [(b"request-id", ident), (b"x-bridge-request-id", ident)]
                 others = [pair for pair in headers if pair[0] != b"request-id"]
                 message = {**message, "headers": [*others, *ids]}

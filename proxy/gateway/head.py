@@ -5,9 +5,8 @@ import re
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
-from ulid import ULID
-
 from proxy.conf import conf
+from proxy.ulids import new_ulid
 
 USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)/v?(\d[\w.+-]*)")
 TAG: Final = re.compile(r"\s*([\w.-]{1,64})=([^,;]{0,200})")
@@ -33,7 +32,7 @@ class Head:
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
-        self.ulid = str(ULID())
+        self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
 
