@@ -61,6 +61,10 @@ class Usage:
         return wire
 
 
+UNTOLD: Final = Usage()
+"""Of an answer whose upstream has told nothing yet."""
+
+
 def usage_from_openai(
     *,
     total_input: Any,
@@ -69,25 +73,27 @@ def usage_from_openai(
     written: Any = None,
     written_1h: Any = None,
     reasoning: Any = None,
+    web_searches: int | None = None,
     service_tier: str | None = None,
 ) -> tuple[Usage, list[Note]]:
     """OpenAI's counts, where the total includes the cache, as Anthropic's disjoint classes.
 
-    The arguments are what the wire said, unchecked; a count that is none becomes missing, with
-    a ``bad_usage`` note. ``written_1h`` is the part of ``written`` that lives longest.
+    The arguments up to ``reasoning`` are what the wire said, unchecked; a count that is none
+    becomes missing, with a ``bad_usage`` note. ``written_1h`` is the part of ``written`` that
+    lives longest.
     """
-    counts = {
-        "input": total_input,
-        "output": output,
-        "cache read": cached,
-        "cache write": written,
-        "long cache write": written_1h,
-        "reasoning": reasoning,
-    }
     notes: list[Note] = []
-    clean = {name: _count(name, value, notes) for name, value in counts.items()}
-    total, read, write = clean["input"], clean["cache read"], clean["cache write"]
-    long = clean["long cache write"]
+    told = (
+        ("input", total_input),
+        ("output", output),
+        ("cache read", cached),
+        ("cache write", written),
+        ("long cache write", written_1h),
+        ("reasoning", reasoning),
+    )
+    total, said, read, write, long, thought = [
+        value if value is None else _count(name, value, notes) for name, value in told
+    ]
     if write is not None or long is not None:
         write = max(write or 0, long or 0)
         long = long or 0
@@ -95,13 +101,14 @@ def usage_from_openai(
     return Usage(
         # Below zero: this server's total leaves the cache out, as Anthropic's own does.
         input=total if rest is not None and rest < 0 else rest,
-        output=clean["output"],
+        output=said,
         cache_read=read,
         cache_write_5m=None if write is None or long is None else write - long,
         cache_write_1h=long,
-        reasoning=clean["reasoning"],
+        reasoning=thought,
+        web_searches=web_searches,
         service_tier=service_tier,
-        source="missing" if total is None or clean["output"] is None else "reported",
+        source="missing" if total is None or said is None else "reported",
     ), notes
 
 
@@ -136,8 +143,8 @@ def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
 
 
 def _count(name: str, value: Any, notes: list[Note]) -> int | None:
-    if value is None:
-        return None
+    if value is None or (type(value) is int and 0 <= value <= MAX_COUNT):
+        return value
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some servers write 12.0
     if type(value) is not int or not 0 <= value <= MAX_COUNT:

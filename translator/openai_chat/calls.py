@@ -91,6 +91,8 @@ class ToolCalls:
 
     def finish(self) -> list[Event]:
         """Start and close every call; one that never got a name is dropped."""
+        if not self._calls:
+            return []
         events = self.step_aside()
         for call in self._calls:
             if not call.started:

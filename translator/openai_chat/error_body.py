@@ -14,18 +14,18 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
     Servers send an error object, a bare ``message`` or ``detail`` without choices, a list
     (Gemini), or a choice that holds its error (OpenRouter).
     """
-    body = _error_body(answer)
+    body: Any = None
+    if type(answer) is list or _is_error(answer):
+        body = answer
+    elif "choices" in answer:
+        choices = answer["choices"]
+        first = choices[0] if choices and isinstance(choices, list) else None
+        failed = first.get("error") if isinstance(first, dict) else None
+        body = {"error": failed} if failed else None
     return None if body is None else map_error(inner_status(read_error(body)), body)
 
 
-def _error_body(answer: Any) -> Any:
-    if isinstance(answer, list):
-        return answer
-    if answer.get("error") or "error" in (answer.get("object"), answer.get("type")):
-        return answer
-    if "choices" not in answer:
-        return answer if answer.get("detail") or answer.get("message") else None
-    choices = answer["choices"]
-    first = choices[0] if isinstance(choices, list) and choices else None
-    failed = first.get("error") if isinstance(first, dict) else None
-    return {"error": failed} if failed else None
+def _is_error(answer: dict[str, Any]) -> bool:
+    if "choices" not in answer and (answer.get("detail") or answer.get("message")):
+        return True
+    return bool(answer.get("error")) or "error" in (answer.get("object"), answer.get("type"))

@@ -7,7 +7,7 @@ starts; what comes later is a new block with a new index, never the old one agai
 from typing import Any, Final, Literal
 
 from translator import carrier
-from translator.anthropic.composer import Block, Key, MessageComposer
+from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.types import Event
 from translator.notes import Note
 
@@ -27,7 +27,7 @@ class Speech:
         self.said = 0  # characters of text and reasoning, for estimates
         self._composer = composer
         self._kind: Kind = ""
-        self._segment = 0
+        self._key: tuple[str, int] = ("speech", 0)  # of the segment; they are counted
         self._tags = ThinkTags() if composer.context.target.profile.think_tags else None
         self._field = ""  # the vendor's name for the reasoning of this segment
         self._details: list[dict[str, Any]] = []
@@ -99,10 +99,6 @@ class Speech:
         self._kind, self._field, self._details = "", "", []
         return events
 
-    @property
-    def _key(self) -> Key:
-        return ("speech", self._segment)
-
     def _text(self, piece: str) -> list[Event]:
         self.said += len(piece)
         return self._turn_to("text") + self._composer.text(self._key, piece)
@@ -120,7 +116,7 @@ class Speech:
         tags, self._tags = self._tags, None
         events = self.pause()
         self._tags, self._kind = tags, kind
-        self._segment += 1
+        self._key = ("speech", self._key[1] + 1)
         return events
 
     def _signature(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import is_window_full, stop_reason_of
 from translator.anthropic.types import Event
-from translator.anthropic.usage import Usage
+from translator.anthropic.usage import UNTOLD
 from translator.anthropic.writer import Phase
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream, TranslatorError
@@ -54,7 +54,7 @@ class ChatStream:
         self.unknown: Counter[str] = Counter()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
-        self.usage = Usage()
+        self.usage = UNTOLD
         self.stop_reason: str | None = None
         self.upstream_id = ""
         self.upstream_model = ""
@@ -65,10 +65,7 @@ class ChatStream:
         self._whole = False  # the answer came as one message
         self._usage_closed = False  # a chunk that holds nothing but usage came: it is the last
         self._flowing: Block | None = None  # the text that a piece of text was said into last
-
-    @property
-    def finished(self) -> bool:
-        return self.composer.writer.phase is Phase.AFTER
+        self.finished = False
 
     def feed(self, event: dict[str, Any]) -> list[Event]:
         return self._guarded(self._chunk, event)
@@ -97,15 +94,16 @@ class ChatStream:
         if self.finished:
             return []
         self.error = error
+        self.finished = True
         return self.composer.fail(error_type=error.error_type, message=error.message)
 
     def _guarded(self, step: Callable[..., list[Event]], *event: Any) -> list[Event]:
         """Take one step; whatever it stumbles over is the upstream's fault and ends the stream."""
-        writer = self.composer.writer
-        if writer.phase is Phase.AFTER:
+        if self.finished:
             return []
         self._flowing = None
-        writer.begin_step()
+        writer = self.composer.writer
+        writer.written = []
         try:
             return step(*event)
         except STUMBLES as exc:
@@ -163,13 +161,18 @@ class ChatStream:
                 self._note_once(name, "dropped", "sources beside the answer have no place in it")
         choices = chunk.get("choices")
         counts = counts_in(chunk)
+        self._usage_closed = False
         if counts is not None:
             self.usage, notes = usage_of(counts, chunk.get("service_tier"))
-            self.notes.extend(note for note in notes if note not in self.notes)
+            self.notes += [note for note in notes if note not in self.notes]
+            begun = self.composer.writer.phase is not Phase.BEFORE
+            self._usage_closed = begun and not choices
         elif not isinstance(choices, list):
             self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
-        self._usage_closed = not choices and counts is not None and self._has_started
-        return next((c for c in choices or () if isinstance(c, dict) and not c.get("index")), None)
+        for choice in choices or ():
+            if isinstance(choice, dict) and not choice.get("index"):
+                return choice
+        return None
 
     def _delta(self, delta: Any, *, whole: bool) -> list[Event]:
         events = self._started()
@@ -178,30 +181,25 @@ class ChatStream:
         if not self.THOUGHTS.isdisjoint(delta):
             events += self._reasoning(delta)
         for name, value in delta.items():
-            known = name in self.HANDLERS or name in self.IGNORED
-            if name in REASONING_FIELDS:
-                known = isinstance(value, str)  # any other form is not heard
-            if value and not known:
-                self.unknown[f"delta.{name}"] += 1
+            if value and name not in self.KNOWN:
+                heard = name in REASONING_FIELDS and isinstance(value, str)  # in no other form
+                if not heard:
+                    self.unknown[f"delta.{name}"] += 1
         for name, handler in self.HANDLERS.items():
-            if delta.get(name) and not self.finished:
+            if name in delta and delta[name] and not self.finished:
                 events += handler(self, delta[name], whole)
         return events
 
     def _started(self) -> list[Event]:
-        if self._has_started:
+        if self.composer.writer.phase is not Phase.BEFORE:
             return []
         identity = self.context.message_id or message_id(self.upstream_id)
         self._calls.seed = identity
         return self.composer.start(
             message_id=identity,
             model=self.context.model or self.upstream_model,
-            usage=Usage(input=self.context.input_estimate, output=0).to_wire(),
+            usage={"input_tokens": self.context.input_estimate, "output_tokens": 0},
         )
-
-    @property
-    def _has_started(self) -> bool:
-        return self.composer.writer.phase is not Phase.BEFORE
 
     def _reasoning(self, delta: dict[str, Any]) -> list[Event]:
         details = details_of(delta.get("reasoning_details"))
@@ -211,7 +209,7 @@ class ChatStream:
         return self._thought("reasoning_details", "", details) if details else []
 
     def _thought(self, name: str, piece: str, details: list[dict[str, Any]]) -> list[Event]:
-        return self._aside() + self._speech.think(name, piece, details)
+        return self._calls.step_aside() + self._speech.think(name, piece, details)
 
     def _content(self, content: Any, whole: bool) -> list[Event]:
         events: list[Event] = []
@@ -237,10 +235,14 @@ class ChatStream:
     def _text(self, piece: str) -> list[Event]:
         if self._finish_reason and piece:
             self._note_once("content", "repaired", "text after the finish reason was accepted")
-        return self._matched(self._aside() + self._speech.say(piece)) if piece else []
+        if not piece:
+            return []
+        return self._matched(self._calls.step_aside() + self._speech.say(piece))
 
     def _refusal(self, piece: Any, whole: bool) -> list[Event]:
-        return self._matched(self._aside() + self._speech.refuse(piece)) if piece else []
+        if not piece:
+            return []
+        return self._matched(self._calls.step_aside() + self._speech.refuse(piece))
 
     def _tool_calls(self, pieces: Any, whole: bool) -> list[Event]:
         return [e for piece in pieces for e in self._calls.feed(piece, whole=whole)]
@@ -259,19 +261,15 @@ class ChatStream:
                 self.unknown[f"annotation.{annotation.get('type')}"] += 1
         return events
 
-    def _aside(self) -> list[Event]:
-        """Text or reasoning speaks: calls that are complete end here, others are waited for."""
-        return self._calls.step_aside()
-
     def _matched(self, events: list[Event]) -> list[Event]:
         """Finish the message if a stop sequence was found in what was just said."""
         return events if self.composer.matched_stop is None else events + self._finished()
 
     def _choice_ended(self, choice: dict[str, Any]) -> list[Event]:
         told = choice.get("finish_reason")
-        if self.finished or not isinstance(told, str) or not told or self._finish_reason:
+        if not told or self.finished or self._finish_reason or not isinstance(told, str):
             return []
-        reason = finish_word(told)
+        reason = told if told in FINISH_REASONS else finish_word(told)
         if reason in FAILURES:
             return self._failed(FAILURES[reason])
         if reason not in FINISH_REASONS:
@@ -313,17 +311,16 @@ class ChatStream:
         return events + self._closed(reason, stop_details=details)
 
     def _closed(self, reason: str, **stop: Any) -> list[Event]:
-        if self.usage.source == "missing" or (self._cut_short and not self._whole):
+        # We may have ended the answer ourselves, before the upstream told its final usage.
+        cut_short = self.composer.matched_stop is not None and not self._finish_reason
+        if self.usage.source == "missing" or (cut_short and not self._whole):
             said = self._speech.said + self._calls.said
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, said)
             self.notes.append(note)
         self.stop_reason = reason
-        return self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
-
-    @property
-    def _cut_short(self) -> bool:
-        """Whether we ended the answer ourselves, before the upstream told its final usage."""
-        return self.composer.matched_stop is not None and not self._finish_reason
+        events = self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
+        self.finished = True
+        return events
 
     def _note_once(self, path: str, fate: Fate, reason: str) -> None:
         note = Note(path, fate, reason)
@@ -344,3 +341,4 @@ class ChatStream:
         {*THOUGHTS, "role", "audio", "channel", "index", "name"}
         | {"obfuscation", "token_ids", "parsed", "reasoning_signature", "prefix"}
     )
+    KNOWN: ClassVar = (IGNORED | HANDLERS.keys()) - {*REASONING_FIELDS}

@@ -14,16 +14,24 @@ ESTIMATED: Final = Note("usage", "emulated", "the upstream told no final usage; 
 SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 """OpenAI's tiers in Anthropic's words; every other one that is named is ``standard``."""
 
+CACHED: Final = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
+"""Where DeepSeek, Mistral and Moonshot say what OpenAI says in ``prompt_tokens_details``."""
+
 Counts = Mapping[str, Any]
+
+NONE: Final[Counts] = {}
 
 
 def counts_in(chunk: Mapping[str, Any]) -> Counts | None:
     """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away."""
+    counts = chunk.get("usage")
+    if counts and isinstance(counts, dict):
+        return counts
     choices = chunk.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    for holder in (chunk, chunk.get("x_groq"), first):
-        counts = holder.get("usage") if isinstance(holder, dict) else None
-        if isinstance(counts, dict) and counts:
+    first = choices[0] if choices and isinstance(choices, list) else None
+    for holder in (chunk.get("x_groq"), first):
+        counts = holder.get("usage") if holder and isinstance(holder, dict) else None
+        if counts and isinstance(counts, dict):
             return counts
     return None
 
@@ -31,27 +39,24 @@ def counts_in(chunk: Mapping[str, Any]) -> Counts | None:
 def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note]]:
     """Anthropic's arithmetic over the vendor's counts (mapping.md 3.4)."""
     prompt = _details(counts, "prompt_tokens_details")
-    completion = _details(counts, "completion_tokens_details")
-    reasoning = _first(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
-    usage, notes = usage_from_openai(
+    cached = prompt.get("cached_tokens")
+    reasoning = _details(counts, "completion_tokens_details").get("reasoning_tokens")
+    if reasoning is None:
+        reasoning = counts.get("reasoning_tokens")
+    if cached is None:
+        cached = next((counts[name] for name in CACHED if counts.get(name) is not None), None)
+    searches = _details(counts, "server_tool_use_details").get("web_search_requests")  # OpenRouter
+    return usage_from_openai(
         total_input=counts.get("prompt_tokens"),
         output=_output(counts, reasoning),
-        cached=_first(
-            prompt.get("cached_tokens"),
-            counts.get("prompt_cache_hit_tokens"),  # DeepSeek
-            counts.get("num_cached_tokens"),  # Mistral
-            counts.get("cached_tokens"),  # Moonshot
-        ),
+        cached=cached,
         written=prompt.get("cache_write_tokens"),
         reasoning=reasoning,
+        web_searches=searches if type(searches) is int and searches > 0 else None,
         service_tier=(
             SERVICE_TIERS.get(service_tier, "standard") if isinstance(service_tier, str) else None
         ),
     )
-    searches = _details(counts, "server_tool_use_details").get("web_search_requests")
-    if type(searches) is int and searches > 0:  # OpenRouter
-        usage = replace(usage, web_searches=searches)
-    return usage, notes
 
 
 def estimated_usage(known: Usage, input_estimate: int, said: int) -> tuple[Usage, Note]:
@@ -68,16 +73,16 @@ def estimated_usage(known: Usage, input_estimate: int, said: int) -> tuple[Usage
 
 def _output(counts: Counts, reasoning: Any) -> Any:
     """All output tokens. Where a server counts reasoning beside them, its own total tells."""
-    said, parts = counts.get("completion_tokens"), (counts.get("prompt_tokens"), reasoning)
-    if type(said) is not int or not all(type(part) is int and part > 0 for part in parts):
+    said = counts.get("completion_tokens")
+    if type(said) is not int or type(reasoning) is not int or reasoning <= 0:
         return said
-    return said + reasoning if counts.get("total_tokens") == said + sum(parts) else said
+    prompt = counts.get("prompt_tokens")
+    if type(prompt) is not int or prompt <= 0:
+        return said
+    beside = counts.get("total_tokens") == prompt + said + reasoning
+    return said + reasoning if beside else said
 
 
 def _details(counts: Counts, name: str) -> Counts:
     details = counts.get(name)
-    return details if isinstance(details, dict) else {}
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+    return details if details and isinstance(details, dict) else NONE
