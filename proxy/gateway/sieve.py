@@ -11,7 +11,7 @@ from translator.notes import Note
 Action = Literal["pass", "drop", "refuse"]
 REASON: Final = "this upstream's policy"
 KNOWN: Final = {
-    "block": frozenset(RESULT_PARTS.shapes).union(*BLOCKS_BY_ROLE.values()),
+    "block": frozenset(RESULT_PARTS).union(*BLOCKS_BY_ROLE.values()),
     "role": frozenset(BLOCKS_BY_ROLE),
 }
 STAND_IN: Final = {"type": "text", "text": "-"}

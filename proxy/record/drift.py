@@ -29,7 +29,7 @@ EVERY_S: Final = 10.0
 MOST_NAMES: Final = 500  # of one kind; clients choose them, and the table must not fill the disk
 OTHERS: Final = "(others)"
 LONGEST: Final = 100
-BLOCKS: Final = frozenset(RESULT_PARTS.shapes).union(*BLOCKS_BY_ROLE.values())
+BLOCKS: Final = frozenset(RESULT_PARTS).union(*BLOCKS_BY_ROLE.values())
 KNOWN: Final = {
     DriftKind.FIELD: frozenset(FIELDS),
     DriftKind.BLOCK: BLOCKS,

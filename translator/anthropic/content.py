@@ -6,99 +6,98 @@ from typing import Any, Final
 from .shapes import (
     Check,
     Fault,
-    Shape,
-    Tagged,
     anything,
     boolean,
     either,
     list_of,
     mapping,
     one_of,
+    shape,
     string,
-    text_or,
+    tagged,
     words,
 )
 
-CACHE_CONTROL: Final = Shape({"type": one_of("ephemeral")}, {"ttl": one_of("5m", "1h")})
+CACHE_CONTROL: Final = shape({"type": one_of("ephemeral")}, {"ttl": one_of("5m", "1h")})
 
-TEXT: Final = Shape(
+TEXT: Final = shape(
     {"type": string, "text": string},
     {"citations": list_of(mapping), "cache_control": CACHE_CONTROL},
 )
-TEXTS: Final = list_of(Tagged({"text": TEXT}))
+_TEXT_ONLY: Final = tagged({"text": TEXT})
+TEXTS: Final = list_of(_TEXT_ONLY)
+TEXT_OR_TEXTS: Final = list_of(_TEXT_ONLY, or_text=True)
 
-IMAGE: Final = Shape(
+IMAGE: Final = shape(
     {
-        "source": Tagged(
+        "source": tagged(
             {
-                "base64": Shape({"media_type": words, "data": string}),
-                "file": Shape({"file_id": words}),
-                "url": Shape({"url": words}),
+                "base64": shape({"media_type": words, "data": string}),
+                "file": shape({"file_id": words}),
+                "url": shape({"url": words}),
             }
         )
     },
     {"cache_control": CACHE_CONTROL, "transformations": anything},
 )
 
-DOCUMENT: Final = Shape(
+DOCUMENT: Final = shape(
     {
-        "source": Tagged(
+        "source": tagged(
             {
-                "base64": Shape({"media_type": words, "data": string}),
-                "content": Shape(
-                    {"content": text_or(list_of(Tagged({"image": IMAGE, "text": TEXT})))}
+                "base64": shape({"media_type": words, "data": string}),
+                "content": shape(
+                    {"content": list_of(tagged({"image": IMAGE, "text": TEXT}), or_text=True)}
                 ),
-                "file": Shape({"file_id": words}),
-                "text": Shape({"data": string}),
-                "url": Shape({"url": words}),
+                "file": shape({"file_id": words}),
+                "text": shape({"data": string}),
+                "url": shape({"url": words}),
             }
         )
     },
     {
         "cache_control": CACHE_CONTROL,
-        "citations": Shape(optional={"enabled": boolean}),
+        "citations": shape(optional={"enabled": boolean}),
         "context": string,
         "title": string,
     },
 )
 
-SEARCH_RESULT: Final = Shape(
+SEARCH_RESULT: Final = shape(
     {"content": TEXTS, "source": string, "title": string},
-    {"cache_control": CACHE_CONTROL, "citations": Shape(optional={"enabled": boolean})},
+    {"cache_control": CACHE_CONTROL, "citations": shape(optional={"enabled": boolean})},
 )
 
-RESULT_PARTS: Final = Tagged(
-    {
-        "browser_state": mapping,
-        "document": DOCUMENT,
-        "image": IMAGE,
-        "search_result": SEARCH_RESULT,
-        "text": TEXT,
-        "tool_reference": Shape({"tool_name": words}),
-    }
-)
+RESULT_PARTS: Final[Mapping[str, Check]] = {
+    "browser_state": mapping,
+    "document": DOCUMENT,
+    "image": IMAGE,
+    "search_result": SEARCH_RESULT,
+    "text": TEXT,
+    "tool_reference": shape({"tool_name": words}),
+}
 
-TOOL_RESULT: Final = Shape(
+TOOL_RESULT: Final = shape(
     {"tool_use_id": words},
     {
         "cache_control": CACHE_CONTROL,
-        "content": text_or(list_of(RESULT_PARTS)),
+        "content": list_of(tagged(RESULT_PARTS), or_text=True),
         "is_error": boolean,
     },
 )
 
 # Arguments that did not parse reach clients as the raw string, and come back as one.
-TOOL_USE: Final = Shape(
+TOOL_USE: Final = shape(
     {"id": words, "name": words, "input": either(string, mapping)},
     {"cache_control": CACHE_CONTROL},
 )
 
-SERVER_RESULT: Final = Shape({"tool_use_id": words, "content": anything})
+SERVER_RESULT: Final = shape({"tool_use_id": words, "content": anything})
 
-THINKING: Final = Shape({"thinking": string}, {"signature": string})
+THINKING: Final = shape({"thinking": string}, {"signature": string})
 
 USER_BLOCKS: Final[Mapping[str, Check]] = {
-    "container_upload": Shape({"file_id": words}),
+    "container_upload": shape({"file_id": words}),
     "document": DOCUMENT,
     "image": IMAGE,
     "search_result": SEARCH_RESULT,
@@ -110,19 +109,19 @@ ASSISTANT_BLOCKS: Final[Mapping[str, Check]] = {
     "advisor_tool_result": SERVER_RESULT,
     "bash_code_execution_tool_result": SERVER_RESULT,
     "code_execution_tool_result": SERVER_RESULT,
-    "compaction": Shape(optional={"content": string, "encrypted_content": string}),
-    "container_upload": Shape({"file_id": words}),
+    "compaction": shape(optional={"content": string, "encrypted_content": string}),
+    "container_upload": shape({"file_id": words}),
     "document": DOCUMENT,
     "fallback": mapping,
     "image": IMAGE,
     "mcp_tool_listing": mapping,
-    "mcp_tool_result": Shape(
-        {"tool_use_id": words}, {"content": text_or(TEXTS), "is_error": boolean}
+    "mcp_tool_result": shape(
+        {"tool_use_id": words}, {"content": TEXT_OR_TEXTS, "is_error": boolean}
     ),
-    "mcp_tool_use": Shape({"id": words, "name": words, "input": mapping}, {"server_name": string}),
-    "redacted_thinking": Shape({"data": string}),
+    "mcp_tool_use": shape({"id": words, "name": words, "input": mapping}, {"server_name": string}),
+    "redacted_thinking": shape({"data": string}),
     "search_result": SEARCH_RESULT,
-    "server_tool_use": Shape({"id": words, "name": words, "input": mapping}),
+    "server_tool_use": shape({"id": words, "name": words, "input": mapping}),
     "text": TEXT,
     "text_editor_code_execution_tool_result": SERVER_RESULT,
     "thinking": THINKING,
@@ -132,8 +131,8 @@ ASSISTANT_BLOCKS: Final[Mapping[str, Check]] = {
     "web_search_tool_result": SERVER_RESULT,
 }
 
-TOOL_CHANGE: Final = Shape(
-    {"tool": Shape(optional={"definition": mapping, "name": string, "type": string})}
+TOOL_CHANGE: Final = shape(
+    {"tool": shape(optional={"definition": mapping, "name": string, "type": string})}
 )
 
 SYSTEM_BLOCKS: Final[Mapping[str, Check]] = {
@@ -151,30 +150,17 @@ BLOCKS_BY_ROLE: Final = {
 
 def _content_of(role: str) -> Check:
     blocks = BLOCKS_BY_ROLE[role]
-    known = Tagged(blocks)
     elsewhere = {
         kind: other
         for other, kinds in BLOCKS_BY_ROLE.items()
         for kind in kinds
         if kind not in blocks
     }
-
-    def check(block: Any) -> None:
-        try:
-            known(block)
-        except Fault:
-            kind = block.get("type") if isinstance(block, dict) else None
-            if isinstance(kind, str) and kind in elsewhere:
-                raise Fault(
-                    f"`{kind}` blocks can only be in `{elsewhere[kind]}` messages", "type"
-                ) from None
-            raise
-
-    return text_or(list_of(check))
+    return list_of(tagged(blocks, elsewhere), or_text=True)
 
 
-_MESSAGES: Final[Mapping[str, Shape]] = {
-    role: Shape(
+_MESSAGES: Final[Mapping[str, Check]] = {
+    role: shape(
         {"role": string, "content": _content_of(role)},
         {"clear_at": string, "output_config": mapping},
     )
@@ -184,13 +170,11 @@ _MESSAGES: Final[Mapping[str, Shape]] = {
 
 def message(value: Any) -> None:
     """Check one message of a conversation, by its role."""
-    role = value.get("role") if isinstance(value, dict) else None
-    shape = _MESSAGES.get(role) if isinstance(role, str) else None
-    if shape is not None:
-        shape(value)
-    elif not isinstance(value, dict):
+    if type(value) is not dict and not isinstance(value, dict):
         raise Fault("Input should be an object")
-    elif "role" not in value:
+    if "role" not in value:
         raise Fault("Field required", "role")
-    else:
+    role = value["role"]
+    if not isinstance(role, str) or role not in _MESSAGES:
         raise Fault("Input should be one of 'user', 'assistant', 'system'", "role")
+    _MESSAGES[role](value)

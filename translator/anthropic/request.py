@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from translator.errors import BadRequest
 
-from .content import CACHE_CONTROL, TEXTS, message
+from .content import CACHE_CONTROL, TEXT_OR_TEXTS, message
 from .shapes import (
     Check,
     Fault,
-    Shape,
-    Tagged,
     anything,
     boolean,
     either,
@@ -23,8 +21,9 @@ from .shapes import (
     mapping,
     number,
     one_of,
+    shape,
     string,
-    text_or,
+    tagged,
     words,
 )
 from .tools import TOOL_CHOICE, check_inline_tools, check_tool_names, tool
@@ -64,28 +63,28 @@ def _budget(value: Any) -> None:
 
 _DISPLAY: Final[Mapping[str, Check]] = {"display": string, "block_binding": anything}
 
-THINKING: Final = Tagged(
+THINKING: Final = tagged(
     {
-        "adaptive": Shape(optional=_DISPLAY),
-        "between_tools": Shape(optional=_DISPLAY),
+        "adaptive": shape(optional=_DISPLAY),
+        "between_tools": shape(optional=_DISPLAY),
         "disabled": mapping,
-        "enabled": Shape({"budget_tokens": _budget}, _DISPLAY),
+        "enabled": shape({"budget_tokens": _budget}, _DISPLAY),
     }
 )
 
-FORMAT: Final = Tagged({"json_schema": Shape({"schema": mapping})})
+FORMAT: Final = tagged({"json_schema": shape({"schema": mapping})})
 
-_TRIGGER: Final = Shape({"type": words, "value": integer(0)})
+_TRIGGER: Final = shape({"type": words, "value": integer(0)})
 
-CONTEXT_MANAGEMENT: Final = Shape(
-    optional={"edits": list_of(Shape({"type": words}, {"trigger": _TRIGGER}))}
+CONTEXT_MANAGEMENT: Final = shape(
+    optional={"edits": list_of(shape({"type": words}, {"trigger": _TRIGGER}))}
 )
 
-MCP_SERVER: Final = Shape(
+MCP_SERVER: Final = shape(
     {"name": words, "url": words},
     {
         "authorization_token": string,
-        "tool_configuration": Shape(
+        "tool_configuration": shape(
             optional={"allowed_tools": list_of(string), "enabled": boolean}
         ),
     },
@@ -104,15 +103,15 @@ FIELDS: Final[Mapping[str, Check]] = {
     "max_tokens": integer(0),
     "mcp_servers": list_of(MCP_SERVER),
     "messages": list_of(message),
-    "metadata": Shape(optional={"user_id": _user_id}),
+    "metadata": shape(optional={"user_id": _user_id}),
     "model": words,
-    "output_config": Shape(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
+    "output_config": shape(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
     "output_format": FORMAT,
     "service_tier": one_of("auto", "standard_only"),
     "speed": one_of("standard", "fast"),
     "stop_sequences": list_of(_stop_sequence),
     "stream": boolean,
-    "system": text_or(TEXTS),
+    "system": TEXT_OR_TEXTS,
     "temperature": number(0, 1),
     "thinking": THINKING,
     "thread": anything,
@@ -127,31 +126,31 @@ _IN_MESSAGES: Final = ("model", "messages", "max_tokens")
 _IN_COUNT: Final = ("model", "messages")
 
 
-def _shape(*required: str) -> Shape:
-    return Shape(
+def _fields(*required: str) -> Check:
+    return shape(
         {name: FIELDS[name] for name in required},
         {name: check for name, check in FIELDS.items() if name not in required},
     )
 
 
-_MESSAGES_SHAPE: Final = _shape(*_IN_MESSAGES)
-_COUNT_SHAPE: Final = _shape(*_IN_COUNT)
-_TRANSLATION_SHAPE: Final = _shape("messages")
+_FOR_AN_ANSWER: Final = _fields(*_IN_MESSAGES)
+_FOR_A_COUNT: Final = _fields(*_IN_COUNT)
+_FOR_TRANSLATION: Final = _fields("messages")
 
 
 def parse_messages_request(raw: Any, *, version: str = VERSION) -> MessagesRequest:
     """Check a decoded body of ``POST /v1/messages``; ``version`` is the client's API version."""
-    return _checked(raw, _MESSAGES_SHAPE, version)
+    return _checked(raw, _FOR_AN_ANSWER, version)
 
 
 def parse_count_tokens_request(raw: Any, *, version: str = VERSION) -> MessagesRequest:
     """Check a decoded body of ``POST /v1/messages/count_tokens``: it has no ``max_tokens``."""
-    return _checked(raw, _COUNT_SHAPE, version)
+    return _checked(raw, _FOR_A_COUNT, version)
 
 
 def check_for_translation(raw: Any) -> MessagesRequest:
     """Check as much as the dialects rely on; the library's callers may fill in the rest later."""
-    return _checked(raw, _TRANSLATION_SHAPE, VERSION)
+    return _checked(raw, _FOR_TRANSLATION, VERSION)
 
 
 def unknown_fields(request: MessagesRequest) -> list[str]:
@@ -159,7 +158,7 @@ def unknown_fields(request: MessagesRequest) -> list[str]:
     return [name for name in request if name not in FIELDS]
 
 
-def _checked(raw: Any, shape: Shape, version: str) -> MessagesRequest:
+def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
     if not isinstance(raw, dict):
         raise BadRequest("", "the request body must be a JSON object")
     if raw.get("thread") is not None:
@@ -170,7 +169,7 @@ def _checked(raw: Any, shape: Shape, version: str) -> MessagesRequest:
             error_code="thread_unsupported_request",
         )
     try:
-        shape(raw)
+        check(raw)
         for rule in RULES:
             rule(raw)
         for rule in NEW_RULES if version >= WITHOUT_SAMPLING else OLD_RULES:

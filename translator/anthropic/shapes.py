@@ -5,7 +5,6 @@ that value. Paths are put together only on the way out, so that good input pays 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 Check = Callable[[Any], None]
@@ -54,7 +53,7 @@ def mapping(value: Any) -> None:
 
 def integer(minimum: int) -> Check:
     def check(value: Any) -> None:
-        if not isinstance(value, int) or isinstance(value, bool):
+        if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
             raise Fault("Input should be a valid integer")
         if value < minimum:
             raise Fault(f"Input should be greater than or equal to {minimum}")
@@ -82,6 +81,15 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+PASSES: Final[dict[Check, tuple[type, ...]]] = {
+    boolean: (bool,),
+    mapping: (dict,),
+    string: (str,),
+    words: (str,),
+}
+"""Checks that take whatever is of these types and not empty: one look at it spares the call."""
+
+
 def either(*checks: Check) -> Check:
     """What the first check takes, or the next one; the fault is the last one's."""
     *others, last = checks
@@ -95,16 +103,17 @@ def either(*checks: Check) -> Check:
             return
         last(value)
 
+    PASSES[check] = tuple(kind for each in checks for kind in PASSES.get(each, ()))
     return check
 
 
-PASSES: Final[dict[Check, type]] = {string: str, boolean: bool, mapping: dict}
-"""Checks that take every value of a type: one look at the type spares the call."""
+def list_of(check: Check, *, or_text: bool = False) -> Check:
+    """A list whose items ``check`` takes; with ``or_text`` also a string."""
 
-
-def list_of(check: Check) -> Check:
     def check_all(value: Any) -> None:
-        if not isinstance(value, list):
+        if type(value) is not list and not isinstance(value, list):
+            if or_text and isinstance(value, str):
+                return
             raise Fault("Input should be a valid list")
         for number_, item in enumerate(value):
             try:
@@ -112,6 +121,7 @@ def list_of(check: Check) -> Check:
             except Fault as fault:
                 raise fault.under(str(number_)) from None
 
+    PASSES[check_all] = (str,) if or_text else ()
     return check_all
 
 
@@ -129,81 +139,70 @@ def values_of(check: Check) -> Check:
     return check_all
 
 
-def text_or(check: Check) -> Check:
-    """A string, or what ``check`` takes."""
+def shape(
+    required: Mapping[str, Check] | None = None,
+    optional: Mapping[str, Check] | None = None,
+    also: Check | None = None,
+) -> Check:
+    """An object with known fields. Optional ones may be null; unknown ones are not looked at.
 
-    def check_either(value: Any) -> None:
-        if not isinstance(value, str):
-            check(value)
+    ``also`` is a last look at the whole object.
+    """
+    demanded = tuple(required or ())
+    checks = {**(optional or {}), **(required or {})}
+    passing = {name: PASSES.get(check, ()) for name, check in checks.items()}
 
-    PASSES[check_either] = str
-    return check_either
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """An object with known fields. Optional ones may be null; unknown ones are not looked at."""
-
-    required: Mapping[str, Check] = field(default_factory=dict)
-    optional: Mapping[str, Check] = field(default_factory=dict)
-    also: Check = anything
-    """A last look at the whole object."""
-    passing: Mapping[str, type] = field(init=False)
-    """Fields that need no check when they have this type; half of a request's time for checks."""
-
-    def __post_init__(self) -> None:
-        checks = {**self.optional, **self.required}
-        passing = {name: PASSES[check] for name, check in checks.items() if check in PASSES}
-        object.__setattr__(self, "passing", passing)  # once, before anybody sees it
-
-    def __call__(self, value: Any) -> None:
-        if not isinstance(value, dict):
+    def check_fields(value: Any) -> None:
+        if type(value) is not dict and not isinstance(value, dict):
             raise Fault("Input should be an object")
-        required, optional, passing = self.required, self.optional, self.passing
+        # Half of a request's checks end at the type; no call for them.
         for name, item in value.items():
-            if type(item) is passing.get(name):
+            if name not in passing or (item and type(item) in passing[name]):
                 continue
-            check = required.get(name)
-            if check is None:
-                check = optional.get(name) if item is not None else None
-                if check is None:
-                    continue
+            if item is None and name not in demanded:
+                continue
             try:
-                check(item)
+                checks[name](item)
             except Fault as fault:
                 raise fault.under(name) from None
-        for name in required:
+        for name in demanded:
             if name not in value:
                 raise Fault("Field required", name)
-        if self.also is not anything:  # as nearly everywhere: a call for each block less
-            self.also(value)
+        if also is not None:
+            also(value)
+
+    return check_fields
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tagged:
-    """An object whose ``type`` says which shape it has."""
+def tagged(shapes: Mapping[str, Check], elsewhere: Mapping[str, str] | None = None) -> Check:
+    """An object whose ``type`` says which shape it has.
 
-    shapes: Mapping[str, Check]
+    ``elsewhere``: types that fit in messages of another role, and of which.
+    """
 
-    def __call__(self, value: Any) -> None:
-        if not isinstance(value, dict):
+    def check_by_type(value: Any) -> None:
+        if type(value) is not dict and not isinstance(value, dict):
             raise Fault("Input should be an object")
-        kind = value.get("type")
-        shape = self.shapes.get(kind) if isinstance(kind, str) else None
-        if shape is None:
-            raise self._unknown(kind, missing="type" not in value)
-        shape(value)
+        if "type" not in value:
+            raise Fault("Field required", "type")
+        kind = value["type"]
+        if type(kind) is not str and not isinstance(kind, str):
+            raise Fault("Input should be a valid string", "type")
+        if kind not in shapes:
+            raise _unknown(kind, shapes, elsewhere or {})
+        shapes[kind](value)
 
-    def _unknown(self, kind: Any, *, missing: bool) -> Fault:
-        if missing:
-            return Fault("Field required", "type")
-        if not isinstance(kind, str):
-            return Fault("Input should be a valid string", "type")
-        expected = ", ".join(repr(tag) for tag in sorted(self.shapes))
-        return Fault(
-            f"Input tag {shortened(kind)!r} does not match any of the expected tags: {expected}",
-            "type",
-        )
+    return check_by_type
+
+
+def _unknown(kind: str, shapes: Mapping[str, Check], elsewhere: Mapping[str, str]) -> Fault:
+    if kind in elsewhere:
+        return Fault(f"`{kind}` blocks can only be in `{elsewhere[kind]}` messages", "type")
+    expected = ", ".join(repr(tag) for tag in sorted(shapes))
+    return Fault(
+        f"Input tag {shortened(kind)!r} does not match any of the expected tags: {expected}",
+        "type",
+    )
 
 
 MAX_ECHO: Final = 60

@@ -7,15 +7,15 @@ from .content import CACHE_CONTROL
 from .shapes import (
     Check,
     Fault,
-    Shape,
-    Tagged,
     anything,
     boolean,
     integer,
     list_of,
     mapping,
+    shape,
     shortened,
     string,
+    tagged,
     values_of,
     words,
 )
@@ -29,9 +29,9 @@ _COMMON: Final[Mapping[str, Check]] = {
     "strict": boolean,
 }
 
-_NAMED: Final = Shape({"name": words}, _COMMON)
+_NAMED: Final = shape({"name": words}, _COMMON)
 
-_CUSTOM: Final = Shape({"name": words}, {"description": string, "input_schema": mapping, **_COMMON})
+_CUSTOM: Final = shape({"name": words}, {"description": string, "input_schema": mapping, **_COMMON})
 
 
 def _one_list_of_domains(tool: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def _one_list_of_domains(tool: dict[str, Any]) -> None:
         raise Fault("Only one of allowed_domains and blocked_domains may be given")
 
 
-_WEB: Final = Shape(
+_WEB: Final = shape(
     {"name": words},
     {
         "allowed_domains": list_of(string),
@@ -51,9 +51,9 @@ _WEB: Final = Shape(
     _one_list_of_domains,
 )
 
-_SWITCH: Final = Shape(optional={"defer_loading": boolean, "enabled": boolean})
+_SWITCH: Final = shape(optional={"defer_loading": boolean, "enabled": boolean})
 
-_MCP: Final = Shape(
+_MCP: Final = shape(
     {"mcp_server_name": words},
     {
         "cache_control": CACHE_CONTROL,
@@ -63,7 +63,7 @@ _MCP: Final = Shape(
     },
 )
 
-_UNNAMED: Final = Shape(
+_UNNAMED: Final = shape(
     optional={"cache_control": CACHE_CONTROL, "configs": anything, "name": string}
 )
 
@@ -89,25 +89,25 @@ TOOLSETS: Final = ("browser_toolset", "computer_toolset", "mcp_toolset")
 
 def tool(value: Any) -> None:
     """Check one tool definition."""
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = value["type"] if isinstance(value, dict) and "type" in value else None
     if kind is None or kind == "custom":
         _CUSTOM(value)
         return
     if not isinstance(kind, str):
         raise Fault("Input should be a valid string", "type")
-    for prefix, shape in TOOLS.items():
+    for prefix, check in TOOLS.items():
         if kind.startswith(prefix):
-            shape(value)
+            check(value)
             return
     raise Fault(f"{shortened(kind)!r} is no known type of tool", "type")
 
 
-TOOL_CHOICE: Final = Tagged(
+TOOL_CHOICE: Final = tagged(
     {
-        "any": Shape(optional={"disable_parallel_tool_use": boolean}),
-        "auto": Shape(optional={"disable_parallel_tool_use": boolean}),
+        "any": shape(optional={"disable_parallel_tool_use": boolean}),
+        "auto": shape(optional={"disable_parallel_tool_use": boolean}),
         "none": anything,
-        "tool": Shape({"name": words}, {"disable_parallel_tool_use": boolean}),
+        "tool": shape({"name": words}, {"disable_parallel_tool_use": boolean}),
     }
 )
 
@@ -128,14 +128,13 @@ def check_inline_tools(request: dict[str, Any]) -> None:
 
 def check_tool_names(request: dict[str, Any]) -> None:
     """Names are unique, and the choice names one of them."""
-    names: set[str] = set()
-    for number, definition in enumerate(request.get("tools") or ()):
-        name = definition.get("name")
-        if name is not None and name in names:
-            raise Fault("Tool names must be unique", "tools", str(number), "name")
-        names.add(name)
+    names = [each.get("name") for each in request.get("tools") or ()]
+    known = {name for name in names if name is not None}
+    if len(known) + names.count(None) < len(names):
+        number = next(n for n, name in enumerate(names) if name is not None and name in names[:n])
+        raise Fault("Tool names must be unique", "tools", str(number), "name")
     choice = request.get("tool_choice")
-    if not choice or choice["type"] != "tool" or choice["name"] in names:
+    if not choice or choice["type"] != "tool" or choice["name"] in known:
         return
     if choice["name"] not in _added(request) and not _has_toolset(request):
         raise Fault(

@@ -3,8 +3,6 @@ import pytest
 from translator.anthropic.shapes import (
     MAX_ECHO,
     Fault,
-    Shape,
-    Tagged,
     anything,
     boolean,
     either,
@@ -13,9 +11,10 @@ from translator.anthropic.shapes import (
     mapping,
     number,
     one_of,
+    shape,
     shortened,
     string,
-    text_or,
+    tagged,
     words,
 )
 
@@ -32,7 +31,7 @@ from translator.anthropic.shapes import (
         (number(0, 1), [0, 0.5, 1], [1.1, -1, True, "0"]),
         (one_of("a", "b"), ["a"], ["c", ["a"], None]),
         (string, [""], [None, b""]),
-        (text_or(list_of(string)), ["", ["a"]], [[1], 1]),
+        (list_of(string, or_text=True), ["", ["a"]], [[1], 1]),
         (words, ["a"], ["", 1]),
     ],
 )
@@ -49,7 +48,7 @@ def no_twins(value):
         raise Fault("twins", "b")
 
 
-PAIR = Shape({"a": string}, {"b": list_of(string)}, no_twins)
+PAIR = shape({"a": string}, {"b": list_of(string)}, no_twins)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_a_shape_takes_nulls_for_what_is_optional_and_fields_it_does_not_know():
 
 
 def test_a_shape_looks_at_the_whole_last():
-    same = Shape({"a": string}, {"b": string}, no_twins)
+    same = shape({"a": string}, {"b": string}, no_twins)
 
     with pytest.raises(Fault, match="twins"):
         same({"a": "x", "b": "x"})
@@ -97,7 +96,7 @@ def test_a_shape_looks_at_the_whole_last():
 )
 def test_a_tag_decides_the_shape(value, path, message):
     with pytest.raises(Fault) as caught:
-        Tagged({"b": anything, "a": Shape({"x": string})})(value)
+        tagged({"b": anything, "a": shape({"x": string})})(value)
 
     assert (caught.value.path, caught.value.message) == (path, message)
 
