@@ -16,7 +16,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 django.setup()
 
-from tests.simulation.world import World  # noqa: E402 - models come after the set-up
+from tests.simulation.world import World, again  # noqa: E402 - models come after the set-up
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -46,9 +46,7 @@ def main() -> int:
                 say(f"\nseed {seed}: {len(told.faults)} faults")
                 for fault in told.faults[: None if options.seed is not None else 5]:
                     say(f"  {fault}")
-                say(
-                    f"  again: python -m tests.simulation --requests {options.requests} --seed {seed}"
-                )
+                say(f"  again: {again(seed, options.requests)}")
             if sys.stdout.isatty():
                 say(f"\r{seed - seeds.start + 1} of {len(seeds)} worlds, {bad} bad", "")
     spent = time.monotonic() - began

@@ -59,6 +59,11 @@ class Told(NamedTuple):
     outcomes: Counter[str]
 
 
+def again(seed: int, requests: int) -> str:
+    """The command that plays this world once more and tells all of its faults."""
+    return f"python -m tests.simulation --requests {requests} --seed {seed}"
+
+
 @dataclass
 class World:
     seed: int
@@ -83,7 +88,7 @@ class World:
                 self.clients += born
                 killed = life < self.lives - 1
                 self._live(chance, upstream, born, killed=killed)
-        stories = self._stories()
+            stories = self._stories()
         self.faults += upstream.faults
         for client in self.clients:
             self.faults += client.faults()
@@ -132,6 +137,7 @@ class World:
         """What the next start makes of the disk: orphans are closed by the gateway's recovery."""
         path = self.folder / f"spool-{self.seed}.sqlite3"
         with contextlib.closing(spool_file.create(path)) as link:
+            link.execute("PRAGMA synchronous=OFF")  # no power goes here
             records = self.disk.records()
             for at in range(0, len(records), 200):
                 spool_file.append(link, records[at : at + 200])
