@@ -50,8 +50,8 @@ def main() -> int:
             if sys.stdout.isatty():
                 say(f"\r{seed - seeds.start + 1} of {len(seeds)} worlds, {bad} bad", "")
     spent = time.monotonic() - began
-    say(f"\n{len(seeds)} worlds of ten minutes, {requests} requests in {spent:.0f} s, {bad} bad")
-    say(", ".join(f"{name} {count}" for name, count in outcomes.most_common()))
+    say("\n" + ", ".join(f"{name} {count:,}" for name, count in outcomes.most_common()))
+    say(f"{len(seeds):,} worlds of ten minutes, {requests:,} requests in {spent:.0f} s, {bad} bad")
     return 1 if bad else 0
 
 
