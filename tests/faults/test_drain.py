@@ -23,7 +23,7 @@ from .ledger import Ledger, SqliteBooks
 from .plays import script
 from .world import configuration
 
-STREAMS = 100  # half of them end within the drain
+STREAMS = 200  # half of them end within the drain
 SOON = "steady-chat-soon"
 NEVER = "steady-chat-never"
 
