@@ -10,7 +10,7 @@ from tests.fakes.outages import Outage, config_for, locked, ride_out, stopped
 from tests.fakes.upstream import ScriptedUpstream
 from tests.proxy.record.postgres import Postgres
 
-AWAY_S = 6
+AWAY_S = 20
 CLIENTS = 8
 AWAY = "the database cannot be written"
 
