@@ -47,6 +47,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.scope = scope
         self.base_send = send
         self.receive = receive
+        # Our own connections' cycle (``proxy.config.cycles``); other servers have none.
+        self._bridge = scope["extensions"].get("bridge") if "extensions" in scope else None
         self.head = Head(scope)
         self.extra_headers: list[tuple[bytes, bytes]] = []  # for every answer of this request
         self.begun = False  # the status line has left
@@ -122,9 +124,20 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         length = self.head.content_length
         if length is not None and length > limit:
             raise too_large(limit)
-        late = self.watch.later(conf.body_timeout_s + (length or 0) / MIB, Stop.BODY)
+        body = self._bridge.whole_body() if self._bridge is not None else None
+        if body is None:
+            body = await self._awaited(limit, length or 0)
+        elif len(body) > limit:
+            raise too_large(limit)
+        self._listen()
+        if b"content-encoding" in self.head.headers:
+            return inflated(body, self.head.text(b"content-encoding"), limit)
+        return body
+
+    async def _awaited(self, limit: int, length: int) -> bytes:
+        late = self.watch.later(conf.body_timeout_s + length / MIB, Stop.BODY)
         try:
-            body = await self._received(limit)
+            return await self._received(limit)
         except asyncio.CancelledError:
             if self.stopped is not Stop.BODY:
                 raise
@@ -132,8 +145,6 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             raise too_slow() from None
         finally:
             late.cancel()
-        self._listen()
-        return inflated(body, self.head.text(b"content-encoding"), limit)
 
     async def _received(self, limit: int) -> bytes:
         chunks: list[bytes] = []
@@ -156,11 +167,10 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     def _listen(self) -> None:
         """Hear of it when the client leaves: from our own connection, or else by a task."""
-        when_left = self.scope.get("extensions", {}).get("bridge", {}).get("when_left")
-        if when_left is None:
+        if self._bridge is None:
             self._forget = asyncio.create_task(self._wait_for_leave()).cancel
         else:
-            self._forget = when_left(self._has_left)
+            self._forget = self._bridge.when_left(self._has_left)
 
     async def _wait_for_leave(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
@@ -192,7 +202,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     def may_ping(self, ping: bytes) -> None:
         """Tell the connection, where it cares, what may stand between two writes of this answer."""
-        self.scope.get("extensions", {}).get("bridge", {})["ping"] = ping
+        if self._bridge is not None:
+            self._bridge.ping = ping
 
     async def write(self, body: bytes, *, more: bool) -> None:
         self.response_bytes += len(body)

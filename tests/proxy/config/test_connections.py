@@ -6,17 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from proxy.config import connections as ours
-from proxy.config.connections import GuardedConnection, HeldHead
+from proxy.config.connections import GuardedConnection
 from proxy.config.serving import _Server
 
-DEADLINE_S = 30.0
+from .served import DEADLINE_S, hear, post, served
+
 LARGE = b"x" * 400_000  # more than uvicorn reads ahead: it stops reading in the middle
 
 
@@ -31,7 +30,7 @@ class Application:
         while (await receive())["more_body"]:
             pass
         gone = asyncio.Event()
-        forget: Callable[[], None] = scope["extensions"]["bridge"]["when_left"](gone.set)
+        forget: Callable[[], None] = scope["extensions"]["bridge"].when_left(gone.set)
         self.heard.set()
         try:
             if scope["path"] == "/wait":
@@ -49,40 +48,10 @@ def application() -> Application:
     return Application()
 
 
-@contextmanager
-def served(application: Application) -> Iterator[tuple[int, uvicorn.Server]]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None
-    )
-    server = _Server(config, lambda: None)
-    serving = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    serving.start()
-    yield listener.getsockname()[1], server
-    server.should_exit = True
-    serving.join(DEADLINE_S)
-    assert not serving.is_alive()
-
-
 @pytest.fixture
 def port(application: Application) -> Iterator[int]:
     with served(application) as (number, _):
         yield number
-
-
-def post(port: int, path: str, body: bytes, *, method: str = "POST") -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
-    head = f"{method} {path} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n"
-    client.sendall(head.encode() + body)
-    return client
-
-
-def hear(client: socket.socket, ending: bytes) -> bytes:
-    heard = b""
-    deadline = time.monotonic() + DEADLINE_S
-    while not heard.endswith(ending) and time.monotonic() < deadline:
-        heard += client.recv(65_536)
-    return heard
 
 
 @pytest.mark.parametrize("body", [b"{}", LARGE], ids=["small", "large"])
@@ -187,41 +156,6 @@ def test_who_connected_and_says_nothing_holds_nobody_up(application, monkeypatch
         server.should_exit = True
 
         assert client.recv(1) == b""
-
-
-class Wire:
-    """A transport that notes what is written."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-
-    def write(self, raw: bytes) -> None:
-        self.written.append(raw)
-
-    def close(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
-
-
-class Cycle:
-    def __init__(self) -> None:
-        self.transport: Any = Wire()
-        self.response_started = False
-
-
-def test_the_head_leaves_with_the_first_bytes_and_a_continue_at_once():
-    cycle = Cycle()
-    wire = cycle.transport
-    cycle.transport = HeldHead(cycle)
-
-    cycle.transport.write(b"continue;")
-    cycle.response_started = True
-    for raw in (b"head;", b"first;", b"second;"):
-        cycle.transport.write(raw)
-
-    assert wire.written == [b"continue;", b"head;first;", b"second;"]
-    assert cycle.transport is wire
 
 
 def test_a_connection_that_has_ended_does_not_wait_for_the_collector(port):

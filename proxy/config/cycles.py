@@ -1,0 +1,249 @@
+"""One request and its answer on a client's connection: what uvicorn calls a cycle.
+
+The same as uvicorn's in fewer steps: no wrapper around the application that is resumed at each of
+its wake-ups, no event for a body that is there already, one look at the answer's head instead of
+two for each of its lines. Applications see ASGI, and beside it ``scope["extensions"]["bridge"]``:
+the cycle itself, of which ``whole_body``, ``when_left`` and ``ping`` are meant for them.
+"""
+
+import asyncio
+import contextvars
+import http
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .connections import GuardedConnection
+
+log = logging.getLogger("uvicorn.error")  # whose lines these are elsewhere
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
+STATUS_LINE: Final = {
+    status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode()
+    for status in range(100, 600)
+}
+KNOWN_NAMES: Final = frozenset(
+    {
+        b"cache-control", b"content-length", b"content-type", b"date", b"request-id",
+        b"x-accel-buffering", b"x-bridge-request-id",
+    }
+)  # fmt: skip
+NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")  # RFC 9110, 5.6.2; ASGI wants them small
+CONTROL: Final = bytes(byte for byte in (*range(32), 127) if byte != 9)
+"""Control bytes but the tab. CR and LF are ours alone: in a value they would begin another line."""
+CLOSE: Final = b"connection: close\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+BODILESS: Final = frozenset({204, 304})  # answers that have none, beside those of HEAD
+SORRY: Final = b"Internal Server Error"
+SORRY_HEADERS: Final = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"content-length", b"%d" % len(SORRY)),
+)
+READ_AHEAD: Final = 64 * 1024
+"""Of a body that nobody has asked for: beyond it the reading stops."""
+
+
+class Cycle:
+    """Hands a request to the application piece by piece, and its answer to the connection."""
+
+    __slots__ = (
+        "_connection", "_event", "_method", "_pieces", "_told_all", "_unread", "chunked",
+        "continues", "disconnected", "head", "keep_alive", "left", "more_body", "ping",
+        "response_complete", "response_started",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: "GuardedConnection", method: str, version: str, *, keep_alive: bool
+    ) -> None:
+        self._connection = connection
+        self._method = method
+        self._pieces: list[bytes] = []  # of the body, which nobody has taken yet
+        self._unread = 0  # bytes of them
+        self._told_all = False  # the application knows that there is no more
+        self._event: asyncio.Event | None = None  # where ``receive`` waits for something to tell
+        self.more_body = True
+        self.continues = False  # the client waits to be told that it may send its body
+        self.disconnected = False
+        self.keep_alive = keep_alive
+        self.response_started = False
+        self.response_complete = False
+        self.head = b""  # of the answer, until its first bytes leave: in one packet with them
+        self.ping: bytes | None = None  # what may stand between two writes of this answer
+        self.chunked: bool | None = None  # not decided yet
+        self.left: int | None = 0  # bytes of an answer that told its length
+        if version == "1.0":  # knows no chunks: an answer of unknown length ends with everything
+            self.chunked = False
+            self.left = None
+
+    # The application
+
+    def start(self, app: Any, scope: Any) -> None:
+        connection = self._connection
+        context = contextvars.copy_context()
+        task = connection.loop.create_task(app(scope, self.receive, self.send), context=context)
+        connection.server_state.tasks.add(task)
+        task.add_done_callback(self._ended, context=context)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        connection = self._connection
+        connection.server_state.tasks.discard(task)
+        fault = _fault(task)
+        if fault is not None:
+            log.error("Exception in ASGI application\n", exc_info=fault)
+        elif not self.response_complete and not self.disconnected:
+            log.error("ASGI callable returned without completing response.")
+        if fault is not None or not self.response_complete:
+            if not self.response_started and not self.disconnected:
+                self._apologise()
+            connection.transport.close()
+        self.disconnected = self.response_complete = True  # for whoever still asks or sends
+        self.wake()
+        # The connection knows its last cycle; each would keep the other until the collector comes.
+        del self._connection
+
+    def _apologise(self) -> None:
+        self.keep_alive = False
+        self._begin({"type": "http.response.start", "status": 500, "headers": SORRY_HEADERS})
+        self._connection.transport.write(self.head + (b"" if self._method == "HEAD" else SORRY))
+
+    # The request
+
+    def heard(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self._unread += len(body)
+        if self._unread > READ_AHEAD:
+            self._connection.pause_reading()
+        if self._event is not None:
+            self._event.set()
+
+    def wake(self) -> None:
+        """Let ``receive`` look what has changed."""
+        if self._event is not None:
+            self._event.set()
+
+    def whole_body(self) -> bytes | None:
+        """The body where all of it is here and nobody has asked for any of it; None elsewhere."""
+        if self.more_body or self.continues or self.disconnected:
+            return None
+        self._told_all = True
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        return body
+
+    def when_left(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call this when the client leaves; what is returned makes us forget it.
+
+        To wait for ``http.disconnect`` takes a task for each request, which is 25 calls.
+        """
+        return self._connection.when_left(listener)
+
+    async def receive(self) -> dict[str, Any]:
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        if self.continues:
+            self.continues = False
+            if not self._connection.transport.is_closing():
+                self._connection.transport.write(CONTINUE)
+        self._connection.resume_reading()
+        while not self._pieces and (self.more_body or self._told_all):
+            if self._event is None:
+                self._event = asyncio.Event()
+            self._event.clear()
+            await self._event.wait()
+            if self.disconnected or self.response_complete:
+                return {"type": "http.disconnect"}
+        self._told_all = not self.more_body
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._unread = 0
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    # The answer
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Raises RuntimeError when the application does not keep to HTTP or ASGI."""
+        if self.disconnected or (
+            self._connection.writable is not None and await self._left_meanwhile()
+        ):
+            return
+        if not self.response_started:
+            self._begin(message)
+            return
+        if message["type"] != "http.response.body" or self.response_complete:
+            raise RuntimeError(f"there is no place for {message['type']!r} here")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if self._method == "HEAD":
+            body, self.left = b"", 0
+        elif self.chunked:
+            piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body = piece if more else piece + LAST_CHUNK
+        elif self.left is not None:
+            self.left -= len(body)
+            if self.left < 0 or (self.left and not more):
+                raise RuntimeError("the answer is not as long as its content-length")
+        if self.head:
+            body, self.head = self.head + body, b""
+        self._connection.transport.write(body)
+        if not more:
+            self._complete()
+
+    async def _left_meanwhile(self) -> bool:
+        """Waits until a client that reads too slowly takes something, or leaves."""
+        writable = self._connection.writable
+        if writable is not None:
+            await writable.wait()
+        return self.disconnected
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        """Make the head, and note how the end of the body will be known."""
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"the answer has not begun, and there is {message['type']!r}")
+        status = message["status"]
+        self.continues = False
+        lines = [STATUS_LINE[status]]
+        for pair in (*self._connection.server_state.default_headers, *message.get("headers", ())):
+            name, value = pair
+            if name not in KNOWN_NAMES:
+                self._look_at(name, value)
+            elif name == b"content-length" and self.chunked is None:
+                self.chunked, self.left = False, int(value)
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if not self.keep_alive and not any(line.lower() == CLOSE for line in lines):
+            lines.append(CLOSE)
+        if self.chunked is None and self._method != "HEAD" and status not in BODILESS:
+            self.chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        head = b"".join(lines)
+        if len(head) - len(head.translate(None, CONTROL)) != 2 * len(lines):
+            raise RuntimeError("a header's value has control bytes")
+        self.head = head + b"\r\n"
+        self.response_started = True
+
+    def _look_at(self, name: bytes, value: bytes) -> None:
+        if not NAME.fullmatch(name):
+            raise RuntimeError(f"{name!r} is no name of a header")
+        if name == b"transfer-encoding" and value.lower() == b"chunked":
+            self.chunked = True
+        elif name == b"connection" and b"close" in [
+            token.strip() for token in value.lower().split(b",")
+        ]:
+            self.keep_alive = False
+
+    def _complete(self) -> None:
+        connection = self._connection
+        self.response_complete = True
+        self.wake()
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+
+
+def _fault(task: asyncio.Task[None]) -> BaseException | None:
+    """What an application ended with; a task keeps the exception of its cancellation to itself."""
+    try:
+        return task.exception()
+    except asyncio.CancelledError as cancelled:
+        return cancelled

@@ -1,0 +1,46 @@
+"""An application behind our connections, over real sockets."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from proxy.config.connections import GuardedConnection
+from proxy.config.serving import _Server
+
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def served(application: Any, **options: Any) -> Iterator[tuple[int, uvicorn.Server]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None,
+        **options,
+    )  # fmt: skip
+    server = _Server(config, lambda: None)
+    serving = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+    serving.start()
+    yield listener.getsockname()[1], server
+    server.should_exit = True
+    serving.join(DEADLINE_S)
+    assert not serving.is_alive()
+
+
+def post(port: int, path: str, body: bytes, *, method: str = "POST") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    head = f"{method} {path} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def hear(client: socket.socket, ending: bytes) -> bytes:
+    heard = b""
+    deadline = time.monotonic() + DEADLINE_S
+    while not heard.endswith(ending) and time.monotonic() < deadline:
+        heard += client.recv(65_536)
+    return heard

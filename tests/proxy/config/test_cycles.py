@@ -1,0 +1,243 @@
+"""Requests and answers on our connections: what is taken, what is refused, what never leaves."""
+
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.config.heads import MOST_HEAD_BYTES, MOST_HEADERS
+
+from .served import DEADLINE_S, hear, post, served
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+class Echo:
+    """Tells what it was asked; ``/crash``, ``/late`` and others break the rules of ASGI or HTTP."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked.append(scope)
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        await getattr(self, scope["path"].strip("/") or "echo")(send, body)
+
+    async def answer(self, send: Any, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        await send(START | {"headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def echo(self, send: Any, body: bytes) -> None:
+        await self.answer(send, body, (b"content-length", b"%d" % len(body)))
+
+    async def chunks(self, send: Any, body: bytes) -> None:
+        await send(START)
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await send({"type": "http.response.body", "body": body})
+
+    async def crash(self, send: Any, body: bytes) -> None:
+        raise ValueError("as it was told")
+
+    async def late(self, send: Any, body: bytes) -> None:
+        await send(START)
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        raise ValueError("as it was told")
+
+    async def nothing(self, send: Any, body: bytes) -> None: ...
+
+    async def split(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"", (b"x-told", b"a\r\nset-cookie: stolen=1"))
+
+    async def bare(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"", (b"x-told", b"a\nset-cookie: stolen=1"))
+
+    async def misnamed(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"", (b"x told", b"stolen"))
+
+    async def longer(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"four", (b"content-length", b"3"))
+
+    async def shorter(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"four", (b"content-length", b"5"))
+
+    async def backwards(self, send: Any, body: bytes) -> None:
+        await send({"type": "http.response.body", "body": b"stolen"})
+
+    async def twice(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"once", (b"content-length", b"4"))
+        await send({"type": "http.response.body", "body": b"stolen"})
+
+    async def closing(self, send: Any, body: bytes) -> None:
+        await self.answer(send, b"", (b"connection", b"Close"), (b"content-length", b"0"))
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def port(echo: Echo) -> Iterator[int]:
+    with served(echo) as (number, _):
+        yield number
+
+
+def say(port: int, raw: bytes) -> bytes:
+    """All that is answered until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(raw)
+        heard = b""
+        try:
+            while piece := client.recv(65_536):
+                heard += piece
+        except ConnectionResetError:  # it did not want to hear all of it
+            pass
+        return heard
+
+
+def head(*lines: str, path: str = "/", version: str = "1.1") -> bytes:
+    return "\r\n".join([f"POST {path} HTTP/{version}", "host: t", *lines, "", ""]).encode()
+
+
+def test_an_answer_of_unknown_length_goes_out_in_chunks(port):
+    with post(port, "/chunks", b"two") as client:
+        heard = hear(client, b"0\r\n\r\n")
+
+    assert heard.endswith(b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+
+
+def test_who_knows_no_chunks_hears_it_until_the_end(port):
+    heard = say(port, head("content-length: 3", path="/chunks", version="1.0") + b"two")
+
+    assert b"\r\nconnection: close\r\n" in heard
+    assert heard.endswith(b"\r\n\r\nonetwo")
+
+
+def test_who_asks_for_the_head_alone_gets_it_with_its_length(port):
+    with post(port, "/", b"four", method="HEAD") as client:
+        heard = hear(client, b"\r\n\r\n")
+
+    assert heard.endswith(b"content-length: 4\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "pieces", [[b"2\r\n{}\r\n0\r\n\r\n"], [b"1\r\n{\r\n", b"1\r\n}\r\n0\r\n\r\n"]]
+)
+def test_who_waits_for_it_is_told_to_continue(port, pieces):
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(head("expect: 100-Continue", "transfer-encoding: chunked"))
+        assert hear(client, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        for piece in pieces:
+            client.sendall(piece)
+        assert hear(client, b"{}").startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("path", ["crash", "nothing", "split", "bare", "misnamed", "backwards"])
+def test_what_cannot_be_sent_becomes_a_500(port, caplog, path):
+    with caplog.at_level(logging.ERROR, "uvicorn.error"):
+        heard = say(port, head("content-length: 0", path=f"/{path}"))
+
+    assert heard.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert heard.endswith(b"\r\nconnection: close\r\n\r\nInternal Server Error")
+    assert b"stolen" not in heard
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("path", ["late", "longer", "shorter"])
+def test_what_fails_in_the_middle_closes_its_connection(port, path):
+    heard = say(port, head("content-length: 0", path=f"/{path}"))
+
+    assert b"four" not in heard
+    assert b"0\r\n\r\n" not in heard
+    assert heard.endswith(b"begun\r\n") == (path == "late")
+
+
+def test_nothing_follows_an_answer(port):
+    assert say(port, head("content-length: 0", path="/twice")).endswith(b"\r\n\r\nonce")
+
+
+def test_an_answer_that_ends_its_connection_says_so_once(port):
+    heard = say(port, head("content-length: 0", path="/closing"))
+
+    assert heard.lower().count(b"connection: close\r\n") == 1
+
+
+def test_a_trailer_is_no_header(port, echo):
+    trailers = b"1\r\nx\r\n0\r\nx-api-key: other\r\nx-told: more\r\n\r\n"
+    asked = head("transfer-encoding: chunked", "x-api-key: mine", "connection: close") + trailers
+
+    assert say(port, asked).startswith(b"HTTP/1.1 200 OK\r\n")
+
+    told = dict(echo.asked[0]["headers"])
+    assert told[b"x-api-key"] == b"mine"
+    assert b"x-told" not in told
+
+
+@pytest.mark.parametrize(
+    "trailers",
+    [b"x-t: y\r\n" * (MOST_HEADERS + 1) + b"\r\n", b"x-t: " + b"y" * 2**20],
+    ids=["many", "one without end"],
+)
+def test_trailers_without_end_are_cut(port, trailers):
+    assert say(port, head("transfer-encoding: chunked") + b"1\r\nx\r\n0\r\n" + trailers) == b""
+
+
+@pytest.mark.parametrize("byte", [*(n for n in range(32) if n != 9), 127])
+def test_a_control_byte_in_a_value_is_refused(port, echo, byte):
+    with_it = head("content-length: 0", "x-told: a%b").replace(b"%", bytes([byte]))
+
+    assert say(port, with_it).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert echo.asked == []
+
+
+def test_a_name_with_an_underscore_is_left_out(port, echo):
+    say(port, head("content-length: 0", "x_api_key: other", "connection: close"))
+
+    assert [name for name, _ in echo.asked[0]["headers"]] == [
+        b"host", b"content-length", b"connection",
+    ]  # fmt: skip
+
+
+LARGE = MOST_HEAD_BYTES - 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([f"x-{n}: y" for n in range(MOST_HEADERS - 3)], 200),
+        ([f"x-{n}: y" for n in range(MOST_HEADERS - 2)], 431),
+        ([f"x: {'y' * LARGE}"], 200),
+        ([f"x: {'y' * (LARGE + 400)}"], 431),
+    ],
+    ids=["100 headers", "101 headers", "64 KiB", "more"],
+)
+@pytest.mark.parametrize("pieces", [1, 40], ids=["at once", "in pieces"])
+def test_a_head_has_its_limits(port, lines, status, pieces):
+    asked = head("content-length: 0", "connection: close", *lines)
+    step = -(-len(asked) // pieces)
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(asked), step):
+            client.sendall(asked[start : start + step])
+        heard = client.recv(65_536)
+
+    assert heard.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_connection_that_nobody_uses_is_closed_and_a_used_one_is_not(echo):
+    with (
+        served(echo, timeout_keep_alive=1) as (port, _),
+        post(port, "/", b"ok") as client,
+    ):
+        assert hear(client, b"ok")
+        client.sendall(head("content-length: 2") + b"on")  # within the second
+        assert hear(client, b"on").startswith(b"HTTP/1.1 200 OK\r\n")
+        assert client.recv(1) == b""
