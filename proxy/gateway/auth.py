@@ -45,16 +45,18 @@ def authorise(caller: Caller, head: Head, scope: str = "messages") -> None:
 
 
 def _presented(head: Head) -> str:
-    key = head.headers.get(b"x-api-key", b"").strip()
-    scheme, _, bearer = head.headers.get(b"authorization", b"").strip().partition(b" ")
-    bearer = bearer.strip() if scheme.lower() == b"bearer" else b""
-    if key and bearer and key != bearer:
-        raise Refusal(
-            400,
-            "invalid_request_error",
-            "x-api-key and Authorization carry different keys; send one",
-        )
-    presented = key or bearer
+    headers = head.headers
+    presented = headers[b"x-api-key"].strip() if b"x-api-key" in headers else b""
+    if b"authorization" in headers:
+        scheme, _, bearer = headers[b"authorization"].strip().partition(b" ")
+        bearer = bearer.strip() if scheme.lower() == b"bearer" else b""
+        if presented and bearer and presented != bearer:
+            raise Refusal(
+                400,
+                "invalid_request_error",
+                "x-api-key and Authorization carry different keys; send one",
+            )
+        presented = presented or bearer
     if not presented:
         raise unauthenticated("no gateway key; send x-api-key or Authorization: Bearer")
     if len(presented) > LONGEST_KEY or not presented.isascii():

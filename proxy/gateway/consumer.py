@@ -17,10 +17,11 @@ from .ledger import Exchange
 from .refusals import Refusal
 from .routes import choose_route
 from .safejson import decode_object
-from .shared_limits import leave_seat, take_seat
+from .shared_limits import take_seat
 from .sieve import judged
 from .wishes import Wishes
 
+JSON: Final = b"application/json"
 LARGE_BODY: Final = 2**20  # parsed beside the event loop, where it would hold all other streams up
 
 
@@ -52,14 +53,15 @@ class MessagesConsumer(StreamingHttpConsumer):
             await entry.accept(route, seat)
             await answer(entry, route)
         finally:
-            leave_seat(seat)
+            seat.leave()
 
 
 async def parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:
     """The checked request in a body; raises BadRequest, or Refusal 415 for another type."""
-    kind = head.text(b"content-type").partition(";")[0].strip().lower()
-    if kind not in {"", "application/json", "text/plain"}:
-        raise Refusal(415, "invalid_request_error", f"content-type is {kind[:80]!r}; send JSON")
+    if head.headers.get(b"content-type", JSON) != JSON:
+        kind = head.text(b"content-type").partition(";")[0].strip().lower()
+        if kind not in {"", "application/json", "text/plain"}:
+            raise Refusal(415, "invalid_request_error", f"content-type is {kind[:80]!r}; send JSON")
     if len(body) > LARGE_BODY:
         return await asyncio.to_thread(_parsed, head, caller, body, parse)
     return _parsed(head, caller, body, parse)

@@ -63,7 +63,12 @@ class Limits:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "Limits":
         known = {name: stored.get(name) for name in ("rpm", "tpm", "concurrency")}
-        return cls(**{name: int(value) for name, value in known.items() if value is not None})
+        told = {name: int(value) for name, value in known.items() if value is not None}
+        return cls(**told) if told else NO_LIMITS
+
+
+NO_LIMITS: Final = Limits()
+"""The one that every request looks for: ``is`` where ``==`` would be a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

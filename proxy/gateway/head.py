@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from proxy.conf import conf
@@ -27,26 +27,33 @@ def client_of(user_agent: str) -> Client:
     return Client(found[1][:64], found[2][:32])
 
 
+@lru_cache(maxsize=512)  # a client says the same again; at most 2 MB of long ones
+def text_of(value: bytes) -> str:
+    return printable(value.decode("latin-1").strip())
+
+
 class Head:
     """The request line and headers of one request; parsed no further than somebody asks."""
+
+    __slots__ = ("headers", "request_id", "scope", "ulid", "version")
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
         self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        # The API version; a client that names none means the old one.
+        self.version = self.text(b"anthropic-version", 10) or "2023-06-01"
 
     def text(self, name: bytes, limit: int = 2_000) -> str:
         """A header as printable ASCII; empty when it is not there."""
-        value = self.headers.get(name)
-        if value is None:
-            return ""
-        return printable(value[:limit].decode("latin-1").strip())
+        return text_of(self.headers[name][:limit]) if name in self.headers else ""
 
     def wishes(self, name: bytes) -> frozenset[str]:
         """A comma list, as a set."""
-        text = self.text(name)
-        return frozenset(each.strip() for each in text.split(",")) - {""} if text else frozenset()
+        if name not in self.headers:
+            return frozenset()
+        return frozenset(each.strip() for each in self.text(name).split(",")) - {""}
 
     @property
     def path(self) -> str:
@@ -61,14 +68,9 @@ class Head:
         text = self.text(b"content-length")
         return int(text) if text.isdigit() and len(text) < 19 else None
 
-    @cached_property
-    def version(self) -> str:
-        """The API version; a client that names none means the old one."""
-        return self.text(b"anthropic-version", 10) or "2023-06-01"
-
     @property
     def betas(self) -> list[str]:
-        return sorted(self.wishes(b"anthropic-beta"))
+        return sorted(self.wishes(b"anthropic-beta")) if b"anthropic-beta" in self.headers else []
 
     @property
     def client(self) -> Client:
@@ -77,8 +79,10 @@ class Head:
     @property
     def tags(self) -> dict[str, str]:
         """``X-Gateway-Tags: team=blue,ticket=42``."""
+        if b"x-gateway-tags" not in self.headers:
+            return {}
         text = self.text(b"x-gateway-tags")
-        return {name: value.strip() for name, value in TAG.findall(text)[:16]} if text else {}
+        return {name: value.strip() for name, value in TAG.findall(text)[:16]}
 
     @property
     def ip(self) -> str | None:

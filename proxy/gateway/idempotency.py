@@ -29,7 +29,7 @@ REPLAYED: Final = {"idempotent-replayed": "true"}
 
 def wanted(entry: Exchange) -> str:
     """The key that the request names; empty: it names none, or is streamed."""
-    if entry.request.get("stream") is True:
+    if b"idempotency-key" not in entry.head.headers or entry.request.get("stream") is True:
         return ""
     return entry.head.text(b"idempotency-key", NAME_CHARACTERS)
 

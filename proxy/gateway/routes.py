@@ -25,10 +25,12 @@ def choose_route(caller: Caller, model: str, session: Callable[[], str] = str) -
 
     ``session`` is asked for the session's id where it decides: empty is no session.
     """
-    snapshot = directory.snapshot
-    if not (caller.team.models.allow(model) and caller.models.allow(model)):
+    snapshot, team = directory.snapshot, caller.team
+    if (team.models.names and not team.models.allow(model)) or (
+        caller.models.names and not caller.models.allow(model)
+    ):
         raise forbidden(f"model: this gateway key may not use {model[:200]!r}")
-    entry = snapshot.route(caller.team.name, model)
+    entry = snapshot.route(team.name, model)
     if entry is None:
         raise unknown_model(model, [route.model for route in snapshot.models(caller)])
     if not entry.targets:

@@ -22,9 +22,9 @@ from proxy.counters.states import States, Texts
 from proxy.counters.store import LEASE_S, StoreAway
 from proxy.record.recorder import recorder
 
-from .directory import Caller
+from .directory import NO_LIMITS, Caller
 from .keeper import keeper
-from .limits import NONE, Bucket, Limiter, Meter, Seat, headers_of, limits, take
+from .limits import Bucket, Limiter, Meter, Seat, headers_of, limits, take
 
 log = logging.getLogger("proxy.gateway")
 
@@ -82,6 +82,10 @@ class SharedSeat(Seat):
             return
         self._settled = True
         self.common.later(self, tokens=self.estimate - tokens)
+
+    def leave(self) -> None:
+        if self.common is not None:
+            self.common.later(self, seats=1)
 
 
 class Common:
@@ -202,20 +206,12 @@ def common() -> Common | None:
 
 async def take_seat(caller: Caller, estimate: int, limiter: Limiter = limits) -> Seat:
     """Let a request in, or raise Refusal 429 that says which limit and when to come back."""
-    limited = caller.limits != NONE or caller.team.limits != NONE
+    limited = caller.limits is not NO_LIMITS or caller.team.limits is not NO_LIMITS
     shared = common() if limited else None
     if shared is not None and not shared.away:
         with suppress(StoreAway):
             return await shared.taken(caller, estimate)
     return limiter.take(caller, estimate)
-
-
-def leave_seat(seat: Seat) -> None:
-    """The request is over, whatever became of it."""
-    if isinstance(seat, SharedSeat) and seat.common is not None:
-        seat.common.later(seat, seats=1)
-    else:
-        Limiter.leave(seat)
 
 
 @asynccontextmanager
@@ -225,4 +221,4 @@ async def admit(caller: Caller, estimate: int, limiter: Limiter = limits) -> Asy
     try:
         yield seat
     finally:
-        leave_seat(seat)
+        seat.leave()

@@ -1,7 +1,8 @@
 """What a client or its key asked for beyond the answer itself (design.md 3.3)."""
 
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import lru_cache
+from typing import Final
 
 from translator.errors import BadRequest
 
@@ -18,9 +19,11 @@ class Wishes:
     metadata: bool  # one ``bridge.metadata`` event before the end
     blocks: bool  # finished blocks on ``content_block_stop``
 
-    @classmethod
-    def of(cls, head: Head, caller: Caller) -> Self:
+    @staticmethod
+    def of(head: Head, caller: Caller) -> "Wishes":
         """Raises BadRequest for a wish that nobody knows: not heard, it would seem granted."""
+        if b"x-bridge-strict" not in head.headers and b"x-bridge-events" not in head.headers:
+            return _wishes(caller.strict, caller.events)
         strict = head.text(b"x-bridge-strict").lower()
         if strict not in STRICT:
             raise BadRequest("x-bridge-strict", f"{strict[:60]!r} is not known; say true or false")
@@ -29,9 +32,9 @@ class Wishes:
             strange = min(wished - EVENTS)[:60]
             known = "metadata, blocks or both, with a comma between"
             raise BadRequest("x-bridge-events", f"{strange!r} is not known; say {known}")
-        events = wished | caller.events
-        return cls(
-            strict=caller.strict or strict == "true",
-            metadata="metadata" in events,
-            blocks="blocks" in events,
-        )
+        return _wishes(caller.strict or strict == "true", wished | caller.events)
+
+
+@lru_cache(maxsize=16)  # of few kinds
+def _wishes(strict: bool, events: frozenset[str]) -> Wishes:
+    return Wishes(strict=strict, metadata="metadata" in events, blocks="blocks" in events)

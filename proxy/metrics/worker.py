@@ -63,6 +63,7 @@ class WorkerMetrics:
     def __init__(self, in_flight: Callable[[], int]) -> None:
         self._in_flight = in_flight
         self._ended: deque[Ended] = deque()
+        self.ended: Callable[[Ended], None] = self._ended.append  # on the hot path: nothing else
         self._tally = Tally()
         self._lock = threading.Lock()  # around the tally
         self._fresh = False  # something was counted that the file does not say
@@ -70,11 +71,6 @@ class WorkerMetrics:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._written = (-1, 0.0)  # requests in flight then, and when
-
-    @property
-    def ended(self) -> Callable[[Ended], None]:
-        """Called on the hot path: an append, nothing else."""
-        return self._ended.append
 
     def start(self, directory: Path, slot: int) -> None:
         """Again is fine."""

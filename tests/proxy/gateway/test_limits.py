@@ -133,7 +133,7 @@ def test_a_refused_request_takes_nothing():
     )  # fmt: skip
     limiter = Limiter()
     seat = limiter.take(caller, 0)
-    limiter.leave(seat)
+    seat.leave()
 
     for _ in range(3):
         with pytest.raises(Refusal, match="team t"):

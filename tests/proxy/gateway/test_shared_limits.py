@@ -12,7 +12,7 @@ import pytest
 from proxy.counters.states import RedisStates, SqliteStates, States
 from proxy.counters.store import StoreAway
 from proxy.gateway import shared_limits
-from proxy.gateway.directory import Caller, Globs, Limits, TeamEntry
+from proxy.gateway.directory import NO_LIMITS, Caller, Globs, Limits, TeamEntry
 from proxy.gateway.limits import Limiter
 from proxy.gateway.refusals import Refusal
 from proxy.gateway.shared_limits import Common, admit
@@ -42,8 +42,8 @@ def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[C
 def caller(key: Limits | None = None, team: Limits | None = None) -> Caller:
     return Caller(
         key_id=1, key_name="ada", meter="platform/ada", user="", scopes=frozenset(), models=Globs(),
-        team=TeamEntry(name="platform", store_full=True, models=Globs(), limits=team or Limits()),
-        limits=key or Limits(), ip_allow=(), strict=False, events=frozenset(), expires=None,
+        team=TeamEntry(name="platform", store_full=True, models=Globs(), limits=team or NO_LIMITS),
+        limits=key or NO_LIMITS, ip_allow=(), strict=False, events=frozenset(), expires=None,
         revoked=False,
     )  # fmt: skip
 
