@@ -7,12 +7,18 @@ import msgspec
 
 from translator.errors import BadUpstream
 
+SLIPS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises where a text is not JSON of the shape that was asked for."""
+
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def decode_event(name: str, text: bytes) -> dict[str, Any]:
     """One upstream event. Raises BadUpstream when it is not a JSON object."""
-    event = decode_json(text)
+    try:
+        event = _decode(text)
+    except SLIPS:
+        event = _decode_slips(text)
     if type(event) is not dict:
         raise BadUpstream("upstream sent an event that is not a JSON object")
     if name != "message" and "type" not in event:
@@ -24,7 +30,7 @@ def decode_json(text: bytes) -> Any:
     """Raises BadUpstream when ``text`` is not JSON."""
     try:
         return _decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except SLIPS:
         return _decode_slips(text)
 
 

@@ -9,112 +9,16 @@ Figure: a delta of 200 in a read costs 0.9 µs so, 9 µs the general way.
 
 import operator
 import re
-from collections.abc import Iterator
-from itertools import groupby, pairwise
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
-
-import msgspec
+from itertools import pairwise
+from typing import Any, Final
 
 from translator.dialect import Stream
 from translator.sse import DONE, SSEDecoder, event_of
 
-from .decoding import decode_event
+from .decoding import SLIPS, decode_event
 from .frames import TextRun
+from .plain import DECODERS, LAST, PLAIN, TOGETHER, Mould
 
-Said = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class Run(NamedTuple):
-    """Pieces of text, and what the translator says when it hears them all at once."""
-
-    pieces: list[str]
-    events: list[dict[str, Any]]
-
-
-class ChatDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    content: Said
-    role: Literal["assistant"] | None = None
-    refusal: None = None
-    reasoning: None = None
-    reasoning_content: None = None
-    tool_calls: None = None
-    function_call: None = None
-
-
-class ChatChoice(msgspec.Struct, gc=False):
-    delta: ChatDelta
-    index: Literal[0] = 0
-    finish_reason: None = None
-    error: None = None
-    usage: None = None
-
-
-class ChatText(msgspec.Struct, gc=False):
-    choices: tuple[ChatChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    type: None = None
-    error: None = None
-    usage: None = None
-    x_groq: None = None
-    citations: None = None
-    search_results: None = None
-
-    at_once: ClassVar = True
-    worthwhile: ClassVar = 1
-    heads: ClassVar = (b"data: ",)
-
-    @staticmethod
-    def one(stream: Any, plain: "ChatText") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = stream.text(plain.choices[0].delta.content)
-        return events
-
-    @staticmethod
-    def said(stream: Any, plain: "list[ChatText]") -> Iterator[Run]:
-        pieces = [one.choices[0].delta.content for one in plain]
-        yield Run(pieces, stream.text("".join(pieces)))
-
-
-class ResponsesText(msgspec.Struct, gc=False):
-    type: Literal["response.output_text.delta"]
-    delta: Said
-    item_id: str
-    output_index: int
-    content_index: int
-
-    at_once: ClassVar = False  # items and parts are told before
-    worthwhile: ClassVar = 4
-    heads: ClassVar = (b"event: response.output_text.delta\ndata: ", b"data: ")
-
-    @staticmethod
-    def one(stream: Any, plain: "ResponsesText") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = stream.text(_place(plain), plain.delta)
-        return events
-
-    @staticmethod
-    def said(stream: Any, plain: "list[ResponsesText]") -> Iterator[Run]:
-        """One for each stretch of the same part."""
-        for place, some in groupby(plain, _place):
-            pieces = [one.delta for one in some]
-            yield Run(pieces, stream.text(place, "".join(pieces)))
-
-
-_place: Final = operator.attrgetter("item_id", "output_index", "content_index")
-
-PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
-"""What a plain delta of text is in each dialect: what would mean more must be absent or null.
-
-``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
-looking for them is cheaper than not looking; ``heads``: what their frames begin with, where they
-can be decoded together.
-"""
-
-DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}
-TOGETHER: Final = {
-    name: msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]  # it is a value
-    for name, kind in PLAIN.items()
-}
-LAST: Final = 4
-"""Frames at the end of a read that are looked at one by one: an answer ends in other events."""
 MANY_BYTES: Final = 1_500
 """From so many on (some five frames) a read is worth a try to decode its frames together."""
 MOST_BYTES: Final = 2**20  # of them: what is left of a read is copied
@@ -123,8 +27,8 @@ OPENING: Final = 6
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """Some servers number nothing, or everything alike: 0 or -1."""
 MOST_MISSES: Final = 8
-"""After so many text deltas in a row that are not plain (a server with fields of its own) it is
-not tried again in this stream: a miss costs 2 µs."""
+"""After so many text deltas in a row that are not plain (a server with fields of its own), or
+reads whose deltas differ in more than their text, it is not tried again in this stream."""
 
 
 NOTHING: Final = ("", b"")  # of a frame without data: no JSON either
@@ -137,9 +41,11 @@ class Hearing:
         self.events: list[dict[str, Any]] = []
         self._stream = stream
         self._decoder = SSEDecoder()
+        self._name = dialect_name
         self._plain = PLAIN[dialect_name]
         self._decode_plain = DECODERS[dialect_name]
-        self._decode_together = TOGETHER[dialect_name]
+        self._mould: Mould | None = None
+        self._odd_moulds = 0 if self._plain.text else MOST_MISSES
         self._misses = 0
         self._hoping = False  # text is likely to come next
         self._numbered = dialect_name == "responses"
@@ -163,15 +69,15 @@ class Hearing:
             if frames[0] == self._last or any(map(operator.eq, frames, frames[1:])):
                 frames = _unheard(frames, self._last)
             self._last = frames[-1] if frames else self._last
-        at = self._take_run(frames, run) if run else 0
-        while at < len(frames) and not stream.finished:
-            if self._hoping and len(frames) - at >= self._plain.worthwhile:
+        at, count = self._take_run(frames, run) if run else 0, len(frames)
+        while at < count and not stream.finished:
+            if self._hoping and count - at >= self._plain.worthwhile:
                 at += self._take_run(frames[at:], [])
-            if at < len(frames) and not stream.finished:
-                event = event_of(frames[at])
-                at += 1
-                if event is not None:
-                    self._take_one(*event)
+                continue
+            event = event_of(frames[at])
+            at += 1
+            if event is not None:
+                self._take_one(*event)
         if not raw:
             self._take_end()
 
@@ -192,7 +98,7 @@ class Hearing:
             return False
         try:
             plain = self._decode_plain(frame[len(head) :])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except SLIPS:
             return False
         self._last = frame
         self.events = self._plain.one(self._stream, plain)
@@ -206,37 +112,46 @@ class Hearing:
 
     def _take_one(self, name: str, text: bytes) -> None:
         """The general way."""
-        if text.strip() == DONE:  # some servers pad it
+        if text[-1:] != b"}" and text.strip() == DONE:  # some servers pad it
             said = self._stream.end()
         else:
             said = self._stream.feed(decode_event(name, text))
         self.events += said
-        self._hoping = self._misses < MOST_MISSES and self._text_is_next(said)
+        self._hoping = bool(said) and self._misses < MOST_MISSES and self._text_is_next(said[-1])
 
-    def _text_is_next(self, said: list[dict[str, Any]]) -> bool:
+    def _text_is_next(self, last: dict[str, Any]) -> bool:
         """Text was said last, or nothing yet: most answers begin with text."""
-        last = said[-1] if said else {}
-        kind = last.get("type")
+        kind = last["type"]
         if kind == "content_block_delta":
-            is_text: bool = last["delta"]["type"] == "text_delta"
-            return is_text
-        return self._plain.at_once and kind == "message_start"
+            return bool(last["delta"]["type"] == "text_delta")
+        return bool(self._plain.at_once and kind == "message_start")
 
     def _take_run(self, frames: list[bytes], run: list[Any]) -> int:
         """Take a run, and all plain deltas that go on with it; how many of the frames they are."""
-        before = len(run)
+        before, head = len(run), self._plain.heads[0]
         try:
             for frame in frames:
-                _, text = event_of(frame) or NOTHING
+                if frame.startswith(head) and frame.find(b"\n", len(head)) < 0:
+                    text = frame[len(head) :]
+                elif self._numbered and frame.startswith(b"event: "):
+                    self._hoping = False  # it is named, and otherwise
+                    break
+                else:
+                    _, text = event_of(frame) or NOTHING
                 run.append(self._decode_plain(text))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except SLIPS:
             self._hoping = False
         self._misses = 0 if run else self._misses + 1
-        for pieces, said in self._plain.said(self._stream, run) if run else ():
-            if len(pieces) > 1 and said and _says(said[-1], "".join(pieces)):
-                said[-1] = TextRun(said[-1], pieces)
-            self.events += said
+        for pieces, text, said in self._plain.said(self._stream, run) if run else ():
+            self._tell(pieces, text, said)
         return len(run) - before
+
+    def _tell(self, pieces: list[str], text: str, said: list[dict[str, Any]]) -> None:
+        """Keep what the translator said of a run, and how its text was cut if it said just that."""
+        last = said[-1] if said and len(pieces) > 1 else {}
+        if last and last["type"] == "content_block_delta" and last["delta"].get("text") == text:
+            said[-1] = TextRun(last, pieces)
+        self.events += said
 
     def _take_many(self, whole: bytes) -> tuple[list[Any], bytes]:
         """Take what opens an answer and decode the run that follows; what is left to take."""
@@ -262,9 +177,13 @@ class Hearing:
         none is left when the heads are gone, each frame was its head and one line.
         """
         nothing: list[Any] = []
-        head = next((head for head in self._plain.heads if whole.startswith(head)), None)
-        if head is None:
+        for head in self._plain.heads:
+            if whole.startswith(head):
+                break
+        else:
             return nothing, whole
+        if self._odd_moulds < MOST_MISSES and (left := self._take_texts(whole, head)) is not None:
+            return nothing, left
         between = b"\n\n" + head
         lines = whole[len(head) :].split(between)
         run, rest = lines[:-LAST], lines[-LAST:]
@@ -272,13 +191,30 @@ class Hearing:
         if not run or b"\n" in array or (self._numbered and self._repeats(head, run)):
             return nothing, whole
         try:
-            plain: list[Any] = self._decode_together(array)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            plain: list[Any] = TOGETHER[self._name](array)
+        except SLIPS:
             return nothing, whole
         if len(plain) != len(run):
             return nothing, whole
         self._last = head + run[-1]
         return plain, head + between.join(rest)
+
+    def _take_texts(self, whole: bytes, head: bytes) -> bytes | None:
+        """Take a run whose frames differ in nothing but their text, and return what is left.
+
+        None: there is none, or it is too short to be worth its own way.
+        """
+        mould = self._mould
+        if mould is None or not whole.startswith(mould.before, len(head)):
+            mould = self._mould = Mould.of(whole[: whole.find(b"\n\n")], head, self._name)
+        texts, left = mould.texts(whole) if mould is not None else ([], whole)
+        if len(texts) <= LAST:
+            self._odd_moulds += 1
+            return None
+        self._odd_moulds = self._misses = 0
+        self._hoping = b"\n\n" not in left  # else what comes next is likely to be no text
+        self._tell(*self._plain.run(self._stream, texts))
+        return left
 
     def _repeats(self, head: bytes, run: list[bytes]) -> bool:
         return self._last == head + run[0] or any(map(operator.eq, run, run[1:]))
@@ -291,9 +227,3 @@ def _unheard(frames: list[bytes], last: bytes) -> list[bytes]:
         for before, frame in pairwise([last, *frames])
         if frame != before or not NUMBERED.search(frame)
     ]
-
-
-def _says(event: dict[str, Any], text: str) -> bool:
-    """Whether the event is a delta of exactly this text."""
-    said: object = event.get("delta", {}).get("text")
-    return event["type"] == "content_block_delta" and said == text

@@ -237,7 +237,7 @@ class MessageComposer:
         """
         if self.finished:
             return []
-        events = self.close_all()
+        events = self.close_all() if self._line else []
         if self._broken and stop_reason not in CUT:
             raise BadUpstream("invalid tool arguments from upstream")
         ending = self.writer.finish(
@@ -316,9 +316,10 @@ class MessageComposer:
         events: list[Event] = []
         while self._line:
             block = self._line[0]
-            waiting, block.waiting = block.waiting, []
-            for delta in merged(waiting):
-                events += self._send(block, delta)
+            if block.waiting:
+                waiting, block.waiting = block.waiting, []
+                for delta in merged(waiting):
+                    events += self._send(block, delta)
             if not block.closed:
                 break
             events += self._finish_block(block)
@@ -326,8 +327,8 @@ class MessageComposer:
         return events
 
     def _finish_block(self, block: Block) -> list[Event]:
-        finished = dict(block.start)
-        match block.type:
+        finished = {**block.start}
+        match finished["type"]:
             case "text":
                 events = self._rest_of_text(block, finished)
             case "thinking":

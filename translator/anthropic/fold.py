@@ -18,6 +18,9 @@ STRING_DELTAS: Final = {
 }
 """Deltas that are pieces of one string, and the field that holds the piece."""
 
+NOTHING: Final = Said()
+"""What no block has said; nobody writes to it."""
+
 
 class MessageFold:
     """Takes events one by one; ``message`` is what was said so far, also in mid stream."""
@@ -27,15 +30,13 @@ class MessageFold:
         self._head: Message = {}
         self._blocks: dict[Any, dict[str, Any]] = {}  # by index
         self._said: dict[Any, Said] = {}  # by index: the block's text or input
-        self._newest = Said()
+        self._newest = NOTHING
         self._before = 0  # characters of the blocks before it
 
     def feed(self, event: Event) -> None:
-        kind = event.get("type")
-        if kind == "content_block_delta":  # nearly all of them
-            self._delta(event["index"], event["delta"])
-            return
-        match kind:
+        match event["type"]:
+            case "content_block_delta":  # nearly all of them
+                self._delta(event["index"], event["delta"])
             case "message_start":
                 self._head = {**event["message"]}
             case "content_block_start":
@@ -71,16 +72,16 @@ class MessageFold:
 
     def _begin(self, event: Event) -> None:
         """Another block; none is kept after more than is kept was said."""
-        if not self.full:
-            self._before = self.characters
-            self._blocks[event["index"]] = dict(event["content_block"])
+        characters = self.characters
+        if characters < MOST_CHARACTERS:
+            self._before = characters
+            self._blocks[event["index"]] = {**event["content_block"]}
             self._said[event["index"]] = self._newest = Said()
 
     def _delta(self, index: Any, delta: dict[str, Any]) -> None:
-        kind = delta.get("type")
-        block = self._blocks.get(index)
-        if block is None:
+        if index not in self._blocks:
             return
+        kind, block = delta["type"], self._blocks[index]
         if kind in STRING_DELTAS:
             self._said[index].append(delta[STRING_DELTAS[kind]])
         elif kind == "citations_delta":
@@ -92,18 +93,16 @@ class MessageFold:
     def _end(self, event: Event) -> None:
         usage = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
         self._head["usage"] = {**(self._head.get("usage") or {}), **usage}
-        self._head.update(event["delta"])
+        self._head |= event["delta"]
         if "context_management" in event:
             self._head["context_management"] = event["context_management"]
 
     def _finished(self, index: Any) -> dict[str, Any]:
-        block = dict(self._blocks[index])
+        block = {**self._blocks[index]}
         said = self._said[index].getvalue()
         match block.get("type"):
-            case "text":
-                block["text"] = block.get("text", "") + said
-            case "thinking":
-                block["thinking"] = block.get("thinking", "") + said
+            case "text" | "thinking" as kind:
+                block[kind] = block.get(kind, "") + said
             case _ if "input" in block and said:
                 value, repaired = parse_arguments(said)
                 block["input"] = said if repaired else value

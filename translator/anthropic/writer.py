@@ -53,11 +53,8 @@ class MessageWriter:
         self.index = -1  # of the open block, or of the last one
         self.block: dict[str, Any] = {}  # the open block as it was started
         self._fitting: frozenset[str] = frozenset()  # deltas that the block takes
-        self.written: list[Event] = []  # of the step that runs; ``begin_step`` forgets them
-
-    def begin_step(self) -> None:
-        """A new step begins. If it breaks off, ``written`` is what it must still deliver."""
-        self.written = []
+        self.written: list[Event] = []
+        """Of the step that runs: who begins one empties it, and delivers it if it breaks off."""
 
     def start(self, *, message_id: str, model: str, usage: dict[str, Any]) -> list[Event]:
         self._move(Move.START)

@@ -46,13 +46,15 @@ class Guard:
         self.phase = BEFORE
         self.index = -1  # of the open block, or of the last one
         self.block = ""  # the open block's type
+        self._fitting: frozenset[str] = frozenset()  # deltas that it takes, where that is known
         self._whole = False  # message_start has it all: a call made inside a server's own tool
 
     def check(self, event: Event) -> None:
         kind = event["type"]
         if kind == "content_block_delta" and self.phase == INSIDE:  # nearly all of them
-            self._same_block(event)
-            self._fits(event["delta"]["type"])
+            if event["index"] != self.index or event["delta"]["type"] not in self._fitting:
+                self._same_block(event)
+                self._fits(event["delta"]["type"])
             return
         if kind not in KINDS and self.phase != AFTER:
             return  # pings, and what Anthropic will think of next
@@ -74,6 +76,7 @@ class Guard:
         if event["index"] != self.index + 1:
             raise IllegalMove(f"upstream started block {event['index']!r} after {self.index}")
         self.block = event["content_block"]["type"]
+        self._fitting = BLOCK_DELTAS.get(self.block, frozenset())
         self.index += 1
 
     def _same_block(self, event: Event) -> None:
@@ -81,6 +84,5 @@ class Guard:
             raise IllegalMove(f"upstream spoke of block {event['index']!r} inside {self.index}")
 
     def _fits(self, delta: Any) -> None:
-        fitting = BLOCK_DELTAS.get(self.block)
-        if fitting is not None and delta in KNOWN_DELTAS and delta not in fitting:
+        if self.block in BLOCK_DELTAS and delta in KNOWN_DELTAS and delta not in self._fitting:
             raise IllegalMove(f"upstream sent {delta!r} into a block of type {self.block!r}")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS, is_window_full, stop_reason_of
 from translator.anthropic.types import Event
-from translator.anthropic.usage import Usage
+from translator.anthropic.usage import UNTOLD
 from translator.anthropic.writer import Phase
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream, TranslatorError
@@ -52,17 +52,14 @@ class ResponsesStream:
         self.unknown: Counter[str] = Counter()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
-        self.usage = Usage()
+        self.usage = UNTOLD
         self.stop_reason: str | None = None
         self.upstream_id = ""
         self.upstream_model = ""
         self._items = Items()
         self._speech = Speech(self.composer)
         self._flow: Flow | None = None  # the text that ``text`` said last, if nothing came since
-
-    @property
-    def finished(self) -> bool:
-        return self.composer.writer.phase is Phase.AFTER
+        self.finished = False
 
     def feed(self, event: UpstreamEvent) -> list[Event]:
         return self._guarded(self._event, event)
@@ -99,15 +96,16 @@ class ResponsesStream:
         if self.finished:
             return []
         self.error = error
+        self.finished = True
         return self.composer.fail(error_type=error.error_type, message=error.message)
 
     def _guarded(self, step: Callable[..., list[Event]], *event: Any) -> list[Event]:
         """Take one step; whatever it stumbles over is the upstream's fault and ends the stream."""
-        writer = self.composer.writer
-        if writer.phase is Phase.AFTER:
+        if self.finished:
             return []
         self._flow = None
-        writer.begin_step()
+        writer = self.composer.writer
+        writer.written = []
         try:
             return step(*event)
         except (TranslatorError, LookupError, TypeError, ValueError, AttributeError) as exc:
@@ -144,7 +142,7 @@ class ResponsesStream:
 
     def _started(self, response: Any = None) -> list[Event]:
         """``message_start``, on the first event that says anything."""
-        if isinstance(response, dict):
+        if response is not None and isinstance(response, dict):
             self.upstream_id = self.upstream_id or str(response.get("id") or "")
             self.upstream_model = self.upstream_model or str(response.get("model") or "")
         if self.composer.writer.phase is not Phase.BEFORE:
@@ -152,7 +150,7 @@ class ResponsesStream:
         return self.composer.start(
             message_id=self.context.message_id or message_id(self.upstream_id),
             model=self.context.model or self.upstream_model,
-            usage=Usage(input=self.context.input_estimate, output=0).to_wire(),
+            usage={"input_tokens": self.context.input_estimate, "output_tokens": 0},
         )
 
     def _begun(self, event: UpstreamEvent) -> list[Event]:
@@ -182,9 +180,10 @@ class ResponsesStream:
         output = response.get("output")
         output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []
         for item, body in zip(self._items.settled(output), output, strict=True):
-            events += self._speech.end_item(item, body)
+            if not item.done:
+                events += self._speech.end_item(item, body)
         self.usage, notes = usage_of(response, self._speech.searches)
-        self.notes.extend(notes)
+        self.notes += notes
         if self.usage.source == "missing" and self._speech.characters:
             self._estimate()
         if self.composer.matched_stop is not None:
@@ -213,6 +212,7 @@ class ResponsesStream:
             stop_details=details if reason == "refusal" else None,
         )
         self.stop_reason = reason  # only now: broken arguments make it an error instead
+        self.finished = True
         return events
 
     def _said(self, events: list[Event]) -> list[Event]:

@@ -132,7 +132,7 @@ def test_broken_arguments_can_be_made_a_fault_of_the_answer():
         composer.finish(stop_reason="tool_use", usage=USAGE)
 
     composer.fail(error_type="api_error", message="x")
-    events = composer.writer.written  # nothing called begin_step: all of it
+    events = composer.writer.written  # nobody emptied it: all of it
     assert faults_of_events(events, raw_tool_input=True) == []
 
 

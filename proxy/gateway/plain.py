@@ -1,0 +1,194 @@
+"""Plain deltas of text, which nearly all events of a stream are, and how a read of them is decoded.
+
+Shapes that admit nothing else are decoded one by one or by one call for many. Where the deltas of
+a stream differ in nothing but their text, a ``Mould`` decodes the texts alone.
+"""
+
+import operator
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+import msgspec
+
+from .decoding import SLIPS
+
+Said = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Run(NamedTuple):
+    """Pieces of text, and what the translator says when it hears them all at once."""
+
+    pieces: list[str]
+    text: str
+    events: list[dict[str, Any]]
+
+
+class ChatDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    content: Said
+    role: Literal["assistant"] | None = None
+    refusal: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class ChatChoice(msgspec.Struct, gc=False):
+    delta: ChatDelta
+    index: Literal[0] = 0
+    finish_reason: None = None
+    error: None = None
+    usage: None = None
+
+
+class ChatText(msgspec.Struct, gc=False):
+    choices: tuple[ChatChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    type: None = None
+    error: None = None
+    usage: None = None
+    x_groq: None = None
+    citations: None = None
+    search_results: None = None
+
+    at_once: ClassVar = True
+    worthwhile: ClassVar = 1
+    heads: ClassVar = (b"data: ",)
+    text: ClassVar = re.compile(rb'"content": ?"([^"\\]+)"')
+
+    @property
+    def piece(self) -> str:
+        return self.choices[0].delta.content
+
+    @staticmethod
+    def one(stream: Any, plain: "ChatText") -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = stream.text(plain.choices[0].delta.content)
+        return events
+
+    @staticmethod
+    def said(stream: Any, plain: "list[ChatText]") -> Iterator[Run]:
+        yield ChatText.run(stream, [one.choices[0].delta.content for one in plain])
+
+    @staticmethod
+    def run(stream: Any, pieces: list[str]) -> Run:
+        text = "".join(pieces)
+        return Run(pieces, text, stream.text(text))
+
+
+class ResponsesText(msgspec.Struct, gc=False):
+    type: Literal["response.output_text.delta"]
+    delta: Said
+    item_id: str
+    output_index: int
+    content_index: int
+
+    at_once: ClassVar = False  # items and parts are told before
+    worthwhile: ClassVar = 4
+    heads: ClassVar = (b"event: response.output_text.delta\ndata: ", b"data: ")
+    text: ClassVar = None  # each event has a number of its own
+
+    @staticmethod
+    def one(stream: Any, plain: "ResponsesText") -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = stream.text(_place(plain), plain.delta)
+        return events
+
+    @staticmethod
+    def said(stream: Any, plain: "list[ResponsesText]") -> Iterator[Run]:
+        """One for each stretch of the same part."""
+        for place, some in groupby(plain, _place):
+            pieces = [one.delta for one in some]
+            text = "".join(pieces)
+            yield Run(pieces, text, stream.text(place, text))
+
+
+_place: Final = operator.attrgetter("item_id", "output_index", "content_index")
+
+PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
+"""What a plain delta of text is in each dialect: what would mean more must be absent or null.
+
+``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
+looking for them is cheaper than not looking; ``heads``: what their frames begin with, where they
+can be decoded together; ``text``: where the text may stand, if nothing else differs.
+"""
+
+DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}
+TOGETHER: Final = {
+    name: msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]  # it is a value
+    for name, kind in PLAIN.items()
+}
+
+LAST: Final = 4
+"""Frames at the end of a read that are looked at one by one: an answer ends in other events."""
+
+_decode_strings: Final = msgspec.json.Decoder(list[str]).decode
+
+
+class Mould(NamedTuple):
+    """What stands around the text in the frames of one stream that differ in nothing but it.
+
+    Whatever bytes stand between two quotes are a JSON string, or the frame is no JSON at all. So a
+    frame that came out of the same mould as a plain one is plain, if its bytes are a string that
+    is not empty. Figure: 0.4 µs for each delta of a read of 200, and 0.9 as shapes.
+    """
+
+    head: bytes  # of the frame, before its JSON
+    before: bytes  # the JSON up to the quote before the text
+    after: bytes  # and from the quote behind it
+
+    @classmethod
+    def of(cls, frame: bytes, head: bytes, dialect_name: str) -> "Mould | None":
+        """The mould that a plain frame came out of; None: it is not plain, or hard to tell.
+
+        That the delta's text is what stands there, whatever it is, proves that it is the place.
+        """
+        line = frame[len(head) :]
+        found = PLAIN[dialect_name].text.search(line)
+        if found is None or b"\n" in line:
+            return None
+        before, text, after = line[: found.start(1)], found[1], line[found.end(1) :]
+        decode = DECODERS[dialect_name]
+        try:
+            for tried in (text, text + b"."):
+                if decode(before + tried + after).piece != tried.decode():
+                    return None
+        except SLIPS:
+            return None
+        return cls(head, before, after)
+
+    def texts(self, whole: bytes) -> tuple[list[str], bytes]:
+        """The texts of the frames that ``whole`` begins with, and what is left behind them.
+
+        None where anything is odd: shapes may still be able to tell.
+        """
+        nothing: list[str] = []
+        head, before, after = self
+        # To look for one short joint and to compare once is four times as quick as to split at
+        # all that stands between two texts.
+        lines = whole.split(b"\n\n" + head)
+        lines[0] = lines[0][len(head) :]
+        lines[-1] = lines[-1].removesuffix(b"\n\n")
+        while lines and not (lines[-1].startswith(before) and lines[-1].endswith(after)):
+            del lines[-1]
+        start, end = len(before), -len(after)
+        bodies = [line[start:end] for line in lines]
+        joint = b"%b\n\n%b%b" % (after, head, before)
+        run = b"%b%b%b%b\n\n" % (head, before, joint.join(bodies), after)
+        texts = _strings(bodies)
+        if not texts or "" in texts or not whole.startswith(run):
+            return nothing, whole
+        return texts, whole[len(run) :]
+
+
+def _strings(bodies: list[bytes]) -> list[str]:
+    """What these bytes say, each of them between two quotes; none where one is no JSON string.
+
+    No string has a bare line feed. So those that join them stand between strings, with the quotes
+    around them; and as many strings as there are elements means that each element is one.
+    """
+    try:
+        strings = _decode_strings(b'["%b"]' % b'",\n"'.join(bodies))
+    except SLIPS:
+        return []
+    return strings if len(strings) == len(bodies) else []
