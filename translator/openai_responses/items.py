@@ -7,13 +7,16 @@ say one id or index 0 for everything); where both are absent it is the latest op
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from translator.said import Said
 
 from .types import OutputItem, UpstreamEvent
 
 Channel = Literal["", "summary", "content"]
+
+TOLD: Final = frozenset({"type", "id", "call_id", "name"})
+"""What an item object tells of an ``Item``."""
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class Items:
     def of(self, event: UpstreamEvent, kind: str) -> Item:
         """The item that a delta or done event speaks of; ``kind`` is the type it must have."""
         index, item_id = event.get("output_index"), event.get("item_id")
-        named = self._by_id(item_id)
+        named = self._named.get(item_id) if isinstance(item_id, str) else None
         if not isinstance(index, int):
             return named or self._latest_open(kind) or self._new(None)
         item = self._at.get(index)
@@ -104,6 +107,8 @@ class Items:
         left = list(self._all)
         found: dict[int, Item] = {}
         for same in (_same_id, _same_place(self._at), _same_type):
+            if not left:
+                break
             for number, body in enumerate(output):
                 item = next((i for i in left if same(i, number, body)), None)
                 if number not in found and item is not None:
@@ -130,9 +135,8 @@ class Items:
 
     def _learned(self, item: Item, body: OutputItem) -> Item:
         """Take what an item object says of itself; what was known before stays."""
-        for name in ("type", "id", "call_id", "name"):
-            value = body.get(name)
-            if not getattr(item, name) and isinstance(value, str):
+        for name, value in body.items():
+            if name in TOLD and isinstance(value, str) and not getattr(item, name):
                 setattr(item, name, value)
         if item.id:
             self._named[item.id] = item

@@ -44,7 +44,8 @@ class Speech:
         return self.composer.flow(block, piece)
 
     def whole_text(self, item: Item, number: int, text: Any) -> list[Event]:
-        return self.text(item, number, self._missing(item.part("text", number), text))
+        missing = self._missing(item.part("text", number), text)
+        return self.text(item, number, missing) if missing else []
 
     def refuse(self, item: Item, number: int, piece: Any) -> list[Event]:
         """Say a refusal, which is text to the client; the stop reason tells the difference."""
@@ -53,7 +54,8 @@ class Speech:
         return self.text(item, number, piece)
 
     def whole_refusal(self, item: Item, number: int, text: Any) -> list[Event]:
-        return self.refuse(item, number, self._missing(item.part("text", number), text))
+        missing = self._missing(item.part("text", number), text)
+        return self.refuse(item, number, missing) if missing else []
 
     def cite(self, item: Item, number: int, annotation: Any) -> list[Event]:
         """Attach a citation to the text; one that came too early waits for the text it quotes."""
@@ -72,7 +74,8 @@ class Speech:
 
     def end_text(self, item: Item, number: int) -> list[Event]:
         """The upstream is done with this text: what waits for it is attached, its block closes."""
-        events = self._cite_waiting(item, number)
+        waits = item.part("text", number).waiting
+        events = self._cite_waiting(item, number) if waits else []
         return events + self.composer.close((item.key, "text", number))
 
     def whole_part(self, item: Item, number: int, part: Any) -> list[Event]:

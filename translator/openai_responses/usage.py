@@ -11,31 +11,30 @@ CHARACTERS_PER_TOKEN: Final = 4
 
 ESTIMATED: Final = Note("usage", "emulated", "the upstream told no final usage; it is estimated")
 
+NONE: Final[Mapping[str, Any]] = {}
+
 SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 """OpenAI's tiers in Anthropic's words; every other one that is named is ``standard``."""
 
 
 def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[Note]]:
     """The usage of a whole response; ``searches`` were seen, should it not count them itself."""
-    counts = response.get("usage")
-    usage, notes = Usage(), list[Note]()
-    if isinstance(counts, Mapping):
-        read = _under(counts, "input_tokens_details")
-        usage, notes = usage_from_openai(
-            total_input=counts.get("input_tokens"),
-            output=counts.get("output_tokens"),
-            cached=read.get("cached_tokens"),
-            written=read.get("cache_write_tokens"),
-            written_1h=_under(read, "cache_write_tokens_details").get("ttl_12h_tokens"),
-            reasoning=_under(counts, "output_tokens_details").get("reasoning_tokens"),
-        )
-    counted = _under(_under(response, "tool_usage"), "web_search").get("num_requests")
+    counts = _under(response, "usage")
+    read = _under(counts, "input_tokens_details")
     tier = response.get("service_tier")
-    return replace(
-        usage,
-        web_searches=(counted if type(counted) is int and counted >= 0 else searches) or None,
+    if "tool_usage" in response:
+        counted = _under(_under(response, "tool_usage"), "web_search").get("num_requests")
+        searches = counted if type(counted) is int and counted >= 0 else searches
+    return usage_from_openai(
+        total_input=counts.get("input_tokens"),
+        output=counts.get("output_tokens"),
+        cached=read.get("cached_tokens"),
+        written=read.get("cache_write_tokens"),
+        written_1h=_under(read, "cache_write_tokens_details").get("ttl_12h_tokens"),
+        reasoning=_under(counts, "output_tokens_details").get("reasoning_tokens"),
+        web_searches=searches or None,
         service_tier=SERVICE_TIERS.get(tier, "standard") if isinstance(tier, str) else None,
-    ), notes
+    )
 
 
 def estimated_usage(known: Usage, input_estimate: int, characters: int) -> Usage:
@@ -50,4 +49,4 @@ def estimated_usage(known: Usage, input_estimate: int, characters: int) -> Usage
 
 def _under(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     inner = mapping.get(name)
-    return inner if isinstance(inner, Mapping) else {}
+    return inner if inner and isinstance(inner, dict) else NONE
