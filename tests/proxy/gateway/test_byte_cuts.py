@@ -1,7 +1,8 @@
 """A stream may break at any byte: cut, reset or silent. It never ends as if it were whole (G07).
 
-On each push some hundred places of the cases; ``BRIDGE_BYTE_CUTS=all`` is every byte of every case,
-and of forty recordings where they lie beside the repository.
+On each push some places of every case, and of every recording where they lie beside the repository;
+``BRIDGE_BYTE_CUTS=all`` is every byte of every case, and of the 48 shortest recordings: what is
+heard before a place is heard anew for each, so that long ones take hours.
 """
 
 import os
@@ -24,8 +25,9 @@ STREAMS = {
     for folder, dialect in DIALECT.items()
     for path in sorted((CASES / folder).glob("*/upstream.sse"))
 }
-PLACES = 12  # of each case, spread by its own length
-RECORDED = 20  # of each kind
+PLACES = 100  # of each case, spread by its own length
+RECORDED = 24  # of each kind, at every byte
+RECORDED_PLACES = 5  # of every recording
 LOST = UpstreamError(
     status=502, error_type="api_error", message="the upstream closed the connection"
 )
@@ -90,7 +92,7 @@ def end_of(dialect: str, raw: bytes) -> int:
 def test_no_cut_of_a_case_ends_as_if_it_were_whole(case):
     dialect, path = STREAMS[case]
     raw = path.read_bytes()
-    places = range(len(raw) + 1) if ALL else range(0, len(raw) + 1, max(1, len(raw) // PLACES))
+    places = range(0, len(raw) + 1, 1 if ALL else max(1, len(raw) // PLACES))
 
     assert judge(dialect, raw, places) == []
 
@@ -112,8 +114,10 @@ def test_before_its_last_event_a_stream_is_not_whole(case):
 @pytest.mark.timeout(60 + 3_000 * ALL)
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 def test_no_cut_of_a_recording_ends_as_if_it_were_whole(dialect):
-    for path in recordings(f"{dialect}-stream")[:RECORDED]:
+    by_size = sorted(recordings(f"{dialect}-stream"), key=lambda path: path.stat().st_size)
+    for path in by_size[:RECORDED] if ALL else by_size:
         raw = path.read_bytes()
-        places = range(len(raw) + 1) if ALL else range(0, len(raw) + 1, max(1, len(raw) // 5))
+        step = 1 if ALL else max(1, len(raw) // RECORDED_PLACES)
+        places = range(0, len(raw) + 1, step)
 
         assert judge(dialect, raw, places) == [], path.name
