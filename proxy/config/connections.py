@@ -49,7 +49,8 @@ class GuardedConnection(HeadReader):
         if cycle is not None:
             if not cycle.response_complete:
                 cycle.disconnected = True
-            cycle.wake()
+            if cycle.event is not None:
+                cycle.event.set()
         self.resume_writing()
         self._ended()
         for listener in [*self._listeners]:
@@ -153,7 +154,12 @@ class GuardedConnection(HeadReader):
         return True
 
     def _probe(self) -> bytes | None:
-        """100 before the answer, a ping in a stream; None where there is no such thing."""
+        """100 before the answer, a ping in a stream; None where there is no such thing.
+
+        Nothing where the last request waits for its turn: another answer is on its way.
+        """
+        if self._pipeline:
+            return b""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body:
             return None

@@ -50,8 +50,8 @@ class Cycle:
     """Hands a request to the application piece by piece, and its answer to the connection."""
 
     __slots__ = (
-        "_connection", "_event", "_method", "_pieces", "_told_all", "_unread", "chunked",
-        "continues", "disconnected", "head", "keep_alive", "left", "more_body", "ping",
+        "_connection", "_method", "_pieces", "_told_all", "_unread", "chunked", "continues",
+        "disconnected", "event", "head", "keep_alive", "left", "more_body", "ping",
         "response_complete", "response_started",
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ class Cycle:
         self._pieces: list[bytes] = []  # of the body, which nobody has taken yet
         self._unread = 0  # bytes of them
         self._told_all = False  # the application knows that there is no more
-        self._event: asyncio.Event | None = None  # where ``receive`` waits for something to tell
+        self.event: asyncio.Event | None = None  # where ``receive`` waits for something to tell
         self.more_body = True
         self.continues = False  # the client waits to be told that it may send its body
         self.disconnected = False
@@ -100,7 +100,8 @@ class Cycle:
                 self._apologise()
             connection.transport.close()
         self.disconnected = self.response_complete = True  # for whoever still asks or sends
-        self.wake()
+        if self.event is not None:
+            self.event.set()
         # The connection knows its last cycle; each would keep the other until the collector comes.
         del self._connection
 
@@ -116,13 +117,8 @@ class Cycle:
         self._unread += len(body)
         if self._unread > READ_AHEAD:
             self._connection.pause_reading()
-        if self._event is not None:
-            self._event.set()
-
-    def wake(self) -> None:
-        """Let ``receive`` look what has changed."""
-        if self._event is not None:
-            self._event.set()
+        if self.event is not None:
+            self.event.set()
 
     def whole_body(self) -> bytes | None:
         """The body where all of it is here and nobody has asked for any of it; None elsewhere."""
@@ -149,10 +145,10 @@ class Cycle:
                 self._connection.transport.write(CONTINUE)
         self._connection.resume_reading()
         while not self._pieces and (self.more_body or self._told_all):
-            if self._event is None:
-                self._event = asyncio.Event()
-            self._event.clear()
-            await self._event.wait()
+            if self.event is None:
+                self.event = asyncio.Event()
+            self.event.clear()
+            await self.event.wait()
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}
         self._told_all = not self.more_body
@@ -235,7 +231,8 @@ class Cycle:
     def _complete(self) -> None:
         connection = self._connection
         self.response_complete = True
-        self.wake()
+        if self.event is not None:
+            self.event.set()
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()

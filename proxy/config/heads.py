@@ -21,6 +21,22 @@ from .cycles import Cycle
 log = logging.getLogger("uvicorn.error")
 
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+NAMES: Final = {
+    spelled.encode(): name.encode()
+    for name in (
+        "accept", "accept-encoding", "accept-language", "anthropic-beta", "connection",
+        "anthropic-dangerous-direct-browser-access", "anthropic-version", "authorization",
+        "content-encoding", "content-length", "content-type", "host", "idempotency-key",
+        "sec-fetch-mode", "traceparent", "transfer-encoding", "user-agent", "x-api-key", "x-app",
+        "x-bridge-events", "x-bridge-strict", "x-claude-code-session-id", "x-forwarded-for",
+        "x-forwarded-proto", "x-gateway-tags", "x-stainless-arch", "x-stainless-async",
+        "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os",
+        "x-stainless-package-version", "x-stainless-read-timeout", "x-stainless-retry-count",
+        "x-stainless-runtime", "x-stainless-runtime-version", "x-stainless-timeout",
+    )
+    for spelled in (name, name.title())
+}  # fmt: skip
+"""What clients of ours send, however they spell it: one object for all open streams."""
 MOST_HEADERS: Final = 100
 MOST_HEAD_BYTES: Final = 64 * 1024
 REFUSED: Final = {
@@ -125,7 +141,7 @@ class HeadReader(asyncio.Protocol):
         """A name with an underscore could pass for another. The parser refuses control bytes."""
         if b"_" in name:
             return
-        name = name.lower()
+        name = NAMES[name] if name in NAMES else name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._continues = True
         self._headers.append((name, value))
@@ -195,7 +211,8 @@ class HeadReader(asyncio.Protocol):
         cycle = self.cycle
         if self._upgrade is None and cycle is not None and not cycle.response_complete:
             cycle.more_body = False
-            cycle.wake()
+            if cycle.event is not None:
+                cycle.event.set()
 
     # Reading
 

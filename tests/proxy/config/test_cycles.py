@@ -1,12 +1,15 @@
 """Requests and answers on our connections: what is taken, what is refused, what never leaves."""
 
+import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from proxy.config.connections import GuardedConnection
 from proxy.config.heads import MOST_HEAD_BYTES, MOST_HEADERS
 
 from .served import DEADLINE_S, hear, post, served
@@ -19,6 +22,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.may_answer = threading.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked.append(scope)
@@ -42,6 +46,10 @@ class Echo:
         await send({"type": "http.response.body", "body": b"one", "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         await send({"type": "http.response.body", "body": body})
+
+    async def held(self, send: Any, body: bytes) -> None:
+        await asyncio.to_thread(self.may_answer.wait, DEADLINE_S)
+        await self.echo(send, body)
 
     async def crash(self, send: Any, body: bytes) -> None:
         raise ValueError("as it was told")
@@ -230,6 +238,30 @@ def test_a_head_has_its_limits(port, lines, status, pieces):
         heard = client.recv(65_536)
 
     assert heard.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_who_asks_twice_and_says_no_more_hears_both_answers(port, echo, monkeypatch):
+    ended = threading.Event()
+    hear_of_it = GuardedConnection.eof_received
+
+    def heard_of_it(self: GuardedConnection) -> Any:
+        stays = hear_of_it(self)
+        ended.set()
+        return stays
+
+    monkeypatch.setattr(GuardedConnection, "eof_received", heard_of_it)
+    one, two = (head("content-length: 3", path="/held") + body for body in (b"one", b"two"))
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(one + two)
+        client.shutdown(socket.SHUT_WR)
+        assert ended.wait(DEADLINE_S)
+        echo.may_answer.set()
+        heard = b""
+        while piece := client.recv(65_536):
+            heard += piece
+
+    assert heard.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert heard.endswith(b"two")
 
 
 def test_a_connection_that_nobody_uses_is_closed_and_a_used_one_is_not(echo):
