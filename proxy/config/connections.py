@@ -31,7 +31,7 @@ class GuardedConnection(HeadReader):
         super().__init__(config, server_state, app_state, _loop)
         self._unread = 0  # bytes that the client has not taken, when it was last looked at
         self._half_closed = False
-        self._listeners: set[Callable[[], None]] = set()  # called when the client has left
+        self._listeners: list[Callable[[], None]] = []  # called when the client has left
         self.writable: asyncio.Event | None = None  # where the client reads too slowly
 
     def when_left(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -39,10 +39,10 @@ class GuardedConnection(HeadReader):
 
         A large body may have stopped the reading, and who does not read hears of no end.
         """
-        self._listeners.add(listener)
+        self._listeners.append(listener)
         if self._read_paused:
             self.resume_reading()
-        return functools.partial(self._listeners.discard, listener)
+        return functools.partial(self._listeners.remove, listener)
 
     def connection_lost(self, exc: Exception | None) -> None:
         cycle = self.cycle

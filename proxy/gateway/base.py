@@ -50,6 +50,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         # Our own connections' cycle (``proxy.config.cycles``); other servers have none.
         self._bridge = scope["extensions"].get("bridge") if "extensions" in scope else None
         self.head = Head(scope)
+        scope["headers"] = ()  # they are there now: twice would be 1.5 KB more of an open stream
         self.extra_headers: list[tuple[bytes, bytes]] = []  # for every answer of this request
         self.begun = False  # the status line has left
         self.complete = False  # the last byte of the answer is on its way
