@@ -1,9 +1,13 @@
 """Anthropic events -> the bytes of a stream."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+
+from translator.anthropic_upstream.guard import KINDS
+
+HEADS: Final = {kind: f"event: {kind}\ndata: ".encode() for kind in sorted(KINDS)}
+"""What the frames of the usual events begin with."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -36,9 +40,10 @@ def frame(event: dict[str, Any]) -> bytes:
     """One event as an SSE frame; clients dispatch on its ``event:`` line."""
     if type(event) is TextRun:
         return event.frames()
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
+    head = HEADS.get(event["type"]) or f"event: {event['type']}\ndata: ".encode()
+    return head + _encode(event) + b"\n\n"
 
 
-def frames(events: Iterable[dict[str, Any]]) -> bytes:
+def frames(events: list[dict[str, Any]]) -> bytes:
     """All events of one upstream read, so that they leave in one write."""
-    return b"".join([frame(event) for event in events])
+    return frame(events[0]) if len(events) == 1 else b"".join(map(frame, events))

@@ -43,6 +43,7 @@ class Hearing:
         self._decoder = SSEDecoder()
         self._name = dialect_name
         self._plain = PLAIN[dialect_name]
+        self._head_size = len(self._plain.heads[0])
         self._decode_plain = DECODERS[dialect_name]
         self._mould: Mould | None = None
         self._odd_moulds = 0 if self._plain.text else MOST_MISSES
@@ -86,21 +87,20 @@ class Hearing:
 
         4.5 µs for all that becomes of it, 10 by way of frames and runs.
         """
-        head = self._plain.heads[0]
-        frame = raw[:-2]
+        head, text = raw[: self._head_size], raw[self._head_size : -2]
         if (
-            not raw.startswith(head)
-            or raw.find(b"\n", len(head)) != len(frame)
-            or not raw.endswith(b"\n\n")
+            head != self._plain.heads[0]
+            or b"\n" in text
+            or raw[-2:] != b"\n\n"
             or not self._decoder.is_between
-            or (self._numbered and frame == self._last)
+            or (self._numbered and raw[:-2] == self._last)
         ):
             return False
         try:
-            plain = self._decode_plain(frame[len(head) :])
+            plain = self._decode_plain(text)
         except SLIPS:
             return False
-        self._last = frame
+        self._last = raw[:-2]
         self.events = self._plain.one(self._stream, plain)
         return True
 

@@ -89,11 +89,6 @@ class MessageComposer:
             self._forget_after(block)
         return events
 
-    def flow(self, block: Block, piece: str) -> list[Event]:
-        """``text`` for one who knows that this block ``flows``: it leaves as it came."""
-        block.pieces.append(piece)
-        return [self.writer.text(piece)]
-
     def citation(self, key: Key, citation: dict[str, Any]) -> list[Event]:
         """Attach a citation to an open text block; nothing when the block is gone."""
         block = self._blocks.get(key)

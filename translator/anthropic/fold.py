@@ -36,7 +36,12 @@ class MessageFold:
     def feed(self, event: Event) -> None:
         match event["type"]:
             case "content_block_delta":  # nearly all of them
-                self._delta(event["index"], event["delta"])
+                index, delta = event["index"], event["delta"]
+                kind = delta["type"]
+                if kind in STRING_DELTAS and index in self._said:
+                    self._said[index].append(delta[STRING_DELTAS[kind]])
+                elif index in self._blocks:
+                    self._detail(self._blocks[index], delta)
             case "message_start":
                 self._head = {**event["message"]}
             case "content_block_start":
@@ -78,13 +83,8 @@ class MessageFold:
             self._blocks[event["index"]] = {**event["content_block"]}
             self._said[event["index"]] = self._newest = Said()
 
-    def _delta(self, index: Any, delta: dict[str, Any]) -> None:
-        if index not in self._blocks:
-            return
-        kind, block = delta["type"], self._blocks[index]
-        if kind in STRING_DELTAS:
-            self._said[index].append(delta[STRING_DELTAS[kind]])
-        elif kind == "citations_delta":
+    def _detail(self, block: dict[str, Any], delta: dict[str, Any]) -> None:
+        if delta["type"] == "citations_delta":
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
         else:
             # signature_delta and newer kinds: their fields replace the block's.

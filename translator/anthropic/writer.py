@@ -89,7 +89,7 @@ class MessageWriter:
         return [event]
 
     def text(self, piece: str) -> Event:
-        """A ``text_delta`` for one who knows that a text is open, and who cannot break off."""
+        """A ``text_delta`` for one who knows that the open block ``flows`` and cannot break off."""
         return {
             "type": "content_block_delta",
             "index": self.index,

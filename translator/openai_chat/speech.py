@@ -47,7 +47,8 @@ class Speech:
     def flow(self, block: Block, piece: str) -> list[Event]:
         """``say`` more of a text that flows."""
         self.said += len(piece)
-        return self._composer.flow(block, piece)
+        block.pieces.append(piece)
+        return [self._composer.writer.text(piece)]
 
     def refuse(self, piece: str) -> list[Event]:
         """Say a refusal: it is text to the client, and the reason why the answer stopped."""

@@ -41,7 +41,8 @@ class Speech:
         """``text`` for one who knows that this part flows into this block."""
         part.pieces.append(piece)
         self.characters += len(piece)
-        return self.composer.flow(block, piece)
+        block.pieces.append(piece)
+        return [self.composer.writer.text(piece)]
 
     def whole_text(self, item: Item, number: int, text: Any) -> list[Event]:
         missing = self._missing(item.part("text", number), text)
