@@ -35,15 +35,14 @@ def text_of(value: bytes) -> str:
 class Head:
     """The request line and headers of one request; parsed no further than somebody asks."""
 
-    __slots__ = ("headers", "request_id", "scope", "ulid", "version")
+    __slots__ = ("_client", "headers", "request_id", "scope", "ulid")
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
         self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        # The API version; a client that names none means the old one.
-        self.version = self.text(b"anthropic-version", 10) or "2023-06-01"
+        self._client: Client | None = None  # nothing is read here: what fails has an answer later
 
     def text(self, name: bytes, limit: int = 2_000) -> str:
         """A header as printable ASCII; empty when it is not there."""
@@ -69,12 +68,19 @@ class Head:
         return int(text) if text.isdigit() and len(text) < 19 else None
 
     @property
-    def betas(self) -> list[str]:
-        return sorted(self.wishes(b"anthropic-beta")) if b"anthropic-beta" in self.headers else []
+    def version(self) -> str:
+        """The API version; a client that names none means the old one."""
+        return self.text(b"anthropic-version", 10) or "2023-06-01"
 
     @property
     def client(self) -> Client:
-        return client_of(self.text(b"user-agent", 300))
+        if self._client is None:
+            self._client = client_of(self.text(b"user-agent", 300))
+        return self._client
+
+    @property
+    def betas(self) -> list[str]:
+        return sorted(self.wishes(b"anthropic-beta")) if b"anthropic-beta" in self.headers else []
 
     @property
     def tags(self) -> dict[str, str]:
