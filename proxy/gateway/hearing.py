@@ -117,14 +117,13 @@ class Hearing:
         else:
             said = self._stream.feed(decode_event(name, text))
         self.events += said
-        self._hoping = bool(said) and self._misses < MOST_MISSES and self._text_is_next(said[-1])
-
-    def _text_is_next(self, last: dict[str, Any]) -> bool:
-        """Text was said last, or nothing yet: most answers begin with text."""
-        kind = last["type"]
-        if kind == "content_block_delta":
-            return bool(last["delta"]["type"] == "text_delta")
-        return bool(self._plain.at_once and kind == "message_start")
+        self._hoping = False
+        if said and self._misses < MOST_MISSES:
+            last = said[-1]
+            if last["type"] == "content_block_delta":
+                self._hoping = last["delta"]["type"] == "text_delta"
+            else:  # most answers begin with text
+                self._hoping = self._plain.at_once and last["type"] == "message_start"
 
     def _take_run(self, frames: list[bytes], run: list[Any]) -> int:
         """Take a run, and all plain deltas that go on with it; how many of the frames they are."""

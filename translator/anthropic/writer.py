@@ -68,16 +68,18 @@ class MessageWriter:
             "stop_sequence": None,
             "usage": usage,
         }
-        return self._write({"type": "message_start", "message": message})
+        event: Event = {"type": "message_start", "message": message}
+        self.written.append(event)
+        return [event]
 
     def open_block(self, block: dict[str, Any]) -> list[Event]:
         self._move(Move.OPEN)
         self.index += 1
         self.block = block
         self._fitting = BLOCK_DELTAS.get(block.get("type", ""), frozenset())
-        return self._write(
-            {"type": "content_block_start", "index": self.index, "content_block": block}
-        )
+        event: Event = {"type": "content_block_start", "index": self.index, "content_block": block}
+        self.written.append(event)
+        return [event]
 
     def delta(self, delta: dict[str, Any]) -> list[Event]:
         if delta["type"] not in self._fitting:
@@ -102,7 +104,8 @@ class MessageWriter:
         stop: Event = {"type": "content_block_stop", "index": self.index}
         if finished is not None:
             stop["content_block"] = finished
-        return self._write(stop)
+        self.written.append(stop)
+        return [stop]
 
     def finish(
         self,
@@ -116,20 +119,20 @@ class MessageWriter:
         delta: dict[str, Any] = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
         if stop_details is not None:
             delta["stop_details"] = stop_details
-        return self._write(
-            {"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}
-        )
+        events: list[Event] = [
+            {"type": "message_delta", "delta": delta, "usage": usage},
+            {"type": "message_stop"},
+        ]
+        self.written += events
+        return events
 
     def fail(self, *, error_type: str, message: str) -> list[Event]:
         """End in ``event: error``; an open block is closed first, so that starts and stops pair."""
         closing = self.close_block() if self.phase is Phase.INSIDE else []
         self._move(Move.FAIL)
-        error = {"type": error_type, "message": message}
-        return closing + self._write({"type": "error", "error": error})
-
-    def _write(self, *events: Event) -> list[Event]:
-        self.written += events
-        return [*events]
+        event: Event = {"type": "error", "error": {"type": error_type, "message": message}}
+        self.written.append(event)
+        return [*closing, event]
 
     def _move(self, move: Move) -> None:
         try:

@@ -1,11 +1,14 @@
 """Chat's errors: as the body of an error status, and inside a 200."""
 
-from typing import Any
+from typing import Any, Final
 
 from translator.dialect import UpstreamError
 from translator.upstream_errors import inner_status, map_error, read_error
 
 __all__ = ["error_in_answer", "map_error"]
+
+SIGNS: Final = frozenset({"detail", "error", "message", "type"})
+"""Fields that hardly any chunk has and that may make it an error."""
 
 
 def error_in_answer(answer: Any) -> UpstreamError | None:
@@ -15,7 +18,8 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
     (Gemini), or a choice that holds its error (OpenRouter).
     """
     body: Any = None
-    if type(answer) is list or _is_error(answer):
+    plain = type(answer) is list or answer.get("object") == "error"
+    if plain or (not SIGNS.isdisjoint(answer) and _is_error(answer)):
         body = answer
     elif "choices" in answer:
         choices = answer["choices"]
@@ -28,4 +32,4 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
 def _is_error(answer: dict[str, Any]) -> bool:
     if "choices" not in answer and (answer.get("detail") or answer.get("message")):
         return True
-    return bool(answer.get("error")) or "error" in (answer.get("object"), answer.get("type"))
+    return bool(answer.get("error")) or answer.get("type") == "error"

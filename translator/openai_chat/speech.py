@@ -115,7 +115,7 @@ class Speech:
             return []
         # The splitter asks us to speak; it holds nothing back that belongs to the old segment.
         tags, self._tags = self._tags, None
-        events = self.pause()
+        events = self.pause() if self._kind else []
         self._tags, self._kind = tags, kind
         self._key = ("speech", self._key[1] + 1)
         return events

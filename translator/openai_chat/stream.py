@@ -30,7 +30,7 @@ from .usage import counts_in, estimated_usage, usage_of
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 """Where vendors put reasoning text; the first that is not empty counts (several hold the same)."""
 
-CITED_ASIDE: Final = ("citations", "search_results")
+CITED_ASIDE: Final = frozenset({"citations", "search_results"})
 """Sources that a search model (Perplexity) lists beside the answer; Anthropic has no place."""
 
 STUMBLES: Final = (
@@ -156,9 +156,12 @@ class ChatStream:
         """Read what stands around the answer; return the first choice, if there is one."""
         self.upstream_id = self.upstream_id or str(chunk.get("id") or "")
         self.upstream_model = self.upstream_model or str(chunk.get("model") or "")
-        for name in CITED_ASIDE:
-            if chunk.get(name):
-                self._note_once(name, "dropped", "sources beside the answer have no place in it")
+        if not CITED_ASIDE.isdisjoint(chunk):
+            for name in sorted(CITED_ASIDE):
+                if chunk.get(name):
+                    self._note_once(
+                        name, "dropped", "sources beside the answer have no place in it"
+                    )
         choices = chunk.get("choices")
         counts = counts_in(chunk)
         self._usage_closed = False
