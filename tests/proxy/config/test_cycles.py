@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.config.connections import GuardedConnection
+from proxy.config.connections import GuardedConnection, LiveFeedConnection
 from proxy.config.heads import MOST_HEAD_BYTES, MOST_HEADERS
 
 from .served import DEADLINE_S, hear, post, served
@@ -26,6 +26,12 @@ class Echo:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked.append(scope)
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": scope["path"]})
+            await send({"type": "websocket.close"})
+            return
         body = b""
         while True:
             message = await receive()
@@ -238,6 +244,32 @@ def test_a_head_has_its_limits(port, lines, status, pieces):
         heard = client.recv(65_536)
 
     assert heard.startswith(b"HTTP/1.1 %d " % status)
+
+
+UPGRADE = (
+    "upgrade: {}", "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("connection", ["Upgrade", "keep-alive, upgrade"])
+def test_a_websocket_becomes_uvicorns(echo, connection):
+    upgrade = [line.format("WebSocket") for line in UPGRADE]
+    asked = head(f"connection: {connection}", *upgrade, path="/told").replace(b"POST", b"GET", 1)
+    with served(echo, ws=LiveFeedConnection) as (port, _):
+        heard = say(port, asked)
+
+    assert heard.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+    assert heard.partition(b"\r\n\r\n")[2].startswith(b"\x81\x05/told")
+
+
+@pytest.mark.parametrize(
+    ("connection", "upgrade"), [("upgrade", "h2c"), ("keep-alive", "websocket")]
+)
+def test_another_upgrade_is_not_taken(port, connection, upgrade):
+    lines = [line.format(upgrade) for line in UPGRADE]
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(head(f"connection: {connection}", "content-length: 0", *lines))
+        assert hear(client, b"\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_who_asks_twice_and_says_no_more_hears_both_answers(port, echo, monkeypatch):
