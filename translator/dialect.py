@@ -31,9 +31,12 @@ class Target:
     """The client's session, where a header names it: one session uses one cache upstream."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerContext:
-    """What the translator of the answer must know of the request. The defaults fit no request."""
+    """What the translator of the answer must know of the request. The defaults fit no request.
+
+    Whoever asks fills in what it alone knows (the message's id) before the stream is made.
+    """
 
     message_id: str = ""
     """Our ``msg_…`` id; empty: taken from the upstream's own id."""

@@ -26,7 +26,9 @@ async def answer(entry: Exchange, route: Route) -> None:
     wishes = Wishes.of(entry.head, entry.caller)
     streaming = entry.request.get("stream") is True
     outlet = EventOutlet(entry, metadata=wishes.metadata) if streaming else MessageOutlet(entry)
-    for left, target in zip(range(len(route.targets) - 1, -1, -1), route.targets, strict=True):
+    left = len(route.targets)
+    for target in route.targets:
+        left -= 1
         entry.last_try = not left
         kind = Passthrough if target.server.dialect_name == "anthropic" else Attempt
         try:

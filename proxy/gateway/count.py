@@ -78,7 +78,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         except BadUpstream:
             return None
         finally:
-            await call.aclose()
+            call.close()
         tokens = answer.get("input_tokens") if isinstance(answer, dict) else None
         return tokens if isinstance(tokens, int) and tokens >= 0 else None
 

@@ -1,6 +1,7 @@
 """What the ledger writes of one exchange: its open record and its close record."""
 
 import json
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from proxy.record.recorder import recorder
 from proxy.record.records import CloseRecord, OpenRecord
 from translator.anthropic.usage import Usage
-from translator.dialect import Stream
+from translator.dialect import Stream, UpstreamError
 from translator.notes import Note
 
 from . import unpriced
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from .ledger import Exchange
 
 USAGE_FIELDS: Final = tuple(Usage.__dataclass_fields__)
+_counts: Final = operator.attrgetter(*USAGE_FIELDS)
+NOBODY: Final = {"model": "", "upstream": "", "dialect": ""}
+"""Who answers a request that is refused before its route is known."""
+THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 QUOTED: Final = re.compile(r"'[^']*'")
 MESSAGE_CHARACTERS: Final = 2_000
@@ -27,8 +32,8 @@ MESSAGE_CHARACTERS: Final = 2_000
 def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
     """Who asks for what; ``body`` None keeps the words out of it."""
     head, caller, request = exchange.head, exchange.caller, exchange.request
-    client = head.client
-    target = exchange.target.as_record(exchange.model) if exchange.target else {}
+    client, target = head.client, exchange.target_record
+    who = target or NOBODY
     return OpenRecord(
         id=head.request_id,
         created=exchange.created,
@@ -50,9 +55,9 @@ def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
         traceparent=head.text(b"traceparent", 100),
         stream=request.get("stream") is True,
         model_requested=exchange.model[:200],
-        model_upstream=target.get("model", ""),
-        upstream=target.get("upstream", ""),
-        dialect=target.get("dialect", ""),
+        model_upstream=who["model"],
+        upstream=who["upstream"],
+        dialect=who["dialect"],
         request_bytes=exchange.request_bytes,
         message_count=_length(request.get("messages")) if body is None else 0,
         target=target,
@@ -62,53 +67,49 @@ def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
 
 def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
     """What became of it. Settles the rate limits as well: this is where usage is known."""
-    consumer, stream, now = exchange.consumer, exchange.stream, exchange.consumer.watch.now()
-    whole = stream is not None and stream.finished and stream.error is None
-    told = _fault(exchange, refusal)
+    consumer, stream = exchange.consumer, exchange.stream
+    began, now = exchange.began, consumer.watch.now()
+    error = stream.error if stream is not None else None
+    whole = stream is not None and error is None and stream.finished
+    told = UNTOLD if refusal is None and error is None else _fault(exchange, refusal, error)
     outcome, status = _ending(exchange, refusal, whole=whole)
-    dial = exchange.dials[-1] if exchange.dials else None
-    target = exchange.target.as_record(exchange.model) if exchange.target else {}
+    dials = exchange.dials
+    target = exchange.target_record
+    who = target or NOBODY
     usage = exchange.usage()
     if exchange.seat is not None and usage.source != "missing":
         exchange.seat.settle(_total(usage))
-    message = exchange.fold.message or None
-    tools = _tool_names(message)
+    message = exchange.answered()
+    tools, has_thinking = _content(message)
+    notes = exchange.all_notes()
     exchange.checkpoint()
     return CloseRecord(
         id=exchange.head.request_id,
-        finished=exchange.created + (now - exchange.began),
+        finished=exchange.created + (now - began),
         outcome=outcome,
         status=status,
         stop_reason=(stream.stop_reason or "") if stream is not None and whole else "",
         error_type=told.type,
         error_message=told.message,
         error_source=told.source,
-        detail=_detail(exchange.detail or (refusal.detail if refusal else ""), stream),
-        ttft_ms=_ms(exchange.first_content, exchange.began),
-        total_ms=_ms(now, exchange.began),
-        upstream_ms=_ms(now, exchange.dials[0].at) if exchange.dials else None,
-        overhead_ms=_ms(exchange.dials[0].at, exchange.began) if exchange.dials else None,
-        model_upstream=target.get("model", ""),
-        upstream=target.get("upstream", ""),
-        dialect=target.get("dialect", ""),
-        upstream_status=dial.status if dial else None,
+        detail=exchange.detail or (refusal.detail if refusal else "") or _detail(stream),
+        ttft_ms=_ms(exchange.first_content, began),
+        total_ms=round((now - began) * 1000, 2),
+        upstream_ms=round((now - dials[0].at) * 1000, 2) if dials else None,
+        overhead_ms=round((dials[0].at - began) * 1000, 2) if dials else None,
+        model_upstream=who["model"],
+        upstream=who["upstream"],
+        dialect=who["dialect"],
+        upstream_status=dials[-1].status if dials else None,
         upstream_request_id=exchange.upstream_request_id,
-        attempts=[each.as_record(now) for each in exchange.dials],
-        notes=_notes(
-            [
-                *exchange.remarks,
-                *exchange.notes,
-                *(stream.notes if stream else ()),
-                *exchange.cut(),
-            ],
-            exchange.caller.team.store_full,
-        ),
+        attempts=[each.as_record(now) for each in dials],
+        notes=_notes(notes, exchange.caller.team.store_full) if notes else [],
         unknown_events=dict(stream.unknown) if stream else {},
-        usage={name: getattr(usage, name) for name in USAGE_FIELDS},
+        usage=dict(zip(USAGE_FIELDS, _counts(usage), strict=True)),
         price=_price(exchange, target),
         tool_calls=len(tools),
-        tool_names=sorted(set(tools)),
-        has_thinking=_has_thinking(message),
+        tool_names=sorted(set(tools)) if tools else [],
+        has_thinking=has_thinking,
         response_bytes=consumer.response_bytes,
         delivered=consumer.delivered and consumer.stopped is None,
         upstream_request_sha256=exchange.body_digest,
@@ -136,8 +137,10 @@ class _Told(NamedTuple):
     source: str = ""
 
 
-def _fault(exchange: "Exchange", refusal: Refusal | None) -> _Told:
-    error = exchange.stream.error if exchange.stream is not None else None
+UNTOLD: Final = _Told()
+
+
+def _fault(exchange: "Exchange", refusal: Refusal | None, error: UpstreamError | None) -> _Told:
     if refusal is not None:
         told = _Told(refusal.error_type, refusal.message[:MESSAGE_CHARACTERS], refusal.source)
     elif error is not None:
@@ -145,7 +148,7 @@ def _fault(exchange: "Exchange", refusal: Refusal | None) -> _Told:
         source = "gateway" if ours else "upstream"
         told = _Told(error.error_type, error.message[:MESSAGE_CHARACTERS], source)
     else:
-        return _Told()
+        return UNTOLD
     # Messages about a request may quote it, and this team wants no word of it kept.
     return told if exchange.caller.team.store_full else told._replace(message="")
 
@@ -202,10 +205,10 @@ def _notes(notes: Sequence[Note], words: bool) -> list[dict[str, str]]:
     return told
 
 
-def _detail(detail: str, stream: Stream | None) -> str:
+def _detail(stream: Stream | None) -> str:
     """The cause in one word; an answer that ended well may still have one (``bad_usage``)."""
-    if detail or stream is None:
-        return detail
+    if stream is None:
+        return ""
     for note in stream.notes:
         if note.reason.startswith("bad_"):
             return note.reason.partition(":")[0][:200]
@@ -213,15 +216,17 @@ def _detail(detail: str, stream: Stream | None) -> str:
 
 
 def _total(usage: Usage) -> int:
-    counts = (usage.input, usage.cache_write_5m, usage.cache_write_1h, usage.output)
-    return sum(count for count in counts if count is not None)
+    written = (usage.cache_write_5m or 0) + (usage.cache_write_1h or 0)
+    return (usage.input or 0) + written + (usage.output or 0)
 
 
-def _tool_names(message: dict[str, Any] | None) -> list[str]:
-    content = message.get("content", []) if message else []
-    return [str(block["name"]) for block in content if block.get("type") == "tool_use"]
-
-
-def _has_thinking(message: dict[str, Any] | None) -> bool:
-    content = message.get("content", []) if message else []
-    return any(block.get("type") in {"thinking", "redacted_thinking"} for block in content)
+def _content(message: dict[str, Any] | None) -> tuple[list[str], bool]:
+    """The names of the tools that were called, and whether there is thinking."""
+    tools, has_thinking = [], False
+    for block in message.get("content", ()) if message else ():
+        kind = block.get("type")
+        if kind == "tool_use":
+            tools.append(str(block["name"]))
+        elif kind in THINKING:
+            has_thinking = True
+    return tools, has_thinking

@@ -31,6 +31,8 @@ def told_limits(
     so_far: Sequence[Header], ours: Sequence[Header], upstream: Mapping[str, str]
 ) -> list[Header]:
     """The headers of an answer with those of the upstream that gives it, and of no other one."""
+    if not so_far and TOLD.isdisjoint(upstream):
+        return []
     kept = [header for header in so_far if header in ours or not header[0].startswith(PREFIX)]
     names = {name for name, _ in kept}
     return kept + [header for header in _limits(upstream) if header[0] not in names]

@@ -45,7 +45,7 @@ MOST_READ_BYTES: Final = 32 * 2**20
 still reaches the client, but an answer without end must not fill the spool."""
 LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
 LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
-KEPT_FIELDS: Final = ("stream", "metadata", "max_tokens", "temperature", "top_p", "top_k")
+KEPT_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
 """Of a request, when nobody will translate it again: for its row, its trace and the live view."""
 BYTES_PER_TOKEN: Final = 4  # of English text and code; only for what no upstream reported
 
@@ -55,11 +55,11 @@ class Exchange:
 
     # Beyond thirty names Python gives each exchange a table of its own, of 1.5 KB.
     __slots__ = (
-        "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_saved_at", "accepted", "began",
-        "body", "body_digest", "caller", "consumer", "created", "detail", "dials", "events",
-        "first_content", "fold", "head", "hold", "last_try", "model", "notes", "outcome",
-        "prices", "remarks", "request", "request_bytes", "route_name", "seat", "stopped_by",
-        "stream", "target", "trace", "upstream_request_id",
+        "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_saved_at", "_session", "accepted",
+        "began", "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
+        "first_content", "fold", "head", "hold", "input_estimate", "last_try", "message", "model",
+        "notes", "outcome", "prices", "remarks", "request", "request_bytes", "route_name", "seat",
+        "stopped_by", "stream", "target", "target_record", "trace", "upstream_request_id",
     )  # fmt: skip
 
     def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
@@ -77,17 +77,20 @@ class Exchange:
         self.last_try = False  # there is no other target
         self.model = ""  # as the client named it
         self.request_bytes = 0
+        self.input_estimate = 0  # tokens
+        self._session: str | None = None  # None: the request has not come
         self.route_name = ""
         self.seat: Seat | None = None
         self.hold: Hold | None = None  # of its budgets
         self.prices = directory.snapshot.prices  # a price that changes meanwhile is not ours
         self.remarks: list[Note] = []  # of the gateway itself
         self.target: Target | None = None  # who answers, or was the last to be tried
+        self.target_record: dict[str, Any] = {}  # the same, as the records keep it
         self.dials: list[Dial] = []
         self.notes: list[Note] = []  # of the request's translation
         self.stream: Stream | None = None
         self.fold = MessageFold()
-        self.events = 0  # Anthropic events so far
+        self.message: dict[str, Any] | None = None  # the whole answer, where it was made anyway
         self.first_content: float | None = None
         self.outcome = ""  # empty: decided when the exchange is left
         self.detail = ""
@@ -114,6 +117,9 @@ class Exchange:
         The client is told first: it need not wait for our disk.
         """
         RUNNING.pop(self.head.request_id, None)  # first: who writes its row is not to be stopped
+        if exc is None and self.consumer.stopped is None:  # all is well
+            await self._write(None, None)
+            return False
         refusal = self._refusal(exc)
         try:
             if isinstance(exc, Exception):
@@ -130,16 +136,17 @@ class Exchange:
             return refusal_of(exc)
         if self.consumer.stopped is Stop.STOPPED:
             return stopped()
-        if exc is None or self.consumer.stopped is not None:
-            return None  # all is well, or the client is gone or does not read
+        if self.consumer.stopped is not None:
+            return None  # the client is gone or does not read
         return Refusal(  # the server cancels us
             529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
             outcome="drained", source="gateway",
         )  # fmt: skip
 
     async def _write(self, refusal: Refusal | None, exc: BaseException | None) -> None:
-        with contextlib.suppress(SpoolUnavailable):
-            await self.durable()  # refused while it was translated
+        if self._opening is not None:  # refused while it was translated
+            with contextlib.suppress(SpoolUnavailable):
+                await self.durable()
         closing = close_record(self, refusal) if self.accepted else None
         self.consumer.closing = closing
         try:
@@ -156,10 +163,15 @@ class Exchange:
     def received(self, body: bytes, request: dict[str, Any]) -> None:
         self.body, self.request = body, request
         self.request_bytes = len(body)
+        self.input_estimate = self.request_bytes // BYTES_PER_TOKEN
         self.model = request["model"]
+        self._session = self._found_session()
 
     def session_id(self) -> str:
         """The conversation that the request goes on with; empty: it does not say."""
+        return self._found_session() if self._session is None else self._session
+
+    def _found_session(self) -> str:
         return session_of(self.head.text(b"x-claude-code-session-id", 200), self.request)
 
     def glance(self) -> Row:
@@ -179,7 +191,7 @@ class Exchange:
         """Begin to write the open record: the request is translated while the disk takes it."""
         self.seat = seat
         self.route_name = route.name
-        self.target = route.targets[0]
+        self._aim(route.targets[0])
         body = self.body if self.caller.team.store_full else None
         self._opening = await recorder.enter(open_record(self, body))
 
@@ -192,20 +204,27 @@ class Exchange:
 
     def dialled(self, dial: Dial, target: Target, stream: Stream) -> None:
         """Another attempt goes out: what an earlier one said no longer counts."""
-        self.checkpoint()
+        if self.dials:
+            self.checkpoint()
+            self.fold = MessageFold()
+            self._kept_bytes = 0
+        if target is not self.target:
+            self._aim(target)
         self.dials.append(dial)
-        self.target = target
         self.stream = stream
-        self.fold = MessageFold()
-        self.events = self._kept_bytes = 0
+        self._saved_at = dial.at
+
+    def _aim(self, target: Target) -> None:
+        self.target, self.target_record = target, target.as_record(self.model)
 
     def read(self, raw: bytes) -> None:
         """Keep what the upstream said, for the transcript."""
         if not self.caller.team.store_full or self._kept_bytes >= MOST_READ_BYTES:
             return
-        self._kept_bytes += len(raw)
-        self._reads.append((self._since_dial(), raw))
-        self._reads_bytes += len(raw)
+        size = len(raw)
+        self._kept_bytes += size
+        self._reads.append(((self.consumer.watch.now() - self.dials[-1].at) * 1000, raw))
+        self._reads_bytes += size
         if self._reads_bytes >= CHECKPOINT_BYTES:
             self.checkpoint()
 
@@ -224,65 +243,64 @@ class Exchange:
                 id=self.head.request_id,
                 reads=masked_reads(self._reads, self.target.server.secret),
                 attempt=attempt,
-                target=self.target.as_record(self.model) if attempt else {},
+                target=self.target_record if attempt else {},
             )
         )
         self._reads = []
         self._reads_bytes = 0
 
-    def cut(self) -> list[Note]:
-        """What the transcript leaves out, because there was too much of it."""
-        notes = [LONG_STREAM] if self._kept_bytes >= MOST_READ_BYTES else []
-        return [*notes, LONG_ANSWER] if self.fold.full else notes
+    def all_notes(self) -> list[Note]:
+        """Also of what the transcript leaves out, because there was too much of it."""
+        notes = [*self.remarks, *self.notes]
+        if self.stream is not None:
+            notes += self.stream.notes
+        if self._kept_bytes >= MOST_READ_BYTES:
+            notes.append(LONG_STREAM)
+        if self.fold.full:
+            notes.append(LONG_ANSWER)
+        return notes
+
+    def answered(self) -> dict[str, Any] | None:
+        """The message so far; None: nothing came."""
+        return self.message or self.fold.message or None
 
     def said(self, events: list[dict[str, Any]]) -> None:
         """Events of the answer, in order; folded into the message that the transcript keeps."""
         feed = self.fold.feed
         for event in events:
             feed(event)
-        self.events += len(events)
-
-    def translated(self) -> None:
-        """The upstream's body is made: where nobody else will make another, let the request go."""
-        if self.last_try:
-            self._let_go()
 
     def spoke(self) -> None:
         """The first content leaves: no other target will need the request, so let it go."""
         if self.first_content is None:
             self.first_content = self.consumer.watch.now()
-            self._let_go()
+            if self.body:
+                self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Of what may be large: what the upstream is told is there a third time."""
-        if self.body:
-            asked, self.body = self.request, b""
-            self.request = {name: asked[name] for name in KEPT_FIELDS if name in asked}
-
-    @property
-    def input_estimate(self) -> int:
-        return self.request_bytes // BYTES_PER_TOKEN
+        asked, self.body = self.request, b""
+        self.request = {name: asked[name] for name in KEPT_FIELDS if name in asked}
 
     def usage(self) -> Usage:
         """What the upstream reported, or an estimate of what it must have counted.
 
         Nothing is estimated when it never began to answer: nothing may have been billed.
         """
-        stream = self.stream
-        if stream is None:
+        if self.stream is None:
             return Usage()
-        content = self.fold.message.get("content")
-        if stream.usage.source != "missing" or not content:
-            return stream.usage
+        usage = self.stream.usage
+        if usage.source != "missing":
+            return usage
+        content = (self.answered() or {}).get("content")
+        if not content:
+            return usage
         said = len(json.dumps(content, ensure_ascii=False).encode())
         return Usage(
             input=self.input_estimate,
             output=said // BYTES_PER_TOKEN,
             source="estimated",
         )
-
-    def _since_dial(self) -> float:
-        return (self.consumer.watch.now() - self.dials[-1].at) * 1000
 
     async def _record_refusal(self, refusal: Refusal) -> None:
         """A refused request of a known key has a row too; its body is not kept."""

@@ -18,6 +18,7 @@ from .frames import PING, frame, frames
 from .ledger import Exchange
 
 ENDINGS: Final = frozenset({"message_stop", "error"})
+_encode: Final = msgspec.json.Encoder().encode
 CONTENT: Final = frozenset({"content_block_start", "message_delta"})
 """What commits us to 200: before these, ``message_start`` alone promises nothing."""
 
@@ -60,11 +61,23 @@ class EventOutlet:
         self._entry.said(events)
         if raw is None:
             raw = self._frames(events) if last else frames(events)
-        commits = last or any(event["type"] in CONTENT for event in events)
-        if not self.committed and not commits:
+        if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
             self._held += raw
-        elif raw or self._held or last:
-            await self._write(raw, last=last)
+            return
+        if not raw and not self._held and not last:
+            return
+        self._writing = True
+        if self._aside is not None:  # it tells what is held, so that is looked at afterwards
+            await self._aside
+        if self._held:
+            raw, self._held = self._held + raw, b""
+        if self._entry.first_content is None:
+            self._entry.spoke()
+        if not self.committed:
+            await self._commit()
+        await self._consumer.write(raw, more=not last)
+        self._wrote_at = self._consumer.watch.now()
+        self._writing = False
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         if not self._metadata:
@@ -84,17 +97,6 @@ class EventOutlet:
             dressed += [self.dressing([event]), frame(event)]
         return b"".join(dressed)
 
-    async def _write(self, raw: bytes, *, last: bool) -> None:
-        self._writing = True
-        if self._aside is not None:  # it tells what is held, so that is looked at afterwards
-            await self._aside
-        raw, self._held = self._held + raw, b""
-        self._entry.spoke()
-        await self._commit()
-        await self._consumer.write(raw, more=not last)
-        self._wrote_at = self._consumer.watch.now()
-        self._writing = False
-
     def tick(self, now: float) -> None:
         """Called a few times a second: break the silence when it is time to."""
         if self._writing or self._aside is not None or self._consumer.complete:
@@ -107,17 +109,17 @@ class EventOutlet:
         self._aside = asyncio.create_task(self._ping())
 
     async def _commit(self) -> None:
-        if not self.committed:
-            self.committed = True
-            self._consumer.may_ping(PING)
-            await self._consumer.begin(200, EVENT_STREAM)
+        self.committed = True
+        self._consumer.may_ping(PING)
+        await self._consumer.begin(200, EVENT_STREAM)
 
     async def _ping(self) -> None:
         try:
             if self._consumer.begun and not self.committed:
                 return  # by a refusal, which a slow client is still being told
             held, self._held = self._held, b""
-            await self._commit()
+            if not self.committed:
+                await self._commit()
             await self._consumer.write(held + PING, more=True)
             self._wrote_at = self._consumer.watch.now()
         finally:
@@ -141,7 +143,8 @@ class MessageOutlet:
         if last:
             entry.spoke()
             self.committed = True
-            await entry.consumer.respond(200, raw or msgspec.json.encode(entry.fold.message))
+            entry.message = entry.fold.message
+            await entry.consumer.respond(200, raw or _encode(entry.message))
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         """A whole answer has no place for extras."""

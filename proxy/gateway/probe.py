@@ -95,7 +95,7 @@ class _Asked:
                 self.reads.append((self._ms(), piece))
         finally:
             self.ended_ms = self._ms()
-            await call.aclose()
+            call.close()
 
     def _ms(self) -> float:
         return (asyncio.get_running_loop().time() - self.began) * 1000

@@ -66,7 +66,8 @@ class Attempt:
         """Raises BadRequest, or UpstreamFailed while the client has seen nothing."""
         self.body, headers = self.translated()
         await self.entry.durable()  # before the dial
-        self.entry.translated()
+        if self.entry.last_try:  # nobody else will make another body of it
+            self.entry.let_go()
         try:
             if self.known_answer is not None:
                 await self.deliver(self.stream.feed_whole(self.known_answer))
@@ -92,14 +93,11 @@ class Attempt:
         made = server.dialect.build_request(asked, target)
         self.noted(made)
         self.known_answer, self.origins = made.known_answer, made.origins
-        self.stream = self.entry.stream = server.dialect.stream(
-            dataclasses.replace(
-                made.answer,
-                message_id=f"msg_{self.entry.head.ulid}",
-                finished_blocks=self.wishes.blocks,
-                input_estimate=made.answer.input_estimate or self.entry.input_estimate,
-            )
-        )
+        context = made.answer
+        context.message_id = f"msg_{self.entry.head.ulid}"
+        context.finished_blocks = self.wishes.blocks
+        context.input_estimate = context.input_estimate or self.entry.input_estimate
+        self.stream = self.entry.stream = server.dialect.stream(context)
         return _encode({**made.body, **server.extra_body}), {}
 
     def permitted(self) -> dict[str, Any]:
@@ -113,72 +111,77 @@ class Attempt:
 
     def noted(self, made: UpstreamRequest) -> None:
         self.entry.notes = [*self.withheld, *made.notes]
-        lossy = next((note for note in self.entry.notes if note.lossy), None)
-        if self.wishes.strict and lossy is not None:
-            raise BadRequest(lossy.path, f"cannot be translated without loss: {lossy.reason}")
+        if self.wishes.strict:
+            for note in self.entry.notes:
+                if note.lossy:
+                    raise BadRequest(note.path, f"cannot be translated without loss: {note.reason}")
 
     async def _ask(self, headers: dict[str, str], *, spare: bool = False) -> bool:
         """Send the body and relay its answer.
 
         True: nothing was said, the upstream refused what can be spared, and ``body`` was mended.
         """
-        call = await self._called(self.body, headers)
+        call = await self._called(headers)
         try:
-            mended = await self._mended(self.body, call) if spare else None
-            self.body = mended or b""
-            if mended is not None:
+            if spare and call.status in REPAIRABLE and await self._mended(call):
                 return True
-            if call.status == 200:
-                await self._relay(call)
-            else:
+            self.body = b""
+            if call.status != 200:
                 await self.refused(call)
-            await self._spent(call)
+            else:
+                match await _kind_of(call):
+                    case "events":
+                        await self.relay_events(call)
+                    case "json":
+                        await self.relay_whole(call)
+                    case kind:
+                        told = _broken(f"upstream answered with {kind}")
+                        raise UpstreamFailed(told, detail="bad_type")
+            self.watch.expect(None)
+            if not call.is_over:
+                await _read_to_end(call)
         finally:
-            await call.aclose()
+            call.close()
         return False
 
-    async def _mended(self, body: bytes, call: Call) -> bytes | None:
+    async def _mended(self, call: Call) -> bool:
         """Strict clients rather hear the refusal than lose something."""
-        if call.status not in REPAIRABLE:
-            return None
         try:
             refusal = decode_json(await call.preview())
         except BadUpstream:
-            return None
-        repair = self.target.server.dialect.repair(decode_json(body), call.status, refusal)
+            return False
+        repair = self.target.server.dialect.repair(decode_json(self.body), call.status, refusal)
         if repair is None or (self.wishes.strict and repair.note.lossy):
-            return None
+            return False
         self.entry.notes.append(repair.note)
-        return _encode(repair.body)
+        self.body = _encode(repair.body)
+        return True
 
-    async def _called(self, body: bytes, headers: dict[str, str]) -> Call:
-        """Send it; once more, if the first one provably never arrived."""
-        limits = self.target.server.timeouts
+    async def _called(self, headers: dict[str, str]) -> Call:
+        """Send the body; once more, if the first one provably never arrived."""
         self.watch.begin(
-            {
-                Stop.FIRST_BYTE: limits.first_byte_s,
-                Stop.IDLE: limits.idle_s,
-                Stop.TOTAL: limits.total_s,
-                Stop.WRITE: conf.write_timeout_s,
-            },
+            self.target.server.timeouts,
+            conf.write_timeout_s,
             self._tick,
             min(conf.ping_interval_s, conf.hold_s),
         )
-        self.entry.body_digest = hashlib.sha256(body).hexdigest()
+        self.entry.body_digest = hashlib.sha256(self.body).hexdigest()
         try:
-            call = await self._dial(body, headers)
+            call = await self._dial(headers)
         except UpstreamFailed as exc:
             if exc.detail != UNDELIVERED:
                 raise
-            call = await self._dial(body, headers)
-        request_id = masked(call.request_id.encode(), self.target.server.secret)
-        self.entry.upstream_request_id = request_id.decode()
+            call = await self._dial(headers)
+        request_id = call.request_id
+        if request_id:
+            request_id = masked(request_id.encode(), self.target.server.secret).decode()
+        self.entry.upstream_request_id = request_id
         ours = self.entry.seat.headers if self.entry.seat is not None else ()
         answer = self.consumer
         answer.extra_headers = told_limits(answer.extra_headers, ours, call.headers)
         return call
 
-    async def _dial(self, body: bytes, headers: dict[str, str]) -> Call:
+    async def _dial(self, headers: dict[str, str]) -> Call:
         server = self.target.server
         model = self.target.model_for(self.entry.model)
         dial = Dial(server.name, model, self.watch.now())
@@ -186,7 +189,7 @@ class Attempt:
         if self.entry.trace is not None:
             headers = headers | self.entry.trace.dialled(self.target, self.entry.request, model)
         self.watch.expect(Stop.FIRST_BYTE)
-        return await post(server, self.url, body, headers, dial)
+        return await post(server, self.url, self.body, headers, dial)
 
     async def refused(self, call: Call) -> None:
         """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""
@@ -201,23 +204,13 @@ class Attempt:
                 return await self.deliver(events)
         raise UpstreamFailed(error, detail=f"status_{call.status}")
 
-    async def _relay(self, call: Call) -> None:
-        """Everything the upstream says, until its end."""
-        match await _kind_of(call):
-            case "events":
-                await self.relay_events(call)
-            case "json":
-                await self.relay_whole(call)
-            case kind:
-                raise UpstreamFailed(_broken(f"upstream answered with {kind}"), detail="bad_type")
-
     async def relay_events(self, call: Call) -> None:
         stream, watch, entry = self.stream, self.watch, self.entry
         hearing = Hearing(stream, self.target.server.dialect_name)
         while not stream.finished:
-            watch.expect(Stop.IDLE)
+            watch.wait, watch.since = Stop.IDLE, watch.now()  # as ``expect``: twice for each delta
             raw = await call.read()
-            watch.expect(Stop.WRITE)
+            watch.wait, watch.since = Stop.WRITE, watch.now()
             if raw:
                 entry.read(raw)
             try:
@@ -244,18 +237,18 @@ class Attempt:
         ``raw``: their bytes, where they are handed on as they came.
         """
         stream = self.stream
-        if stream.error is not None and not self.outlet.committed:
-            raise UpstreamFailed(
-                stream.error, detail="bad_event" if stream.fault is not None else ""
-            )
         if stream.error is not None:
+            if not self.outlet.committed:
+                detail = "bad_event" if stream.fault is not None else ""
+                raise UpstreamFailed(stream.error, detail=detail)
             self.entry.outcome = "upstream_error"
         if raw is None:  # else the stream itself guards what it hands on
             events, cause = self.guard.sound(events)
             if cause is not None:
                 return await self._end_here(events, cause)
-        if events or raw or stream.finished:
-            await self.outlet.take(events, last=stream.finished, raw=raw)
+        last = stream.finished
+        if events or raw or last:
+            await self.outlet.take(events, last=last, raw=raw)
         return None
 
     async def _end_here(self, events: list[dict[str, Any]], cause: IllegalMove) -> None:
@@ -293,18 +286,6 @@ class Attempt:
             return UpstreamFailed(STOPPED, outcome="refused", detail=stop.value)
         return None
 
-    async def _spent(self, call: Call) -> None:
-        """Read on to the end of the body, so that the connection can serve again."""
-        self.watch.expect(None)
-        if call.is_over:
-            return
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                while not call.ended and await call.read():
-                    pass
-        except (TimeoutError, UpstreamFailed):
-            pass  # it is closed instead
-
     def _tick(self, now: float) -> None:
         self.outlet.tick(now)
         self.entry.tick(now)
@@ -328,6 +309,16 @@ def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
 
 def _broken(message: str) -> UpstreamError:
     return UpstreamError(status=502, error_type="api_error", message=message)
+
+
+async def _read_to_end(call: Call) -> None:
+    """Its body has more than was wanted; at its end, the connection can serve again."""
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            while not call.ended and await call.read():
+                pass
+    except (TimeoutError, UpstreamFailed):
+        pass  # it is closed instead
 
 
 async def _kind_of(call: Call) -> str:

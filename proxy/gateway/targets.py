@@ -14,11 +14,12 @@ from translator.profiles import Profile
 
 from .policies import NONE as NO_POLICIES
 from .policies import Policies
+from .wire import Origin, head_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds; see design.md 3.2."""
+    """Seconds; see design.md 3.2. Three are named as the ``Stop`` that they lead to."""
 
     connect_s: float = 5
     first_byte_s: float = 120
@@ -36,6 +37,9 @@ class Server:
     url: URL
     count_url: URL | None
     headers: Mapping[str, str] = field(repr=False)
+    origin: Origin
+    head: bytes = field(repr=False)
+    """Of each request to ``url``, as ``head_of`` makes it of the headers."""
     secret: bytes = field(repr=False)
     profile: Profile
     profile_name: str
@@ -58,18 +62,23 @@ class Server:
         extra_body: Mapping[str, Any],
         capabilities: Mapping[str, Any],
     ) -> Self:
+        """Raises ValueError for a secret that no header can hold."""
         count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
+        url = _endpoint(base_url, dialect.path)
+        headers = {
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            **_credential(dialect_name, profile, secret),
+        }
         return cls(
             name=name,
             dialect=dialect,
             dialect_name=dialect_name,
-            url=_endpoint(base_url, dialect.path),
+            url=url,
             count_url=_endpoint(base_url, count) if count else None,
-            headers={
-                "content-type": "application/json",
-                "accept-encoding": "identity",
-                **_credential(dialect_name, profile, secret),
-            },
+            headers=headers,
+            origin=Origin.of(url),
+            head=head_of(url, headers),
             secret=secret.encode(),
             profile=profile,
             profile_name=profile.name,
@@ -112,7 +121,7 @@ class Target:
             "model": self.model_for(asked),
             "dialect": self.server.dialect_name,
             "profile": self.server.profile_name,
-            "capabilities": dict(self.server.capabilities),
+            "capabilities": self.server.capabilities,
         }
 
 

@@ -10,9 +10,7 @@ import ssl
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import certifi
 from yarl import URL
@@ -92,16 +90,17 @@ class Dial:
         }
 
 
-_pools: "WeakKeyDictionary[asyncio.AbstractEventLoop, Pool]" = WeakKeyDictionary()
+_pools: Final[dict[asyncio.AbstractEventLoop, Pool]] = {}
 
 
 def pool() -> Pool:
-    """The connections of this event loop, made on first use."""
+    """The connections of this event loop, made on first use; there until ``close_transport``."""
     loop = asyncio.get_running_loop()
-    made = _pools.get(loop)
-    if made is None:
+    try:
+        return _pools[loop]
+    except KeyError:
         made = _pools[loop] = Pool(_trusted)
-    return made
+        return made
 
 
 def _trusted() -> ssl.SSLContext:
@@ -132,19 +131,19 @@ class Call:
         self._wire = wire
         self._origin = origin
         self._pool = pool
-        self._unpacker = _unpacker(self.headers.get("content-encoding", ""))
+        packed = wire.headers.get("content-encoding")
+        self._unpacker: Any = _unpacker(packed) if packed else None
         self._peeked = b""
 
     @property
     def content_type(self) -> str:
-        kind: str = self.headers.get("content-type", "")
-        return kind.partition(";")[0].strip().lower()
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def request_id(self) -> str:
         for name in ("x-request-id", "request-id", "apim-request-id"):
             if name in self.headers:
-                return printable(str(self.headers[name])[:200])
+                return printable(self.headers[name][:200])
         return ""
 
     async def read(self) -> bytes:
@@ -171,7 +170,7 @@ class Call:
     @property
     def is_over(self) -> bool:
         """All of it was read, though its end may not have been told."""
-        return self._wire.is_free
+        return self._wire.is_over
 
     async def peek(self) -> bytes:
         """The next bytes, left to be read again."""
@@ -205,7 +204,7 @@ class Call:
         self._peeked = await self.beginning()
         return self._peeked
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Give the connection back if the body was read to its end, else close it at once."""
         self._pool.give_back(self._wire, self._origin)
 
@@ -233,21 +232,19 @@ async def post(
 
     Raises UpstreamFailed. The caller minds the time: see ``Watch``.
     """
-    origin = _origin(url)
-    if headers:
+    head = server.head
+    if headers or url is not server.url:
         head = head_of(url, {**server.headers, **headers})
-    else:
-        head = _usual_head(url, tuple(server.headers.items()))
     wire: Wire | None = None
     connections = pool()
     try:
-        wire = connections.idle(origin)
+        wire = connections.idle(server.origin)
         dial.reused = wire is not None
         if wire is None:
-            wire = await connections.connect(origin, server.timeouts.connect_s)
+            wire = await connections.connect(server.origin, server.timeouts.connect_s)
         await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
         dial.status = wire.status
-        return Call(wire, origin, dial, connections)
+        return Call(wire, server.origin, dial, connections)
     except CAUGHT as exc:
         if wire is not None:
             wire.close()
@@ -267,14 +264,6 @@ async def post(
 
 
 UNDELIVERED: Final = "undelivered"
-
-_origin: Final = lru_cache(maxsize=256)(Origin.of)
-
-
-@lru_cache(maxsize=256)
-def _usual_head(url: URL, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """The same for each request to one upstream: 12 calls, made once."""
-    return head_of(url, dict(headers))
 
 
 def retry_after(headers: Mapping[str, str]) -> int | None:

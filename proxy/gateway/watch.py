@@ -8,7 +8,10 @@ Times are the event loop's own (monotonic), so that no clock jump ends a stream.
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .targets import Timeouts
 
 
 class Stop(enum.Enum):
@@ -45,23 +48,24 @@ class Watch:
         "_tick_s",
         "_timer",
         "_total",
+        "_write_s",
+        "now",
         "since",
         "wait",
     )
 
     def __init__(self, stop: Callable[[Stop], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self._loop.time
         self._stop = stop
         self._tick: Callable[[float], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._limits: dict[Stop, float] = {}
+        self._limits: Timeouts  # from ``begin`` on
+        self._write_s = 0.0
         self._total = float("inf")
         self._tick_s = COARSEST_TICK_S
         self.wait: Stop | None = None  # what is being waited for; None: nothing
         self.since = 0.0
-
-    def now(self) -> float:
-        return self._loop.time()
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this in the exchange's own event loop; from any thread."""
@@ -72,24 +76,25 @@ class Watch:
         return self._loop.call_later(seconds, self._stop, why)
 
     def begin(
-        self, limits: dict[Stop, float], tick: Callable[[float], None], every_s: float
+        self, limits: "Timeouts", write_s: float, tick: Callable[[float], None], every_s: float
     ) -> None:
-        """Start ticking; ``limits`` are seconds for each kind of wait.
+        """Start ticking; ``limits`` are the upstream's, ``write_s`` is the client's.
 
         ``every_s`` is the shortest time that ``tick`` has to measure.
         """
         self._limits = limits
+        self._write_s = write_s
         self._tick = tick
-        self._total = self.now() + limits[Stop.TOTAL]
-        shortest = min(every_s, *limits.values())
+        self._total = self.now() + limits.total_s
+        shortest = min(every_s, write_s, limits.first_byte_s, limits.idle_s, limits.total_s)
         self._tick_s = min(COARSEST_TICK_S, max(FINEST_TICK_S, shortest / 4))
         if self._timer is None:
             self._timer = self._loop.call_later(self._tick_s, self._look)
 
     def expect(self, wait: Stop | None) -> None:
-        """From now on this is waited for."""
+        """From now on this is waited for. Who waits twice for each read sets both for itself."""
         self.wait = wait
-        self.since = self._loop.time()
+        self.since = self.now()
 
     def end(self) -> None:
         if self._timer is not None:
@@ -97,6 +102,10 @@ class Watch:
             self._timer = None
         self._tick = None
         self._stop = _nobody
+
+    def _limit(self, wait: Stop) -> float:
+        seconds: float = self._write_s if wait is Stop.WRITE else getattr(self._limits, wait.value)
+        return seconds
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -107,7 +116,7 @@ class Watch:
         if now >= self._total:
             self._total = float("inf")
             self._stop(Stop.TOTAL)
-        elif self.wait is not None and now - self.since >= self._limits[self.wait]:
+        elif self.wait is not None and now - self.since >= self._limit(self.wait):
             wait, self.wait = self.wait, None
             self._stop(wait)
         elif self._tick is not None:

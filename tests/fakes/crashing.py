@@ -21,7 +21,7 @@ from .gateway import REPOSITORY, Gateway
 POINTS = (
     "proxy.gateway.consumer:authenticate", "proxy.gateway.consumer:parsed",
     "proxy.gateway.consumer:choose_route", "proxy.gateway.ledger:open_record", "proxy.record.recorder:Recorder.enter", "proxy.record.recorder:Recorder.landed",
-    "proxy.gateway.pump:Attempt.translated", "proxy.gateway.pump:Attempt._dial", "proxy.gateway.pump:Attempt._relay",
+    "proxy.gateway.pump:Attempt.translated", "proxy.gateway.pump:Attempt._dial", "proxy.gateway.pump:Attempt.relay_events",
     "proxy.gateway.ledger:Exchange.read", "proxy.gateway.pump:Attempt.deliver", "proxy.gateway.ledger:Exchange.said",
     "proxy.gateway.ledger:Exchange.spoke", "proxy.gateway.ledger:Exchange.checkpoint", "proxy.gateway.ledger:close_record",
     "proxy.record.recorder:Recorder.settle", "proxy.record.spool:Spool._commit", "proxy.record.spool_file:append",

@@ -14,7 +14,7 @@ PLACES = (
     "proxy.gateway.consumer:budgets.reserve", "proxy.gateway.ledger:open_record", "proxy.gateway.ledger:Exchange.accept",
     "proxy.gateway.ledger:Exchange.received", "proxy.gateway.ledger:Exchange.dialled", "proxy.gateway.ledger:Exchange.said",
     "proxy.gateway.ledger:Exchange.spoke", "proxy.gateway.ledger:Exchange.read", "proxy.gateway.ledger:Exchange.session_id",
-    "proxy.gateway.pump:Attempt.translated", "proxy.gateway.pump:Attempt._called", "proxy.gateway.pump:Attempt._relay",
+    "proxy.gateway.pump:Attempt.translated", "proxy.gateway.pump:Attempt._called", "proxy.gateway.pump:Attempt._dial",
     "proxy.gateway.pump:Attempt.deliver", "proxy.gateway.pump:Attempt.relay_events", "proxy.gateway.pump:Hearing.feed",
     "proxy.gateway.pump:GrammarGuard.sound", "translator.anthropic.fold:MessageFold.feed",
     "translator.openai_chat.stream:ChatStream.feed", "proxy.gateway.outlets:Committed.take", "proxy.gateway.base:inflated",

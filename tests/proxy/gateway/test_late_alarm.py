@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.gateway.base import StreamingHttpConsumer
 from proxy.gateway.refusals import Refusal
+from proxy.gateway.targets import Timeouts
 from proxy.gateway.watch import Stop
 
 from .browser import Browser
@@ -23,8 +24,8 @@ class Refused(StreamingHttpConsumer):
     probe = True
 
     async def handle(self) -> None:
-        waits = (Stop.FIRST_BYTE, Stop.IDLE, Stop.TOTAL, Stop.WRITE)
-        self.watch.begin(dict.fromkeys(waits, LIMIT_S), lambda _: None, LIMIT_S)
+        limits = Timeouts(first_byte_s=LIMIT_S, idle_s=LIMIT_S, total_s=LIMIT_S)
+        self.watch.begin(limits, LIMIT_S, lambda _: None, LIMIT_S)
         self.watch.expect(Stop.FIRST_BYTE)
         raise Refusal(529, "overloaded_error", "no")
 

@@ -189,6 +189,11 @@ def test_a_header_cannot_hold_another(text: str):
         head_of(URL("http://u.test/v1"), {"x": text})
 
 
+def test_a_sign_that_no_header_can_hold_is_not_told():
+    with pytest.raises(ValueError, match="a sign beyond Latin-1"):
+        head_of(URL("http://u.test/v1"), {"authorization": "Bearer €uro"})
+
+
 def test_the_head_names_its_host_and_ends_before_the_length_of_the_body():
     head = head_of(URL("http://u.test:81/v1/x?version=2"), {"accept": "a"})
 
