@@ -9,12 +9,8 @@ MAX_DEPTH: Final = 200
 """Deeper nesting is left as the raw string: parsers and clients overflow their stacks on it."""
 
 
-_compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def compact_json(value: Any) -> str:
-    """The one way arguments are written: compact, non-ASCII kept (prompt caches need stability)."""
-    return _compact(value)
+compact_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""The one way arguments are written: compact, non-ASCII kept (prompt caches need stability)."""
 
 
 def parse_arguments(text: str) -> tuple[Any, bool]:

@@ -6,13 +6,12 @@ an upstream of another make must be told them. Source: Anthropic documentation, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from .arguments import compact_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionTool:
+class FunctionTool(NamedTuple):
     """A tool as every OpenAI dialect knows one; names and schema are the client's, unclamped."""
 
     name: str
@@ -32,10 +31,11 @@ def function_of(tool: dict[str, Any]) -> FunctionTool | None:
     """The function that stands for a client tool; None when a server would have to run it."""
     kind = tool.get("type") or "custom"
     if kind == "custom":
+        description = tool.get("description") or ""
         return FunctionTool(
-            name=tool["name"],
-            description=_described(tool.get("description") or "", tool),
-            parameters=tool.get("input_schema") or {"type": "object", "properties": {}},
+            tool["name"],
+            _described(description, tool) if "input_examples" in tool else description,
+            tool.get("input_schema") or {"type": "object", "properties": {}},
         )
     for prefix, known in CLIENT_TOOLS.items():
         if kind.startswith(prefix):

@@ -6,8 +6,7 @@ OpenAI's two APIs name the user, the tier and what the answer's half must know a
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .anthropic.types import MessagesRequest
@@ -25,23 +24,20 @@ SYSTEM: Final = -1
 """The origin of what was built from the system prompt, where others have a message's number."""
 
 
-@dataclass(slots=True)
 class Draft:
     """One request on its way: who asks what of whom, and what was found out under way."""
 
-    request: MessagesRequest
-    target: Target
-    notes: list[Note] = field(default_factory=list)
-    tool_names: dict[str, str] = field(default_factory=dict)  # upstream's -> client's, where bent
-    optional_properties: dict[str, frozenset[str]] = field(default_factory=dict)
-    origins: list[int] = field(default_factory=list)
-    """For each entry of the history its message's number; ``SYSTEM`` for the system prompt."""
-    include: list[str] = field(default_factory=list)  # Responses: extra parts to ask for
-    system_additions: list[str] = field(default_factory=list)  # Chat: join the system message
-    profile: Profile = field(init=False)  # the target's; looked at for nearly every block
-
-    def __post_init__(self) -> None:
-        self.profile = self.target.profile
+    def __init__(self, request: MessagesRequest, target: Target) -> None:
+        self.request = request
+        self.target = target
+        self.profile: Profile = target.profile  # looked at for nearly every block
+        self.notes: list[Note] = []
+        self.tool_names: dict[str, str] = {}  # upstream's -> client's, where bent
+        self.optional_properties: dict[str, frozenset[str]] = {}
+        self.origins: list[int] = []
+        """For each entry of the history its message's number; ``SYSTEM`` for the system prompt."""
+        self.include: list[str] = []  # Responses: extra parts to ask for
+        self.system_additions: list[str] = []  # Chat: join the system message
 
     def note(self, path: str, fate: Fate, reason: str) -> None:
         found = Note(path, fate, reason)
@@ -53,6 +49,8 @@ def turn_away(
     draft: Draft, refused: Mapping[str, str], dropped: Mapping[str, str], harmless: frozenset[str]
 ) -> None:
     """Refuse and drop whole fields by a dialect's tables. Raises BadRequest."""
+    if refused.keys().isdisjoint(draft.request) and dropped.keys().isdisjoint(draft.request):
+        return  # nearly always
     for name, reason in refused.items():
         if draft.request.get(name):
             raise BadRequest(name, reason)
@@ -95,6 +93,7 @@ def tier(draft: Draft) -> dict[str, Any]:
 def answer_context(draft: Draft, **known: Any) -> AnswerContext:
     """What the translator of the answer must know of this request."""
     request = draft.request
+    choice = request.get("tool_choice") or {}
     return AnswerContext(
         model=request["model"],
         target=draft.target,
@@ -102,8 +101,8 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
         optional_properties=draft.optional_properties,
         stop_sequences=tuple(request.get("stop_sequences") or ()),
         thinking=thinking_shown(request),
-        single_tool_call=bool((request.get("tool_choice") or {}).get("disable_parallel_tool_use")),
-        call_ids=frozenset(_call_ids(request)),
+        single_tool_call=bool(choice.get("disable_parallel_tool_use")),
+        call_ids=_call_ids(request),
         max_tokens=request.get("max_tokens"),
         tells_edits=bool(request.get("context_management")),
         **known,
@@ -118,10 +117,14 @@ def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any] | Non
     return nothing
 
 
-def _call_ids(request: MessagesRequest) -> Iterator[str]:
-    for message in request["messages"]:
-        if message["role"] == "assistant" and not isinstance(message["content"], str):
-            yield from (b["id"] for b in message["content"] if b["type"] == "tool_use")
+def _call_ids(request: MessagesRequest) -> frozenset[str]:
+    return frozenset(
+        block["id"]
+        for message in request["messages"]
+        if message["role"] == "assistant" and not isinstance(message["content"], str)
+        for block in message["content"]
+        if block["type"] == "tool_use"
+    )
 
 
 def _hash(text: str) -> str:

@@ -12,18 +12,18 @@ from typing import Final
 MAX_LENGTH: Final = 64
 HASH_LENGTH: Final = 8
 
-_LEGAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_is_legal: Final = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _ILLEGAL_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def upstream_name(name: str) -> str:
     """The tool name that OpenAI is told: the client's where legal, else shortened with a hash."""
-    return name if _LEGAL.fullmatch(name) else _bent(name)
+    return name if _is_legal(name) else _bent(name)
 
 
 def upstream_call_id(call_id: str) -> str:
     """The call id that OpenAI is told; call and output are clamped alike, so pairs stay pairs."""
-    return call_id if _LEGAL.fullmatch(call_id) else _bent(call_id)
+    return call_id if _is_legal(call_id) else _bent(call_id)
 
 
 def client_call_id(call_id: str, taken: Collection[str]) -> str:

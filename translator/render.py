@@ -54,7 +54,7 @@ def system_blocks(request: MessagesRequest) -> tuple[list[Block], list[Note]]:
             notes.append(
                 Note(f"system.{number}", "ignored", "a per-request hash, it defeats prefix caches")
             )
-        elif block["text"].strip():
+        elif block["text"] and not block["text"].isspace():
             blocks.append(block)
     return blocks, notes
 

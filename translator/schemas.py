@@ -35,6 +35,9 @@ def normalise(schema: Any) -> Schema:
     A union at the root becomes an object with the properties of all its branches, of which those
     required by every branch stay required: whatever fits the original, fits this.
     """
+    # Nearly every tool has neither references nor unions here: 1.3 µs so, 14 with the walk.
+    if type(schema) is dict and UNFOLDING.isdisjoint(schema):
+        return _plain(schema)
     return _Merging().root(schema, 0)
 
 
@@ -57,13 +60,11 @@ class _Merging:
     branches: int = 0
 
     def root(self, schema: Any, depth: int) -> Schema:
-        # Nearly every tool has neither references nor unions here: 4 µs so, 14 with the walk.
         schema = schema if isinstance(schema, dict) else {}
         if "$ref" in schema:
             schema = _dereferenced(schema)
-        made = {key: value for key, value in schema.items() if key not in NOT_AT_ROOT}
-        properties = made.get("properties")
-        merged: Schema = dict(properties) if isinstance(properties, dict) else {}
+        made = _plain(schema)
+        merged: Schema = dict(made["properties"])
         required = _names(made.get("required"))
         for combiner in COMBINERS:
             if combiner not in schema:
@@ -75,7 +76,7 @@ class _Merging:
                 for name, inner in branch["properties"].items():
                     merged.setdefault(name, inner)
             required += _required_by(branches, combiner)
-        made |= {"type": "object", "properties": merged}
+        made["properties"] = merged
         if required:
             made["required"] = list(dict.fromkeys(required))
         return made
@@ -88,6 +89,25 @@ class _Merging:
             # Unions can refer to themselves: circles end here.
             if isinstance(branch, dict) and depth < MAX_DEPTH and self.branches <= MAX_BRANCHES:
                 yield {**branch, **holders}
+
+
+def _plain(schema: Schema) -> Schema:
+    """An object with the schema's own properties, without what may not stand at a root."""
+    made: Schema = {}
+    for key in schema:  # a comprehension would cost three times as much: 1.1 µs
+        if key not in NOT_AT_ROOT:
+            made[key] = schema[key]
+    made["type"] = "object"
+    if "properties" not in made or not isinstance(made["properties"], dict):
+        made["properties"] = {}
+    names = made.get("required")
+    required: dict[str, None] = {}  # each once, in order
+    for name in names if type(names) is list else _list(names):
+        if isinstance(name, str):
+            required[name] = None
+    if required:
+        made["required"] = [*required]
+    return made
 
 
 class _NotStrict(Exception):
@@ -246,9 +266,10 @@ DEFINITIONS: Final[tuple[str, ...]] = ("$defs", "definitions")
 
 COMBINERS: Final = ("allOf", "anyOf", "oneOf")
 
-NOT_AT_ROOT: Final = frozenset(
-    {"$schema", "$id", "$comment", "$ref", *COMBINERS, "enum", "const", "not"}
-)
+UNFOLDING: Final = frozenset({"$ref", *COMBINERS})
+"""What stands for other schemas."""
+
+NOT_AT_ROOT: Final = frozenset({"$schema", "$id", "$comment", *UNFOLDING, "enum", "const", "not"})
 
 KEPT: Final = ("type", "title", "description", "enum", "const")
 """What a strict schema may say besides its structure; bounds, formats and defaults are no part."""

@@ -14,6 +14,9 @@ BUDGETS: Final[tuple[tuple[int, Effort], ...]] = (
 )
 """``budget_tokens`` up to the figure means the effort; above the last one it is ``xhigh``."""
 
+ASKED_BY: Final = frozenset({"thinking", "output_config"})
+"""Fields of a request without which nobody asks for anything of this."""
+
 OFF: Final = frozenset({"disabled", "between_tools"})
 """Kinds of ``thinking`` under which nothing is thought before the answer."""
 

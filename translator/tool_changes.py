@@ -20,11 +20,14 @@ OF_SERVERS: Final = frozenset({"mcp_tool_reference", "mcp_toolset_reference"})
 
 def offered_tools(draft: Draft) -> list[tuple[str, Tool]]:
     """Each tool that is left at the end, with its path: the declared ones, then the inline ones."""
-    known: dict[str, tuple[str, Tool]] = {}  # by name; toolsets, which have none, by their path
-    for number, tool in enumerate(draft.request.get("tools") or []):
-        known[str(tool.get("name") or f"tools.{number}")] = (f"tools.{number}", tool)
+    declared = [(f"tools.{n}", tool) for n, tool in enumerate(draft.request.get("tools") or ())]
+    changes = list(_changes(draft.request))
+    if not changes:
+        return declared
+    # By name; toolsets, which have none, by their path.
+    known = {str(tool.get("name") or path): (path, tool) for path, tool in declared}
     removed: set[str] = set()
-    for path, block in _changes(draft.request):
+    for path, block in changes:
         changed = block["tool"]
         if changed.get("type") in OF_SERVERS:
             draft.note(path, "dropped", "the tools of an MCP server stay as they are")

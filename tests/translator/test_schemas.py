@@ -80,6 +80,12 @@ def test_a_strict_schema_obeys_the_rules_or_does_not_exist(schema):
             {"type": "object", "description": "d", "properties": {}},
         ),
         (
+            {"properties": {"a": STRING, "b": STRING}, "required": ["b", 1, "a", "b"]},
+            {"properties": {"a": STRING, "b": STRING}, "required": ["b", "a"], "type": "object"},
+        ),
+        ({"required": "a"}, {"required": ["a"], "type": "object", "properties": {}}),
+        ({"required": [1]}, {"required": [1], "type": "object", "properties": {}}),
+        (
             {"properties": {"$id": STRING, "$comment": STRING}},
             {"properties": {"$id": STRING, "$comment": STRING}, "type": "object"},
         ),

@@ -175,6 +175,6 @@ def message(value: Any) -> None:
     if "role" not in value:
         raise Fault("Field required", "role")
     role = value["role"]
-    if not isinstance(role, str) or role not in _MESSAGES:
+    if (type(role) is not str and not isinstance(role, str)) or role not in _MESSAGES:
         raise Fault("Input should be one of 'user', 'assistant', 'system'", "role")
     _MESSAGES[role](value)

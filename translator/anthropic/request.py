@@ -188,6 +188,8 @@ def _conversation(request: MessagesRequest) -> None:
 
 
 def _user_begins(request: MessagesRequest) -> None:
+    if request["messages"][0]["role"] == "user":
+        return
     role = next((m["role"] for m in request["messages"] if m["role"] != "system"), None)
     if role != "user":
         raise Fault('first message must use the "user" role', "messages")

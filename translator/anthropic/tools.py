@@ -89,7 +89,10 @@ TOOLSETS: Final = ("browser_toolset", "computer_toolset", "mcp_toolset")
 
 def tool(value: Any) -> None:
     """Check one tool definition."""
-    kind = value["type"] if isinstance(value, dict) and "type" in value else None
+    if type(value) is dict and "type" not in value:  # nearly all of them
+        _CUSTOM(value)
+        return
+    kind = value.get("type") if isinstance(value, dict) else None
     if kind is None or kind == "custom":
         _CUSTOM(value)
         return
@@ -128,12 +131,14 @@ def check_inline_tools(request: dict[str, Any]) -> None:
 
 def check_tool_names(request: dict[str, Any]) -> None:
     """Names are unique, and the choice names one of them."""
-    names = [each.get("name") for each in request.get("tools") or ()]
+    tools, choice = request.get("tools"), request.get("tool_choice")
+    if not tools and not choice:
+        return
+    names = [each.get("name") for each in tools or ()]
     known = {name for name in names if name is not None}
     if len(known) + names.count(None) < len(names):
         number = next(n for n, name in enumerate(names) if name is not None and name in names[:n])
         raise Fault("Tool names must be unique", "tools", str(number), "name")
-    choice = request.get("tool_choice")
     if not choice or choice["type"] != "tool" or choice["name"] in known:
         return
     if choice["name"] not in _added(request) and not _has_toolset(request):

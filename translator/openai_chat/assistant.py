@@ -1,7 +1,6 @@
 """One assistant turn of the history -> one assistant message."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from translator.arguments import compact_json
@@ -16,14 +15,14 @@ from .types import ChatMessage, FunctionCall, ToolCall
 Block = dict[str, Any]
 
 
-@dataclass(slots=True)
 class Turn:
     """What one assistant turn holds, sorted by where Chat keeps it."""
 
-    texts: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    thoughts: list[Block] = field(default_factory=list)
-    summaries: list[str] = field(default_factory=list)  # of what was compacted before this turn
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.thoughts: list[Block] = []
+        self.summaries: list[str] = []  # of what was compacted before this turn
 
 
 def read_turn(content: str | list[Block], path: str, draft: Draft) -> Turn:
@@ -32,11 +31,10 @@ def read_turn(content: str | list[Block], path: str, draft: Draft) -> Turn:
         content = [{"type": "text", "text": content}]
     for number, block in enumerate(content):
         here = f"{path}.content.{number}"
-        builder = ASSISTANT_BLOCKS.get(block.get("type", ""))
-        if builder is None:
-            kind = block.get("type")
+        kind = block["type"]
+        if kind not in ASSISTANT_BLOCKS:
             raise BadRequest(f"{here}.type", f"{kind!r} is not supported by this upstream")
-        builder(turn, block, here, draft)
+        ASSISTANT_BLOCKS[kind](turn, block, here, draft)
     return turn
 
 
@@ -48,27 +46,37 @@ def assistant_message(turn: Turn, path: str, draft: Draft) -> ChatMessage | None
     nothing = "" if draft.profile.empty_content else None
     message: dict[str, Any] = {"role": "assistant", "content": text or nothing}
     if turn.calls:
-        extras = carried_extras(turn.thoughts, draft.target)
-        message["tool_calls"] = [
-            call if call["id"] not in extras else {**call, "extra_content": extras[call["id"]]}
-            for call in turn.calls
-        ]
-    message |= restored_reasoning(turn.thoughts, path, draft, with_tools=bool(turn.calls))
+        message["tool_calls"] = _with_extras(turn, draft) if turn.thoughts else turn.calls
+    if turn.thoughts or draft.profile.reasoning_required_with_tools:
+        message |= restored_reasoning(turn.thoughts, path, draft, with_tools=bool(turn.calls))
     return cast("ChatMessage", message)  # the vendor's field has its name from the profile
 
 
+def _with_extras(turn: Turn, draft: Draft) -> list[Any]:
+    """The calls, each with what its maker sent beside it and wants back."""
+    extras = carried_extras(turn.thoughts, draft.target)
+    return [
+        call if call["id"] not in extras else {**call, "extra_content": extras[call["id"]]}
+        for call in turn.calls
+    ]
+
+
 def _text(turn: Turn, block: Block, path: str, draft: Draft) -> None:
-    if turn.calls and block["text"].strip():
+    text = block["text"]
+    if not text or text.isspace():
+        return
+    if turn.calls:
         draft.note(path, "emulated", "text between tool calls stands before them")
-    if block["text"].strip():
-        turn.texts.append(block["text"])
+    turn.texts.append(text)
 
 
 def _tool_use(turn: Turn, block: Block, path: str, draft: Draft) -> None:
     given = block["input"]
-    # A string is what our own answer said when the arguments were broken JSON.
-    arguments = given if isinstance(given, str) else compact_json(given)
-    function: FunctionCall = {"name": upstream_name(block["name"]), "arguments": arguments}
+    function: FunctionCall = {
+        "name": upstream_name(block["name"]),
+        # A string is what our own answer said when the arguments were broken JSON.
+        "arguments": given if isinstance(given, str) else compact_json(given),
+    }
     turn.calls.append(
         {"id": upstream_call_id(block["id"]), "type": "function", "function": function}
     )

@@ -5,7 +5,6 @@ pictures from their results follow in one user message, before the user's own wo
 Source: mapping.md 1.4.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from translator.draft import SYSTEM, Draft
@@ -22,32 +21,36 @@ IMAGE_PLACEHOLDER = "[image or file: in the next user message]"
 NO_RESULT = "[no result recorded]"
 
 
-@dataclass(slots=True)
 class Between:
     """What stands between two assistant messages; results are sorted to its front."""
 
-    calls: list[str] = field(default_factory=list)  # ids of the assistant message before it
-    results: dict[str, str] = field(default_factory=dict)
-    media: list[ContentPart] = field(default_factory=list)  # out of tool results
-    spoken: list[ChatMessage] = field(default_factory=list)  # of user and system, in order
+    def __init__(self) -> None:
+        self.calls: list[str] = []  # ids of the assistant message before it
+        self.results: dict[str, str] = {}
+        self.media: list[ContentPart] = []  # out of tool results
+        self.spoken: list[ChatMessage] = []  # of user and system, in order
 
 
 def build_messages(draft: Draft) -> list[ChatMessage]:
     """All messages of the request, the system prompt first."""
     history: list[ChatMessage] = []
+    origins = draft.origins
     between = Between()
     for number, message in enumerate(draft.request["messages"]):
         path = f"messages.{number}"
         match message["role"]:
             case "assistant":
-                _add(history, _settled(between, path, draft), number - 1, draft)
+                history += _settled(between, path, draft)
+                origins += [number - 1] * (len(history) - len(origins))
                 between = Between()
-                _add(history, _assistant(message, path, between, draft), number, draft)
+                history += _assistant(message, path, between, draft)
+                origins += [number] * (len(history) - len(origins))
             case "system":
                 _system(message, number, between, draft)
             case _:
                 _user(message, path, between, draft)
-    _add(history, _settled(between, "messages", draft), number, draft)
+    history += _settled(between, "messages", draft)
+    origins += [number] * (len(history) - len(origins))
     if draft.profile.merge_users:
         history = _merged_users(history)
         draft.origins.clear()  # entries of several messages have no one place
@@ -61,12 +64,6 @@ def build_messages(draft: Draft) -> list[ChatMessage]:
     return prompt + history
 
 
-def _add(history: list[ChatMessage], more: list[ChatMessage], number: int, draft: Draft) -> None:
-    """Append what was built from message ``number`` (or from several that end with it)."""
-    history += more
-    draft.origins += [number] * len(more)
-
-
 def system_role(draft: Draft) -> Literal["developer", "system"]:
     return "developer" if draft.profile.developer_role else "system"
 
@@ -75,8 +72,10 @@ def _system_prompt(draft: Draft) -> list[ChatMessage]:
     blocks, notes = system_blocks(draft.request)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
-    parts = [part for block in blocks for part in user_parts(block, "system", draft)]
-    parts += [text_part(text) for text in draft.system_additions]
+    parts: list[ContentPart] = []
+    for block in blocks:
+        parts += user_parts(block, "system", draft)
+    parts += map(text_part, draft.system_additions)
     return [{"role": system_role(draft), "content": collapsed(parts)}] if parts else []
 
 
@@ -84,42 +83,59 @@ def _assistant(
     message: dict[str, Any], path: str, between: Between, draft: Draft
 ) -> list[ChatMessage]:
     turn = read_turn(message["content"], path, draft)
-    summaries = [_in_place(text, path, draft) for text in turn.summaries]
-    built = assistant_message(turn, path, draft)
-    between.calls = [call["id"] or "" for call in turn.calls]
-    return [*filter(None, summaries), *([built] if built is not None else [])]
+    messages: list[ChatMessage] = []
+    if turn.summaries:
+        messages += filter(None, [_in_place(text, path, draft) for text in turn.summaries])
+    if (built := assistant_message(turn, path, draft)) is not None:
+        messages.append(built)
+    for call in turn.calls:
+        between.calls.append(call["id"] or "")
+    return messages
 
 
 def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
     content = message["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if isinstance(content, str):
+        if content and not content.isspace():
+            between.spoken.append({"role": "user", "content": content})
+        return
     parts: list[ContentPart] = []
-    for number, block in enumerate(blocks):
-        here = f"{path}.content.{number}"
-        if block.get("type") == "tool_result":
-            _tool_result(block, here, between, draft)
+    for number, block in enumerate(content):
+        if block["type"] == "tool_result":
+            _tool_result(block, f"{path}.content.{number}", between, draft)
         else:
-            parts += user_parts(block, here, draft)
+            parts += user_parts(block, f"{path}.content.{number}", draft)
     if parts:
         between.spoken.append({"role": "user", "content": parts})
 
 
 def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
     content = block.get("content") or []
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if isinstance(content, str):
+        text = "" if content.isspace() else content
+    else:
+        text = _told(content, path, between, draft)
+    if block.get("is_error"):
+        draft.note(f"{path}.is_error", "emulated", "told at the beginning of the output")
+        text = tool_error_text(text)
+    between.results[upstream_call_id(block["tool_use_id"])] = text
+
+
+def _told(blocks: list[dict[str, Any]], path: str, between: Between, draft: Draft) -> str:
+    """What the blocks of a tool result say; pictures go to ``between``, where they may stand."""
     texts: list[str] = []
-    for number, inner in enumerate(blocks):
-        for part in user_parts(inner, f"{path}.content.{number}", draft):
+    for number, block in enumerate(blocks):
+        if block["type"] == "text":
+            if block["text"] and not block["text"].isspace():
+                texts.append(block["text"])
+            continue
+        for part in user_parts(block, f"{path}.content.{number}", draft):
             part.pop("prompt_cache_breakpoint", None)
             texts.append(part["text"] if is_text(part) else IMAGE_PLACEHOLDER)
             if not is_text(part):
                 between.media.append(part)
                 draft.note(path, "emulated", "media of a tool result moved to a user message")
-    text = "\n".join(texts)
-    if block.get("is_error"):
-        draft.note(f"{path}.is_error", "emulated", "told at the beginning of the output")
-        text = tool_error_text(text)
-    between.results[upstream_call_id(block["tool_use_id"])] = text
+    return "\n".join(texts)
 
 
 def _system(message: dict[str, Any], number: int, between: Between, draft: Draft) -> None:
@@ -158,17 +174,24 @@ def _settled(between: Between, path: str, draft: Draft) -> list[ChatMessage]:
             draft.note(path, "repaired", "a tool call without its result")
         text = between.results.pop(id_, NO_RESULT)
         messages.append({"role": "tool", "tool_call_id": id_, "content": text})
-    orphans = [text_part(f"[tool result] {text}") for text in between.results.values()]
-    if orphans:
+    if between.results or between.media:
+        _lead(between, path, draft)
+    if between.spoken:
+        messages += map(_collapsed, between.spoken)
+    return messages
+
+
+def _lead(between: Between, path: str, draft: Draft) -> None:
+    """Put what the results could not hold before the user's own words."""
+    first = [*between.media]
+    for text in between.results.values():
         draft.note(path, "repaired", "a tool result without its call is told as user text")
-    first = [*between.media, *orphans]
+        first.append(text_part(f"[tool result] {text}"))
     spoken = between.spoken
-    if first and spoken and spoken[0]["role"] == "user":
-        content = spoken[0]["content"]
-        spoken[0] = {"role": "user", "content": [*first, *(content or ())]}
-    elif first:
-        spoken = [{"role": "user", "content": first}, *spoken]
-    return messages + [_collapsed(message) for message in spoken]
+    if spoken and spoken[0]["role"] == "user":
+        spoken[0] = {"role": "user", "content": [*first, *_parts(spoken[0])]}
+    else:
+        spoken.insert(0, {"role": "user", "content": first})
 
 
 def _collapsed(message: ChatMessage) -> ChatMessage:
@@ -203,7 +226,7 @@ def _refuse_prefill(history: list[ChatMessage], draft: Draft) -> None:
 
 def _mark_last_user(history: list[ChatMessage], draft: Draft) -> None:
     """The automatic cache breakpoint: the last part that the user said."""
-    if not (draft.request.get("cache_control") and draft.profile.cache_breakpoints):
+    if not (draft.profile.cache_breakpoints and draft.request.get("cache_control")):
         return
     last = next((m for m in reversed(history) if m["role"] == "user"), None)
     if last is not None:

@@ -15,11 +15,11 @@ Builder = Callable[[Block, str, Draft], list[ContentPart]]
 
 def user_parts(block: Block, path: str, draft: Draft) -> list[ContentPart]:
     """The parts of one user block; BadRequest for a type that has no Chat form."""
-    builder = USER_BLOCKS.get(block.get("type", ""))
-    if builder is None:
-        raise BadRequest(f"{path}.type", f"{block.get('type')!r} is not supported by this upstream")
-    parts = builder(block, path, draft)
-    if parts and block.get("cache_control") and draft.profile.cache_breakpoints:
+    kind = block["type"]
+    if kind not in USER_BLOCKS:
+        raise BadRequest(f"{path}.type", f"{kind!r} is not supported by this upstream")
+    parts = USER_BLOCKS[kind](block, path, draft)
+    if parts and draft.profile.cache_breakpoints and block.get("cache_control"):
         mark_breakpoint(parts[-1])
     return parts
 
@@ -34,18 +34,21 @@ def text_part(text: str) -> ContentPart:
 
 def collapsed(parts: list[ContentPart]) -> str | list[ContentPart]:
     """A plain string where there is only text: many local servers take nothing else."""
-    if all(set(part) == {"type", "text"} for part in parts):
-        return "\n\n".join(part["text"] for part in parts)
-    return parts
+    texts = []
+    for part in parts:
+        if "text" not in part or len(part) > 2:  # a picture, or a text with a breakpoint
+            return parts
+        texts.append(part["text"])
+    return "\n\n".join(texts)
 
 
 def is_text(part: ContentPart) -> bool:
-    return bool(part["type"] == "text")
+    return "text" in part
 
 
 def _text(block: Block, path: str, draft: Draft) -> list[ContentPart]:
-    text = block.get("text", "")
-    return [text_part(text)] if text.strip() else []
+    text = block["text"]
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _image(block: Block, path: str, draft: Draft) -> list[ContentPart]:

@@ -6,7 +6,7 @@ from translator import carrier
 from translator.dialect import Target
 from translator.draft import Draft
 from translator.names import upstream_call_id
-from translator.thinking import OFF, effort_of
+from translator.thinking import ASKED_BY, OFF, effort_of
 
 EXTRA: Final = "chat/call"
 """What a carrier says that it holds, where that is no reasoning."""
@@ -14,6 +14,8 @@ EXTRA: Final = "chat/call"
 
 def reasoning_fields(draft: Draft) -> dict[str, Any]:
     """``reasoning_effort`` and the vendor's own switch (mapping.md 1.9)."""
+    if ASKED_BY.isdisjoint(draft.request):
+        return {}
     effort, notes = effort_of(draft.request, draft.profile)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)

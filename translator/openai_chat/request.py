@@ -24,6 +24,10 @@ NOTHING: Final[dict[str, Any]] = {
 """The answer to a request for no tokens at all."""
 
 
+OUTPUT: Final = frozenset({"output_config", "output_format"})
+SAMPLING: Final = ("temperature", "top_p", "top_k")
+
+
 def _model(draft: Draft) -> dict[str, Any]:
     return {"model": draft.target.model or draft.request["model"]}
 
@@ -41,7 +45,8 @@ def _max_tokens(draft: Draft) -> dict[str, Any]:
 
 def _sampling(draft: Draft) -> dict[str, Any]:
     """Temperature, top_p and top_k, where the server takes them beside its reasoning."""
-    given = {n: draft.request[n] for n in ("temperature", "top_p", "top_k") if _set(draft, n)}
+    request = draft.request
+    given = {n: request[n] for n in SAMPLING if request.get(n) is not None}
     if "top_k" in given and not draft.profile.top_k:
         draft.note("top_k", "dropped", "no equivalent; the answer is still an answer without it")
         del given["top_k"]
@@ -60,6 +65,8 @@ def _stop_sequences(draft: Draft) -> dict[str, Any]:
 
 
 def _output_config(draft: Draft) -> dict[str, Any]:
+    if OUTPUT.isdisjoint(draft.request):
+        return {}
     if (draft.request.get("output_config") or {}).get("task_budget"):
         draft.note("output_config.task_budget", "ignored", "a hint for another provider's agent")
     return response_format(draft)
@@ -67,16 +74,16 @@ def _output_config(draft: Draft) -> dict[str, Any]:
 
 def _container(draft: Draft) -> dict[str, Any]:
     container = draft.request.get("container")
+    if not container:
+        return {}
     if isinstance(container, dict) and container.get("skills"):
         raise BadRequest("container.skills", "the upstream runs no skills")
-    if container:
-        draft.note("container", "dropped", "the upstream has no containers")
+    draft.note("container", "dropped", "the upstream has no containers")
     return {}
 
 
-def _within(draft: Draft) -> dict[str, Any]:
-    """Built as part of another field's builder."""
-    return {}
+def _within(draft: Draft) -> Any:
+    """Built as part of another field's builder: only stands in the table."""
 
 
 Builder = Callable[[Draft], dict[str, Any]]
@@ -105,6 +112,8 @@ BUILT: Final[Mapping[str, Builder]] = {
     "speed": _within,  # service_tier
     "container": _container,
 }
+
+BUILDERS: Final = tuple(build for build in BUILT.values() if build is not _within)
 
 DROPPED: Final[Mapping[str, str]] = {
     "betas": "a header, read by the gateway",
@@ -136,9 +145,11 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     draft = Draft(request, target)
     turn_away(draft, REFUSED, DROPPED, HARMLESS)
     body: dict[str, Any] = {}
-    for build in BUILT.values():
+    for build in BUILDERS:
         body |= build(draft)
-    body |= {name: request[name] for name in COPIED if request.get(name)}
+    for name in COPIED:
+        if request.get(name):
+            body[name] = request[name]
     if body.get("stream") and target.profile.stream_options:
         body["stream_options"] = {"include_usage": True}
     if target.profile.prefill and body["messages"][-1]["role"] == "assistant":
@@ -151,10 +162,6 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
         known_answer=known,
         origins=tuple(draft.origins),
     )
-
-
-def _set(draft: Draft, name: str) -> bool:
-    return draft.request.get(name) is not None
 
 
 def _reasoning_is_off(draft: Draft) -> bool:

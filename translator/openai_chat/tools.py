@@ -25,14 +25,16 @@ REFUSED_TOOLS: Final = {
 }
 """Tools whose absence would change what the client gets."""
 
+RARE: Final = frozenset({"allowed_callers", "defer_loading", "type"})
+"""Fields of a tool that call for a note; most tools have none of them."""
+
 
 def build_tools(draft: Draft) -> dict[str, Any]:
     """``tools``, ``tool_choice`` and ``parallel_tool_calls``; nothing without a callable tool."""
-    functions = [
-        function
-        for path, tool in offered_tools(draft)
-        if (function := _function(tool, path, draft)) is not None
-    ]
+    functions: list[dict[str, Any]] = []
+    for path, tool in offered_tools(draft):
+        if (function := _function(tool, path, draft)) is not None:
+            functions.append(function)
     if len(functions) > draft.profile.max_tools:
         raise BadRequest(
             "tools", f"{len(functions)} tools; this upstream takes {draft.profile.max_tools}"
@@ -53,8 +55,14 @@ def build_tools(draft: Draft) -> dict[str, Any]:
 def _function(tool: dict[str, Any], path: str, draft: Draft) -> dict[str, Any] | None:
     found = function_of(tool)
     if found is None:
-        _served_elsewhere(tool.get("type") or "custom", path, draft)
+        _served_elsewhere(tool["type"], path, draft)
         return None
+    if not RARE.isdisjoint(tool):
+        _note_rare(tool, path, draft)
+    return {"type": "function", "function": _definition(found, tool, path, draft)}
+
+
+def _note_rare(tool: dict[str, Any], path: str, draft: Draft) -> None:
     callers = tool.get("allowed_callers")
     if callers and "direct" not in callers:
         raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
@@ -63,7 +71,6 @@ def _function(tool: dict[str, Any], path: str, draft: Draft) -> dict[str, Any] |
     kind = tool.get("type") or "custom"
     if kind != "custom":
         draft.note(f"{path}.type", "emulated", f"{kind} is told as a function with its schema")
-    return {"type": "function", "function": _definition(found, tool, path, draft)}
 
 
 def _served_elsewhere(kind: str, path: str, draft: Draft) -> None:

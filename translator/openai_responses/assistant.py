@@ -1,7 +1,6 @@
 """One assistant turn of the history -> input items, in the order in which they were said."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.arguments import compact_json
@@ -16,16 +15,16 @@ from .types import InputItem
 Block = dict[str, Any]
 
 
-@dataclass(slots=True)
 class Turn:
     """The items of one turn, as far as it was read."""
 
-    items: list[InputItem] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)  # ids that wait for their results
+    def __init__(self) -> None:
+        self.items: list[InputItem] = []
+        self.calls: list[str] = []  # ids that wait for their results
 
     def say(self, text: str) -> None:
         # A plain string: output_text parts would need the ids of messages that nobody stored.
-        if text.strip():
+        if text and not text.isspace():
             self.items.append({"type": "message", "role": "assistant", "content": text})
 
     def forget_thoughts(self, path: str, draft: Draft) -> None:
@@ -41,11 +40,10 @@ def assistant_turn(content: str | list[Block], path: str, draft: Draft) -> Turn:
         content = [{"type": "text", "text": content}]
     for number, block in enumerate(content):
         here = f"{path}.content.{number}"
-        builder = ASSISTANT_BLOCKS.get(block.get("type", ""))
-        if builder is None:
-            kind = block.get("type")
+        kind = block["type"]
+        if kind not in ASSISTANT_BLOCKS:
             raise BadRequest(f"{here}.type", f"{kind!r} is not supported by this upstream")
-        builder(turn, block, here, draft)
+        ASSISTANT_BLOCKS[kind](turn, block, here, draft)
     turn.forget_thoughts(path, draft)
     if draft.profile.phase:
         _mark_phases(turn)
@@ -54,12 +52,12 @@ def assistant_turn(content: str | list[Block], path: str, draft: Draft) -> Turn:
 
 def _mark_phases(turn: Turn) -> None:
     """Commentary leads to a tool call, the rest is the answer. Anthropic has no slot for it."""
-    last_call = max(
-        (n for n, i in enumerate(turn.items) if i["type"] == "function_call"), default=-1
-    )
-    for number, item in enumerate(turn.items):
-        if item.get("role") == "assistant":
-            item["phase"] = "commentary" if number < last_call else "final_answer"
+    phase = "final_answer"
+    for item in reversed(turn.items):
+        if item["type"] == "function_call":
+            phase = "commentary"
+        elif "role" in item and item["role"] == "assistant":
+            item["phase"] = phase
 
 
 def _text(turn: Turn, block: Block, path: str, draft: Draft) -> None:

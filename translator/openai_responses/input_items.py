@@ -4,7 +4,6 @@ Between two assistant turns the results of the first one's calls come first, one
 what was said, in its order. Source: mapping.md 1.3.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.draft import Draft
@@ -26,51 +25,56 @@ MAX_BREAKPOINTS: Final = 4  # that one request may write
 Output = str | list[InputPart]
 
 
-@dataclass(slots=True)
 class Between:
     """What stands between two assistant turns; results are sorted to its front."""
 
-    calls: list[str] = field(default_factory=list)  # ids of the assistant turn before it
-    results: dict[str, Output] = field(default_factory=dict)
-    media: list[InputPart] = field(default_factory=list)  # out of results that take only text
-    spoken: list[InputItem] = field(default_factory=list)  # of user and system, in order
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls  # ids of the assistant turn before it
+        self.results: dict[str, Output] = {}
+        self.media: list[InputPart] = []  # out of results that take only text
+        self.spoken: list[InputItem] = []  # of user and system, in order
 
 
 def build_input(draft: Draft) -> list[InputItem]:
     """All turns of the request, without the top-level system prompt."""
     items: list[InputItem] = []
-    between = Between()
+    origins = draft.origins
+    between = Between([])
     for number, message in enumerate(draft.request["messages"]):
         path = f"messages.{number}"
         match message["role"]:
             case "assistant":
                 turn = assistant_turn(message["content"], path, draft)
-                _add(items, _settled(between, path, draft), number - 1, draft)
-                _add(items, turn.items, number, draft)
-                between = Between(calls=turn.calls)
+                items += _settled(between, path, draft)
+                origins += [number - 1] * (len(items) - len(origins))
+                items += turn.items
+                origins += [number] * (len(items) - len(origins))
+                between = Between(turn.calls)
             case "system":
                 _system(message, number, between, draft)
             case _:
                 _user(message, path, between, draft)
-    _add(items, _settled(between, "messages", draft), number, draft)
+    items += _settled(between, "messages", draft)
+    origins += [number] * (len(items) - len(origins))
     _mark_last_user(items, draft)
     if items and items[-1].get("role") == "assistant":
         # Responses begins a new turn after it; the model must be told to go on instead.
         draft.note(path, "emulated", "the answer is asked to continue the prefilled text")
         told: InputItem = {"type": "message", "role": "developer"}
-        _add(items, [{**told, "content": [text_part(CONTINUE)]}], number, draft)
+        items.append({**told, "content": [text_part(CONTINUE)]})
+        origins.append(number)
     return items
-
-
-def _add(items: list[InputItem], more: list[InputItem], number: int, draft: Draft) -> None:
-    """Append what was built from message ``number`` (or from several that end with it)."""
-    items += more
-    draft.origins += [number] * len(more)
 
 
 def limit_breakpoints(items: list[InputItem]) -> None:
     """Keep the latest four breakpoints, which cover the longest prefixes."""
-    marked = [part for item in items for part in _parts(item) if "prompt_cache_breakpoint" in part]
+    marked = [
+        part
+        for item in items
+        if isinstance(content := item.get("content"), list)
+        for part in content
+        if "prompt_cache_breakpoint" in part
+    ]
     for part in marked[:-MAX_BREAKPOINTS]:
         del part["prompt_cache_breakpoint"]
 
@@ -83,7 +87,7 @@ def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) ->
         parts = []
         for number, block in enumerate(content):
             here = f"{path}.content.{number}"
-            if block.get("type") == "tool_result":
+            if block["type"] == "tool_result":
                 _tool_result(block, here, between, draft)
             else:
                 parts += block_parts(block, here, draft)
@@ -93,10 +97,15 @@ def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) ->
 
 def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
     parts = input_parts(block.get("content"), path, draft)
+    texts: list[str] = []
+    media: list[InputPart] = []
     for part in parts:
-        part.pop("prompt_cache_breakpoint", None)
-    texts = [part["text"] for part in parts if part["type"] == "input_text"]
-    media = [part for part in parts if part["type"] != "input_text"]
+        if "prompt_cache_breakpoint" in part:
+            del part["prompt_cache_breakpoint"]
+        if part["type"] == "input_text":
+            texts.append(part["text"])
+        else:
+            media.append(part)
     if media and not draft.profile.media_in_tool_output:
         between.media += media
         texts += [MEDIA_PLACEHOLDER] * len(media)
@@ -141,13 +150,13 @@ def _settled(between: Between, path: str, draft: Draft) -> list[InputItem]:
             draft.note(path, "repaired", "a tool call without its result")
         output = between.results.pop(call_id, NO_RESULT)
         items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+    if not between.results and not between.media:
+        return items + between.spoken
     first = [*between.media]
     for orphan in between.results.values():
         draft.note(path, "repaired", "a tool result without its call is told by the user")
         first.append(text_part("[tool result]"))
         first += [text_part(orphan)] if isinstance(orphan, str) else orphan
-    if not first:
-        return items + between.spoken
     said = between.spoken
     if said and said[0].get("role") == "user":
         first += said[0]["content"]
@@ -158,11 +167,8 @@ def _settled(between: Between, path: str, draft: Draft) -> list[InputItem]:
 def _mark_last_user(items: list[InputItem], draft: Draft) -> None:
     """The automatic breakpoint, asked for at the top level: the last part that the user said."""
     automatic = draft.request.get("cache_control")
+    if not automatic or not draft.profile.cache_breakpoints:
+        return
     said = [item for item in items if item.get("role") == "user"]
-    if automatic and said:
-        mark_breakpoint(said[-1]["content"][-1], automatic, draft)
-
-
-def _parts(item: InputItem) -> list[dict[str, Any]]:
-    content = item.get("content")
-    return content if isinstance(content, list) else []
+    if said:
+        mark_breakpoint(said[-1]["content"][-1], automatic)

@@ -16,7 +16,7 @@ Builder = Callable[[Block, str, Draft], list[InputPart]]
 def input_parts(content: str | list[Block] | None, path: str, draft: Draft) -> list[InputPart]:
     """The parts of a whole content, without empty ones."""
     if isinstance(content, str):
-        return [text_part(content)] if content.strip() else []
+        return [text_part(content)] if content and not content.isspace() else []
     parts: list[InputPart] = []
     for number, block in enumerate(content or ()):
         parts += block_parts(block, f"{path}.content.{number}", draft)
@@ -25,12 +25,12 @@ def input_parts(content: str | list[Block] | None, path: str, draft: Draft) -> l
 
 def block_parts(block: Block, path: str, draft: Draft) -> list[InputPart]:
     """The parts of one block; BadRequest for a type that has no form here."""
-    builder = BLOCKS.get(block.get("type", ""))
-    if builder is None:
-        raise BadRequest(f"{path}.type", f"{block.get('type')!r} is not supported by this upstream")
-    parts = builder(block, path, draft)
-    if parts and block.get("cache_control"):
-        mark_breakpoint(parts[-1], block["cache_control"], draft)
+    kind = block["type"]
+    if kind not in BLOCKS:
+        raise BadRequest(f"{path}.type", f"{kind!r} is not supported by this upstream")
+    parts = BLOCKS[kind](block, path, draft)
+    if parts and draft.profile.cache_breakpoints and block.get("cache_control"):
+        mark_breakpoint(parts[-1], block["cache_control"])
     return parts
 
 
@@ -38,10 +38,8 @@ def text_part(text: str) -> InputText:
     return {"type": "input_text", "text": text}
 
 
-def mark_breakpoint(part: InputPart, cache_control: Block, draft: Draft) -> None:
-    """End a cached prefix at this part; other servers cache prefixes without being told."""
-    if not draft.profile.cache_breakpoints:
-        return
+def mark_breakpoint(part: InputPart, cache_control: Block) -> None:
+    """End a cached prefix at this part; servers without the capability do so without being told."""
     mark: CacheBreakpoint = {"mode": "explicit"}
     if cache_control.get("ttl") == "1h":
         mark["ttl"] = "12h"
@@ -49,7 +47,8 @@ def mark_breakpoint(part: InputPart, cache_control: Block, draft: Draft) -> None
 
 
 def _text(block: Block, path: str, draft: Draft) -> list[InputPart]:
-    return [text_part(block["text"])] if block["text"].strip() else []
+    text = block["text"]
+    return [{"type": "input_text", "text": text}] if text and not text.isspace() else []
 
 
 def _image(block: Block, path: str, draft: Draft) -> list[InputPart]:

@@ -21,7 +21,7 @@ from translator.draft import (
 from translator.errors import BadRequest
 from translator.render import system_blocks
 from translator.schemas import normalise, strict
-from translator.thinking import effort_of, thinking_shown
+from translator.thinking import ASKED_BY, effort_of, thinking_shown
 
 from .input_items import build_input, limit_breakpoints
 from .parts import block_parts
@@ -41,6 +41,10 @@ NOTHING: Final[dict[str, Any]] = {
 OUTPUT_NAME: Final = "structured_output"  # the upstream demands one, Anthropic has none
 
 
+OUTPUT: Final = frozenset({"output_config", "output_format"})
+SAMPLING: Final = ("temperature", "top_p", "top_k")
+
+
 def _model(draft: Draft) -> dict[str, Any]:
     return {"model": draft.target.model or draft.request["model"]}
 
@@ -53,7 +57,8 @@ def _conversation(draft: Draft) -> dict[str, Any]:
     blocks, notes = system_blocks(draft.request)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
-    limit_breakpoints(items)
+    if draft.profile.cache_breakpoints:
+        limit_breakpoints(items)
     if not any(block.get("cache_control") for block in blocks):
         text = "\n\n".join(block["text"] for block in blocks)
         return {"instructions": text, "input": items} if text else {"input": items}
@@ -61,7 +66,8 @@ def _conversation(draft: Draft) -> dict[str, Any]:
     system: InputItem = {"type": "message", "role": "developer", "content": parts}
     items.insert(0, system)
     draft.origins.insert(0, SYSTEM)
-    limit_breakpoints(items)
+    if draft.profile.cache_breakpoints:
+        limit_breakpoints(items)
     return {"input": items}
 
 
@@ -79,11 +85,10 @@ def _max_tokens(draft: Draft) -> dict[str, Any]:
 
 def _sampling(draft: Draft) -> dict[str, Any]:
     """Temperature and top_p, where the server takes them beside its reasoning."""
-    given = {
-        name: draft.request[name]
-        for name in ("temperature", "top_p", "top_k")
-        if draft.request.get(name) is not None
-    }
+    request = draft.request
+    given = {n: request[n] for n in SAMPLING if request.get(n) is not None}
+    if not given:
+        return {}
     if given.pop("top_k", None) is not None:
         draft.note("top_k", "dropped", "no equivalent; the answer is still an answer without it")
     effort, _ = effort_of(draft.request, draft.profile)
@@ -102,6 +107,8 @@ def _stop_sequences(draft: Draft) -> dict[str, Any]:
 
 def _reasoning(draft: Draft) -> dict[str, Any]:
     """``reasoning`` (mapping.md 1.9); a summary only where somebody wants to read it."""
+    if ASKED_BY.isdisjoint(draft.request):
+        return {}
     effort, notes = effort_of(draft.request, draft.profile)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
@@ -112,6 +119,8 @@ def _reasoning(draft: Draft) -> dict[str, Any]:
 
 
 def _output_config(draft: Draft) -> dict[str, Any]:
+    if OUTPUT.isdisjoint(draft.request):
+        return {}
     config = draft.request.get("output_config") or {}
     if config.get("task_budget"):
         draft.note("output_config.task_budget", "ignored", "a hint for another provider's agent")
@@ -154,16 +163,16 @@ def _context_management(draft: Draft) -> dict[str, Any]:
 
 def _container(draft: Draft) -> dict[str, Any]:
     container = draft.request.get("container")
+    if not container:
+        return {}
     if isinstance(container, dict) and container.get("skills"):
         raise BadRequest("container.skills", "the upstream runs no skills")
-    if container:
-        draft.note("container", "dropped", "the container is one of another provider")
+    draft.note("container", "dropped", "the container is one of another provider")
     return {}
 
 
-def _within(draft: Draft) -> dict[str, Any]:
-    """Built as part of another field's builder."""
-    return {}
+def _within(draft: Draft) -> Any:
+    """Built as part of another field's builder: only stands in the table."""
 
 
 Builder = Callable[[Draft], dict[str, Any]]
@@ -195,6 +204,8 @@ BUILT: Final[Mapping[str, Builder]] = {
     "container": _container,
 }
 
+BUILDERS: Final = tuple(build for build in BUILT.values() if build is not _within)
+
 DROPPED: Final[Mapping[str, str]] = {
     "betas": "a header, read by the gateway",
     "diagnostics": "the upstream reports no cache diagnostics",
@@ -224,9 +235,11 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     turn_away(draft, REFUSED, DROPPED, HARMLESS)
     # store: OpenAI keeps answers by default, which no client of ours asked for.
     body: dict[str, Any] = {"store": False}
-    for build in BUILT.values():
+    for build in BUILDERS:
         body |= build(draft)
-    body |= {name: request[name] for name in COPIED if request.get(name)}
+    for name in COPIED:
+        if request.get(name):
+            body[name] = request[name]
     if body.get("stream") and target.profile.stream_obfuscation:
         body["stream_options"] = {"include_obfuscation": False}
     if target.profile.encrypted_reasoning:

@@ -54,9 +54,10 @@ def build_tools(draft: Draft) -> dict[str, Any]:
 def _tool(tool: Tool, path: str, draft: Draft) -> Tool | None:
     """One tool as this upstream knows it; None where it goes without."""
     kind = tool.get("type") or "custom"
-    for prefix, hosted in HOSTED.items():
-        if kind.startswith(prefix) and getattr(draft.profile, hosted.capability):
-            return hosted.build(tool, path, draft)
+    if kind != "custom":
+        for prefix, hosted in HOSTED.items():
+            if kind.startswith(prefix) and getattr(draft.profile, hosted.capability):
+                return hosted.build(tool, path, draft)
     callers = tool.get("allowed_callers")
     if callers and "direct" not in callers:
         raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
@@ -135,6 +136,8 @@ def _mcp_servers(tools: list[Tool], draft: Draft) -> list[Tool]:
     servers = draft.request.get("mcp_servers") or []
     if servers and not draft.profile.mcp:
         raise BadRequest("mcp_servers", "the upstream connects to no MCP servers")
+    if not servers:
+        return []
     toolsets = {
         tool.get("mcp_server_name"): tool for tool in tools if tool.get("type") == "mcp_toolset"
     }
@@ -172,10 +175,14 @@ def _mcp_toolset(tool: Tool, path: str, draft: Draft) -> None:
 
 def _max_calls(tools: list[Tool], draft: Draft) -> dict[str, Any]:
     """``max_uses`` of a search: OpenAI counts all the calls of its own tools together."""
-    limits = [tool["max_uses"] for tool in tools if tool.get("max_uses")]
-    if not limits or not draft.profile.web_search:
+    if not draft.profile.web_search:
         return {}
-    return {"max_tool_calls": sum(limits)}
+    limit = sum(
+        tool.get("max_uses") or 0
+        for tool in tools
+        if "type" in tool and str(tool["type"]).startswith(WITH_MAX_USES)
+    )
+    return {"max_tool_calls": limit} if limit else {}
 
 
 def _choice(choice: dict[str, Any], known: Mapping[str, Tool], draft: Draft) -> Any:
@@ -196,6 +203,9 @@ def _choice(choice: dict[str, Any], known: Mapping[str, Tool], draft: Draft) -> 
         return {"type": "function", "name": tool["name"]}
     return {"type": "allowed_tools", "mode": "required", "tools": [{"type": tool["type"]}]}
 
+
+WITH_MAX_USES: Final = ("web_fetch", "web_search")
+"""Tools whose ``max_uses`` means something; another's field of that name may hold anything."""
 
 HOSTED: Final[Mapping[str, Hosted]] = {
     "code_execution": Hosted("code_interpreter", _code_interpreter),

@@ -18,9 +18,14 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.text(), VALUES, max_size=6)
 
 
-@given(OBJECTS, st.booleans(), st.sampled_from([None, 1, "\t"]))
-def test_a_sound_object_is_what_json_says(value, ascii_only, indent):
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+@given(
+    OBJECTS,
+    st.booleans(),
+    st.sampled_from([None, 1, "\t"]),
+    st.sampled_from([None, (",", ":")]),  # the latter as clients write it, and as we would
+)
+def test_a_sound_object_is_what_json_says(value, ascii_only, indent, separators):
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent, separators=separators)
     try:
         body = text.encode()
     except UnicodeEncodeError:

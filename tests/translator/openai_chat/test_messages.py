@@ -33,6 +33,7 @@ def test_text_is_a_plain_string():
     assert sent(user(text("One."), text("  "), text("Two."))) == [
         {"role": "user", "content": "One.\n\nTwo."}
     ]
+    assert sent(user(""), user("One."), user(" \n")) == [{"role": "user", "content": "One."}]
 
 
 def test_a_system_prompt_comes_first_under_the_role_the_server_knows():
@@ -123,7 +124,7 @@ def test_pictures_of_results_get_a_user_message_of_their_own_where_none_follows(
     assert messages[-1] == {"role": "user", "content": [IMAGE_PART]}
 
 
-@pytest.mark.parametrize("content", [(), ("",), ([],)])
+@pytest.mark.parametrize("content", [(), ("",), (" \n",), ([],), ([text(" "), text("")],)])
 def test_an_empty_result_is_an_empty_string(content):
     block = {"type": "tool_result", "tool_use_id": "toolu_1"}
     block |= {"content": content[0]} if content else {}

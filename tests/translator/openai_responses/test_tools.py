@@ -128,6 +128,14 @@ def test_a_search_is_the_upstreams_own():
     assert fates(ask(tools=[full])) == {"tools.0.response_inclusion": "ignored"}
 
 
+@pytest.mark.parametrize("field", ["many", 2])
+def test_a_field_of_another_tool_is_no_limit_of_searches(field):
+    """It may be called as it likes; a word in it once broke the sum."""
+    sent = body(ask(tools=[WEATHER | {"max_uses": field}, SEARCH | {"max_uses": None}]))
+
+    assert "max_tool_calls" not in sent
+
+
 def test_a_plain_search_is_plain():
     assert tools(SEARCH) == [{"type": "web_search"}]
 
