@@ -120,6 +120,7 @@ class Exchange:
         if exc is None and self.consumer.stopped is None:  # all is well
             await self._write(None, None)
             return False
+        self.consumer.watch.end()  # a late alarm would cut the refusal
         refusal = self._refusal(exc)
         try:
             if isinstance(exc, Exception):

@@ -26,6 +26,7 @@ FOUND = [
     (213, 100),  # who left while it was told a refusal had no row until the next start
     (47, 60),  # a ping began a second answer while a slow client was told a refusal
     (20129, 200),  # an event whose blank line was cut was ended by one and a half
+    (545, 200),  # a deadline cut the refusal that a slow client was being told
 ]
 """Worlds that once were not well, with the number of their requests."""
 
