@@ -106,8 +106,10 @@ def main() -> None:
         gateway.key = json.loads(made)["key"]
         streams = Streams(gateway, options.streams)
         streams.start()
-        took = measured(gateway, options)
-        streams.stop()
+        try:
+            took = measured(gateway, options)
+        finally:  # else they would stream for ever
+            streams.stop()
         show(took, worked(gateway, options), streams)
     scan_ms, _ = ledger_reports.timed(ledger_reports.scan)
     before = time.process_time()
