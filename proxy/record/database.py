@@ -12,7 +12,7 @@ POISON: Final = (
     DataError, IntegrityError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
 )  # fmt: skip
 
-CACHE_KIB: Final = 4_096
+LITTLE: Final = "PRAGMA cache_size=-4096"  # KiB
 
 _inodes: dict[str, int] = {}  # SQLite file -> its inode when the connection was made
 
@@ -50,7 +50,7 @@ def need_little() -> None:
     """
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
-            cursor.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            cursor.execute(LITTLE)
 
 
 def reconnect() -> None:
