@@ -4,7 +4,9 @@ Nearly all events of a stream are plain deltas of text, and many arrive in one r
 decoded into a shape that admits nothing else, and a run of them goes through the translator as one
 longer delta; ``TextRun`` remembers where it was cut, so that the client still gets every piece as
 an event of its own. Whatever is not plain goes the general way, one event at a time.
-Figure: a delta of 200 in a read costs 0.9 µs so, 9 µs the general way.
+Where they differ in nothing but their text, only that is decoded (``plain.Mould``).
+Figures for one delta of 200 in a read: it is decoded in 0.9 µs so and in 0.4 out of a mould; the
+general way takes 9 with all that follows.
 """
 
 import operator
