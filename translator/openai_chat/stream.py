@@ -238,14 +238,10 @@ class ChatStream:
     def _text(self, piece: str) -> list[Event]:
         if self._finish_reason and piece:
             self._note_once("content", "repaired", "text after the finish reason was accepted")
-        if not piece:
-            return []
-        return self._matched(self._calls.step_aside() + self._speech.say(piece))
+        return self._matched(self._calls.step_aside() + self._speech.say(piece)) if piece else []
 
     def _refusal(self, piece: Any, whole: bool) -> list[Event]:
-        if not piece:
-            return []
-        return self._matched(self._calls.step_aside() + self._speech.refuse(piece))
+        return self._matched(self._calls.step_aside() + self._speech.refuse(piece)) if piece else []
 
     def _tool_calls(self, pieces: Any, whole: bool) -> list[Event]:
         return [e for piece in pieces for e in self._calls.feed(piece, whole=whole)]

@@ -77,10 +77,13 @@ def _output(counts: Counts, reasoning: Any) -> Any:
     if type(said) is not int or type(reasoning) is not int or reasoning <= 0:
         return said
     prompt = counts.get("prompt_tokens")
-    if type(prompt) is not int or prompt <= 0:
-        return said
-    beside = counts.get("total_tokens") == prompt + said + reasoning
-    return said + reasoning if beside else said
+    if (
+        type(prompt) is int
+        and prompt > 0
+        and counts.get("total_tokens") == prompt + said + reasoning
+    ):
+        return said + reasoning
+    return said
 
 
 def _details(counts: Counts, name: str) -> Counts:

@@ -148,6 +148,7 @@ def counted(**counts):
         ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334, "reasoning": 320}, 322),
         ({"prompt_tokens": 12, "completion_tokens": 322, "total_tokens": 334, "reasoning": 320}, 322),
         ({"prompt_tokens": 12, "completion_tokens": 2, "reasoning": 320}, 2),
+        ({"completion_tokens": 2, "total_tokens": 322, "reasoning": 320}, 2),
         ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14, "reasoning": 0}, 2),
         ({"prompt_tokens": 12, "completion_tokens": "2", "reasoning": 320}, None),
     ],
