@@ -14,10 +14,10 @@ from rest_framework.exceptions import APIException, ParseError, PermissionDenied
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from ulid import ULID
 
 from proxy.audit_trail import note, note_of_key
 from proxy.models import ApiKey, Export, ExportState
+from proxy.ulids import new_ulid
 
 from .access import IsKnown, MayReport
 from .answers import LINES, Row, download
@@ -164,7 +164,7 @@ class ExportsView(ExportBase):
         self._check_rights(asked.validated_data["report"])
         auth = request.auth
         job = Export.objects.create(
-            pk=f"export_{ULID()}",
+            pk=f"export_{new_ulid()}",
             created=now(),
             key=auth if isinstance(auth, ApiKey) else None,
             user_id=None if isinstance(auth, ApiKey) else request.user.pk,

@@ -10,7 +10,8 @@ from django.views import defaults
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
 from rest_framework.response import Response
-from ulid import ULID
+
+from proxy.ulids import new_ulid
 
 API: Final = ("/v1/", "/api/")
 """Under these nothing answers HTML, but for the page that documents the API."""
@@ -33,7 +34,7 @@ ERROR_TYPES: Final[Mapping[int, str]] = {
 
 
 def new_request_id() -> str:
-    return f"req_{ULID()}"
+    return f"req_{new_ulid()}"
 
 
 def error_body(code: int, message: str, request_id: str) -> dict[str, Any]:
