@@ -4,6 +4,7 @@ The newest is in the test environment; the old one cannot live beside it, so it 
 into a cached folder and only ever imported by a process of its own.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -45,17 +46,24 @@ def drive(line: Line, *, base_url: str, key: str, jobs: list[dict[str, Any]]) ->
 
 
 def last_0x() -> Path:
-    """The folder of the old SDK, installed on first use."""
+    """The folder of the old SDK, installed on first use; whoever comes meanwhile waits for it."""
     folder = REPOSITORY / ".sdk" / f"anthropic-{LAST_0X}"
-    if not (folder / "anthropic" / "__init__.py").exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
-        ended = subprocess.run(  # noqa: S603 - a pinned package of ours to name
-            [*command, f"anthropic=={LAST_0X}"],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if ended.returncode:
-            absent(f"anthropic {LAST_0X} cannot be installed: {ended.stderr[-500:]}")
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of the other core ask for it as well
+        if not (folder / "anthropic" / "__init__.py").exists():
+            install(folder)
     return folder
+
+
+def install(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+    ended = subprocess.run(  # noqa: S603 - a pinned package of ours to name
+        [*command, f"anthropic=={LAST_0X}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if ended.returncode:
+        absent(f"anthropic {LAST_0X} cannot be installed: {ended.stderr[-500:]}")

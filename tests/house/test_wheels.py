@@ -61,8 +61,8 @@ SUITE = (
     "tests/proxy/metrics",
     "tests/proxy/test_sealing.py",
 )
-NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "hypothesis", "anthropic",
-          "openai", "prometheus-client"}  # fmt: skip
+NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis",
+          "anthropic", "openai", "prometheus-client"}  # fmt: skip
 
 OTHERS = [version for version in VERSIONS if version != HERE and interpreter(version)]
 
