@@ -25,6 +25,10 @@ from tests.proxy.admin.hostile import PAYLOADS  # noqa: E402
 
 HARMLESS = "plain words of no meaning"
 POSTED_AT_ONCE = 50
+EVENING = 18
+"""From this hour (UTC) on, midnight may fall into the tests: then today must have its dearest
+session too, for it will be yesterday when they ask."""
+TOMORROWS = "e4a7c1b2-4d1e-4a6b-9c55-0b7a3c2f7d11"
 
 
 def office() -> None:
@@ -41,6 +45,9 @@ def office() -> None:
     ]
     post(stories)
     session_cast.session(yesterday + timedelta(hours=3), team="platform")
+    if now().hour >= EVENING:
+        today = yesterday + timedelta(days=1, hours=3)
+        session_cast.session(today, team="platform", session_id=TOMORROWS)
 
 
 def _talk(at: datetime, key: Any, n: int) -> list[Story]:

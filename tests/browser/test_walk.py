@@ -130,6 +130,8 @@ def test_a_running_stream_is_watched_and_stopped(page: Page, office: Gateway) ->
     row = page.locator("tr[data-id]").filter(has_text="claude-slow").first
     expect(row).to_contain_text("default")
     expect(row).to_contain_text(re.compile(r"≈\s*[1-9]"))
+    # From its first words on; before them a stop is an HTTP 403, and no event.
+    expect(row).to_have_attribute("data-state", re.compile("thinking|answering"))
     picture(page, "live")
 
     row.get_by_role("button", name="Stop").click()
