@@ -1,5 +1,7 @@
-"""kill -9 of the whole gateway under a crowd of streams, again and again, and the verdict."""
+"""The whole gateway ended under a crowd of streams, again and again, and the verdict."""
 
+import contextlib
+import http.client
 import itertools
 import json
 import random
@@ -8,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .crashing import Nursery, free_port
 from .crowd import Crowd, Sent, Verdict, chat_answer, judge
 from .gateway import Gateway, toml_for
 from .upstream import ScriptedUpstream
@@ -24,32 +27,51 @@ def config_for(player: ScriptedUpstream) -> str:
 
 
 class Killing:
-    """``lives`` kills it so many times; ``verdict`` lets it recover and reads the books."""
+    """``lives`` ends it so many times; ``verdict`` lets it recover and reads the books.
 
-    def __init__(self, folder: Path, player: ScriptedUpstream, *, streams: int) -> None:
-        self.gateway = Gateway(folder, config=config_for(player), ready_within_s=120)
+    ``how``: SIGKILL, or SIGTERM for a restart as an operator does it. The lives are children of one
+    process that has imported everything, so that each costs a fraction of a second; the last one,
+    of the verdict, is a process as any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        player: ScriptedUpstream,
+        *,
+        streams: int,
+        how: signal.Signals = signal.SIGKILL,
+        **environment: str,
+    ) -> None:
+        config = config_for(player)
+        self.gateway = Nursery(folder, config=config, environment=environment, port=free_port())
         self.player = player
         self.streams = streams
+        self.how = how
         self.sent: list[Sent] = []
         self.numbers = itertools.count(1)
         player.choose(chat_answer)
 
-    def lives(self, kills: int, seed: int = 1) -> Iterator[int]:
-        """Yields, after each kill, how many upstream calls it cut off."""
+    def lives(self, times: int, *, seed: int = 1, at_most_s: float = 1.5) -> Iterator[int]:
+        """Yields, after each end, how many upstream calls it cut off."""
         chance = random.Random(seed)  # noqa: S311 -- chance, not secrecy
-        self.gateway.folder.mkdir(parents=True, exist_ok=True)
-        for _ in range(kills):
-            self.gateway.start()
-            yield self._one_life(chance.random() * 1.5)
+        self.gateway.begin()
+        try:
+            for _ in range(times):
+                self.gateway.live(None)
+                assert ready(self.gateway, 120), self.gateway.log
+                yield self._one_life(chance.random() * at_most_s)
+        finally:
+            self.gateway.close()
 
     def _one_life(self, longer_s: float) -> int:
-        """Let the crowd in, wait for its first call and a random while longer, kill."""
+        """Let the crowd in, wait for its first call and a random while longer, end it."""
         before = len(self.player.asked)
         gateway = self.gateway
         with Crowd(gateway.port, gateway.key, "crowd", self.streams, self.numbers) as crowd:
             self.player.wait_until(lambda asked: len(asked) > before, within_s=60)
             time.sleep(longer_s)
-            gateway.stop(signal.SIGKILL)
+            gateway.kill(self.how)
         self.sent += crowd.sent
         self.player.wait_until(lambda asked: all(each.ending for each in asked[before:]))
         return sum(each.ending == "client_gone" for each in self.player.asked[before:])
@@ -59,6 +81,16 @@ class Killing:
         wait_until_drained(self.gateway)
         self.gateway.stop()
         return judge(self.sent, self.player.asked, self.gateway.rows().values())
+
+
+def ready(gateway: Nursery, within_s: float) -> bool:
+    """Until it answers, or has ended."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and not gateway.ended(0.05):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if gateway.ask("GET", "/readyz").status == 200:
+                return True
+    return False
 
 
 def wait_until_drained(gateway: Gateway, *, within_s: float = 120) -> float:

@@ -62,7 +62,7 @@ SUITE = (
     "tests/proxy/test_sealing.py",
 )
 NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis",
-          "anthropic", "openai", "prometheus-client"}  # fmt: skip
+          "anthropic", "openai", "prometheus-client", "python-ulid"}  # fmt: skip
 
 OTHERS = [version for version in VERSIONS if version != HERE and interpreter(version)]
 
