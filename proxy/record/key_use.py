@@ -9,6 +9,7 @@ from django.db.models import Q
 from proxy.models import ApiKey
 
 from .rows import AnyRow
+from .statements import evened
 
 MINUTE: Final = timedelta(minutes=1)
 """A busy key costs one update a minute."""
@@ -20,7 +21,7 @@ def note(rows: Iterable[AnyRow]) -> None:
     for row in rows:
         if row.key_id is not None:
             newest[row.key_id] = max(newest.get(row.key_id, row.created), row.created)
-    known = ApiKey.objects.filter(pk__in=newest).values_list("pk", "last_used")
+    known = ApiKey.objects.filter(pk__in=evened([*newest])).values_list("pk", "last_used")
     for key_id, before in known:
         at = newest[key_id]
         if before is None or at - before >= MINUTE:

@@ -16,6 +16,7 @@ from proxy.models import Exchange, Outcome, State
 
 from .pricing import PriceList, cost_of, source_of
 from .records import CloseRecord, OpenRecord
+from .statements import evened
 
 NUL: Final = "\x00"  # PostgreSQL's text cannot hold it
 
@@ -108,7 +109,7 @@ def blank(exchange_id: str) -> Row:
 
 def there(ids: Iterable[str]) -> dict[str, Row]:
     """The rows that the database has, by id."""
-    found = Exchange.objects.filter(pk__in=list(ids)).values()
+    found = Exchange.objects.filter(pk__in=evened(list(ids))).values()
     return {columns["id"]: Row(**columns) for columns in found}
 
 

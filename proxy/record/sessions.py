@@ -10,11 +10,11 @@ from proxy.models import Transcript
 
 from .conversation import Conversation
 from .rows import AnyRow
+from .statements import MOST_KEYS, evened
 
 # How Claude Code wrote it before it became JSON: user_<hash>_account_<uuid>_session_<uuid>
 OLD_USER_ID: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 LOOK_BACK: Final = 64  # prefixes tried: a client that drops more turns starts a new branch
-MOST_PREFIXES: Final = 500  # in one query: SQLite takes 999 variables in old versions
 PREVIEW: Final = 200
 IMAGE: Final = b'"type":"image"'  # as pieces are written
 
@@ -114,8 +114,9 @@ def _before(chain: Sequence[bytes]) -> Sequence[bytes]:
 def _known(prefixes: Sequence[bytes]) -> dict[tuple[int | None, str, bytes], str]:
     """The latest exchange of each key and team that ends in one of these."""
     latest: dict[tuple[int | None, str, bytes], str] = {}
-    for at in range(0, len(prefixes), MOST_PREFIXES):
-        rows = Transcript.objects.filter(prefix__in=prefixes[at : at + MOST_PREFIXES]).values_list(
+    for at in range(0, len(prefixes), MOST_KEYS):
+        some = evened(prefixes[at : at + MOST_KEYS])
+        rows = Transcript.objects.filter(prefix__in=some).values_list(
             "exchange__key_id", "exchange__team", "prefix", "exchange_id"
         )
         for key_id, team, prefix, pk in rows.order_by("pk"):

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import zstandard
 
@@ -27,9 +27,7 @@ from .conversation import (
     unpack,
 )
 from .parts import Parted, Piece
-from .statements import select, write
-
-MOST_NAMES: Final = 500  # digests in one query: SQLite takes 999 variables in old versions
+from .statements import MOST_KEYS, evened, select, write
 
 
 def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, bytes]:
@@ -61,7 +59,7 @@ def _part_ids(
     hour = now.replace(minute=0, second=0, microsecond=0)
     known = _known(list(pieces))
     for some in _slices(list(known)):  # what is named now is not pruned
-        Part.objects.filter(digest__in=some, used__lt=hour).update(used=hour)
+        Part.objects.filter(digest__in=evened(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
     rows = [
         {
@@ -81,7 +79,7 @@ def _known(digests: list[bytes]) -> dict[bytes, int]:
 
 
 def _slices(values: list[Any]) -> Iterable[list[Any]]:
-    return (values[at : at + MOST_NAMES] for at in range(0, len(values), MOST_NAMES))
+    return (values[at : at + MOST_KEYS] for at in range(0, len(values), MOST_KEYS))
 
 
 def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
@@ -200,7 +198,7 @@ def named_by(manifest: Mapping[str, Any]) -> set[int]:
 def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
     for some in _slices(sorted(named_by(manifest))):
-        for pk, data in Part.objects.filter(pk__in=some).values_list("id", "data"):
+        for pk, data in Part.objects.filter(pk__in=evened(some)).values_list("id", "data"):
             text = frames.plain(bytes(data))
             found[pk] = Piece(hashlib.sha256(text).digest(), text)
     return found

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.models import Exchange, QuarterUsage, Seal
+from proxy.record.posting import Story, post
 from proxy.record.rows import FIELDS, Row, apply, blank, there
 from proxy.record.seals import digest_of
-from proxy.record.statements import EMPTY, _json, select, write
+from proxy.record.statements import EMPTY, MOST_KEYS, _json, evened, select, write
 
-from .making import exchange_id
+from .making import body, closing, exchange_id, opening
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, UTC)
 PLAIN = {
@@ -74,6 +76,46 @@ def test_numbers_are_added_to_what_is_there_and_many_keys_are_found() -> None:
     found = {bytes(pk): n for pk, n in select(QuarterUsage, ("id", "requests"), "id", keys)}
     assert found == {line["id"]: 2 * line["requests"] for line in lines}
     assert list(select(QuarterUsage, ("id",), "id", [])) == []
+
+
+@pytest.mark.parametrize("key", [lambda n: f"req_{n}", lambda n: n.to_bytes(16), int])
+def test_keys_of_any_number_are_asked_for_by_ten_statements(key: Any) -> None:
+    asked = {number: evened([key(n) for n in range(1, number + 1)]) for number in range(513)}
+
+    assert {len(keys) for keys in asked.values()} == {0, *(2**n for n in range(10))}
+    for number, keys in asked.items():
+        assert keys[:number] == [key(n) for n in range(1, number + 1)]
+        assert len(set(keys)) == len(keys) <= MOST_KEYS, "Django would take a second one out"
+
+
+@pytest.mark.django_db
+def test_rows_that_nobody_asked_for_are_not_found() -> None:
+    for number in range(5):
+        Exchange.objects.create(**PLAIN | {"id": exchange_id(number)})
+
+    assert there([exchange_id(number) for number in (1, 2, 9)]).keys() == {
+        exchange_id(1),
+        exchange_id(2),
+    }
+
+
+@pytest.mark.django_db
+def test_batches_of_any_size_ask_for_keys_by_few_statements() -> None:
+    """A connection keeps its last 128 statements; what they take must come to an end."""
+    asked: list[str] = []
+
+    def note(execute: Any, sql: str, parameters: Any, many: Any, context: Any) -> Any:
+        asked.extend(re.findall(r"IN \(((?:%s(?:, )?)+)\)", sql))
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(note):
+        for many in (3, 5, 11, 13):
+            numbers = range(many * 100, many * 101)
+            begun = [opening(n, key_id=n, body=body(f"Question {n}", f"More {n}")) for n in numbers]
+            post([Story(one, []) for one in begun])
+            post([Story(one, [], closing(n)) for one, n in zip(begun, numbers, strict=True)])
+
+    assert {keys.count("%s") for keys in asked} == {1, 4, 8, 16, 32}
 
 
 @given(
