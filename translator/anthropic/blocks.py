@@ -1,7 +1,6 @@
 """One block of an answer, from its first piece to its stop, as the composer keeps it."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.said import Said
@@ -24,27 +23,43 @@ DELTA_FIELDS: Final = {
 _FIELD_BY_DELTA: Final = dict(DELTA_FIELDS.values())
 
 
-@dataclass(slots=True, eq=False)
 class Block:
     """``said`` is what the upstream said, whether or not the client sees all of it."""
 
-    key: Key
-    start: dict[str, Any]
-    waiting: list[Delta] = field(default_factory=list)  # to send once it is live
-    pieces: Said = field(default_factory=Said)  # what the upstream said
-    citations: list[dict[str, Any]] = field(default_factory=list)
-    signature: str = ""
-    scanner: StopScanner | None = None  # holds text back that may be a stop sequence
-    scanned: Said = field(default_factory=Said)  # what the scanner let go
-    flows: bool = False  # it is live text that leaves as it comes
-    opened: bool = False  # its start has left
-    closed: bool = False  # the upstream is done with it
-    held: bool = False  # arguments leave only at the close, after they were checked
-    begun: bool = False  # arguments have begun to leave: they start like an object
+    __slots__ = (
+        "begun",
+        "citations",
+        "closed",
+        "flows",
+        "held",
+        "key",
+        "opened",
+        "pieces",
+        "scanned",
+        "scanner",
+        "signature",
+        "start",
+        "type",
+        "value",
+        "waiting",
+    )
 
-    @property
-    def type(self) -> str:
-        return str(self.start["type"])
+    def __init__(self, key: Key, start: dict[str, Any]) -> None:
+        self.key = key
+        self.start = start
+        self.type: str = start["type"]
+        self.waiting: list[Delta] = []  # to send once it is live
+        self.pieces = Said()  # what the upstream said
+        self.citations: list[dict[str, Any]] = []
+        self.signature = ""
+        self.scanner: StopScanner | None = None  # holds text back that may be a stop sequence
+        self.scanned = Said()  # what the scanner let go
+        self.flows = False  # it is live text that leaves as it comes
+        self.opened = False  # its start has left
+        self.closed = False  # the upstream is done with it
+        self.held = False  # arguments leave only at the close, after they were checked
+        self.begun = False  # arguments have begun to leave: they start like an object
+        self.value: Any = None  # of its arguments, once they are checked
 
     @property
     def said(self) -> str:
@@ -56,7 +71,7 @@ class Block:
         self.flows = False
 
     def delta(self, piece: str) -> Delta:
-        kind, name = DELTA_FIELDS[self.start["type"]]
+        kind, name = DELTA_FIELDS[self.type]
         return {"type": kind, name: piece}
 
 

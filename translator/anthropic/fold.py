@@ -23,7 +23,7 @@ NOTHING: Final = Said()
 
 
 class MessageFold:
-    """Takes events one by one; ``message`` is what was said so far, also in mid stream."""
+    """Takes events as they come; ``message`` is what was said so far, also in mid stream."""
 
     def __init__(self) -> None:
         self.error: dict[str, Any] | None = None  # of the ``error`` event, if the stream had one
@@ -33,31 +33,35 @@ class MessageFold:
         self._newest = NOTHING
         self._before = 0  # characters of the blocks before it
 
-    def feed(self, event: Event) -> None:
-        match event["type"]:
-            case "content_block_delta":  # nearly all of them
-                index, delta = event["index"], event["delta"]
-                kind = delta["type"]
-                if kind in STRING_DELTAS and index in self._said:
-                    self._said[index].append(delta[STRING_DELTAS[kind]])
-                elif index in self._blocks:
-                    self._detail(self._blocks[index], delta)
-            case "message_start":
-                self._head = {**event["message"]}
-            case "content_block_start":
-                self._begin(event)
-            case "message_delta":
-                self._end(event)
-            case "error":
-                self.error = event.get("error")
+    def feed(self, *events: Event) -> None:
+        said, blocks = self._said, self._blocks
+        for event in events:
+            match event["type"]:
+                case "content_block_delta":  # nearly all of them
+                    index, delta = event["index"], event["delta"]
+                    kind = delta["type"]
+                    if kind in STRING_DELTAS and index in said:
+                        said[index].append(delta[STRING_DELTAS[kind]])
+                    elif index in blocks:
+                        self._detail(blocks[index], delta)
+                case "message_start":
+                    self._head = {**event["message"]}
+                case "content_block_start":
+                    self._begin(event)
+                case "message_delta":
+                    self._end(event)
+                case "error":
+                    self.error = event.get("error")
 
     @property
     def message(self) -> Message:
         """The message so far; empty before ``message_start``."""
         if not self._head:
             return {}
-        begun = self._head.get("content") or []  # a message may start with all of its content
-        return {**self._head, "content": [*begun, *map(self._finished, self._blocks)]}
+        blocks = [self._finished(index) for index in self._blocks]
+        if begun := self._head.get("content"):  # a message may start with all of its content
+            blocks = [*begun, *blocks]
+        return {**self._head, "content": blocks}
 
     @property
     def characters(self) -> int:
@@ -67,7 +71,7 @@ class MessageFold:
     @property
     def full(self) -> bool:
         """More was said than is kept (see ``said.py``): the end of a text is missing."""
-        return self.characters >= MOST_CHARACTERS
+        return self._before + self._newest.tell() >= MOST_CHARACTERS
 
     @property
     def speaking(self) -> str:
@@ -77,7 +81,7 @@ class MessageFold:
 
     def _begin(self, event: Event) -> None:
         """Another block; none is kept after more than is kept was said."""
-        characters = self.characters
+        characters = self._before + self._newest.tell()
         if characters < MOST_CHARACTERS:
             self._before = characters
             self._blocks[event["index"]] = {**event["content_block"]}
@@ -91,8 +95,10 @@ class MessageFold:
             block.update({k: v for k, v in delta.items() if k != "type"})
 
     def _end(self, event: Event) -> None:
-        usage = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
-        self._head["usage"] = {**(self._head.get("usage") or {}), **usage}
+        told = event.get("usage") or {}
+        if None in told.values():
+            told = {name: count for name, count in told.items() if count is not None}
+        self._head["usage"] = {**(self._head.get("usage") or {}), **told}
         self._head |= event["delta"]
         if "context_management" in event:
             self._head["context_management"] = event["context_management"]
@@ -112,6 +118,5 @@ class MessageFold:
 def fold(events: Iterable[Event]) -> Message:
     """The message that these events amount to."""
     folded = MessageFold()
-    for event in events:
-        folded.feed(event)
+    folded.feed(*events)
     return folded.message

@@ -11,7 +11,7 @@ MAX_COUNT: Final = 2**53
 """No answer has more tokens; a bigger count is a fault (and no double could hold it)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that would be a call for each field
 class Usage:
     """Counts are tokens; None: the upstream did not say (unknown is not zero, D12).
 
@@ -61,6 +61,9 @@ class Usage:
         return wire
 
 
+NAMES: Final = ("input", "output", "cache read", "cache write", "long cache write", "reasoning")
+"""Of the counts that OpenAI tells, as a note names them."""
+
 UNTOLD: Final = Usage()
 """Of an answer whose upstream has told nothing yet."""
 
@@ -83,17 +86,11 @@ def usage_from_openai(
     lives longest.
     """
     notes: list[Note] = []
-    told = (
-        ("input", total_input),
-        ("output", output),
-        ("cache read", cached),
-        ("cache write", written),
-        ("long cache write", written_1h),
-        ("reasoning", reasoning),
-    )
-    total, said, read, write, long, thought = [
-        value if value is None else _count(name, value, notes) for name, value in told
-    ]
+    counts = [total_input, output, cached, written, written_1h, reasoning]
+    for number, value in enumerate(counts):
+        if value is not None and (type(value) is not int or not 0 <= value <= MAX_COUNT):
+            counts[number] = _count(NAMES[number], value, notes)
+    total, said, read, write, long, thought = counts
     if write is not None or long is not None:
         write = max(write or 0, long or 0)
         long = long or 0

@@ -28,12 +28,25 @@ class Move(enum.StrEnum):
     FAIL = "fail"
 
 
-TRANSITIONS: Final[dict[Phase, dict[Move, Phase]]] = {
+class Moves(dict[Move, Phase]):
+    """What a phase becomes by each move that is legal in it; any other raises IllegalMove."""
+
+    def __init__(self, phase: Phase, moves: dict[Move, Phase]) -> None:
+        super().__init__(moves)
+        self.phase = phase
+
+    def __missing__(self, move: Move) -> Phase:
+        raise IllegalMove(f"cannot {move.value} while {self.phase.value}")
+
+
+_LEGAL: Final[dict[Phase, dict[Move, Phase]]] = {
     Phase.BEFORE: {Move.START: Phase.BETWEEN, Move.FAIL: Phase.AFTER},
     Phase.BETWEEN: {Move.OPEN: Phase.INSIDE, Move.FINISH: Phase.AFTER, Move.FAIL: Phase.AFTER},
     Phase.INSIDE: {Move.DELTA: Phase.INSIDE, Move.CLOSE: Phase.BETWEEN},
     Phase.AFTER: {},
 }
+
+TRANSITIONS: Final = {phase: Moves(phase, moves) for phase, moves in _LEGAL.items()}
 
 BLOCK_DELTAS: Final[dict[str, frozenset[str]]] = {
     "text": frozenset({"text_delta", "citations_delta"}),
@@ -54,10 +67,10 @@ class MessageWriter:
         self.block: dict[str, Any] = {}  # the open block as it was started
         self._fitting: frozenset[str] = frozenset()  # deltas that the block takes
         self.written: list[Event] = []
-        """Of the step that runs: who begins one empties it, and delivers it if it breaks off."""
+        """Of the step that runs: who begins one puts a new list here, and delivers it."""
 
-    def start(self, *, message_id: str, model: str, usage: dict[str, Any]) -> list[Event]:
-        self._move(Move.START)
+    def start(self, *, message_id: str, model: str, usage: dict[str, Any]) -> None:
+        self.phase = TRANSITIONS[self.phase][Move.START]
         message: dict[str, Any] = {
             "id": message_id,
             "type": "message",
@@ -68,44 +81,41 @@ class MessageWriter:
             "stop_sequence": None,
             "usage": usage,
         }
-        event: Event = {"type": "message_start", "message": message}
-        self.written.append(event)
-        return [event]
+        self.written.append({"type": "message_start", "message": message})
 
-    def open_block(self, block: dict[str, Any]) -> list[Event]:
-        self._move(Move.OPEN)
+    def open_block(self, block: dict[str, Any]) -> None:
+        self.phase = TRANSITIONS[self.phase][Move.OPEN]
         self.index += 1
         self.block = block
         self._fitting = BLOCK_DELTAS.get(block.get("type", ""), frozenset())
-        event: Event = {"type": "content_block_start", "index": self.index, "content_block": block}
-        self.written.append(event)
-        return [event]
+        self.written.append(
+            {"type": "content_block_start", "index": self.index, "content_block": block}
+        )
 
-    def delta(self, delta: dict[str, Any]) -> list[Event]:
+    def delta(self, delta: dict[str, Any]) -> None:
         if delta["type"] not in self._fitting:
             raise IllegalMove(f"cannot send {delta['type']} into {self.block.get('type')!r}")
-        if self.phase is not Phase.INSIDE:  # where a delta changes nothing: this is the hot path
-            self._move(Move.DELTA)
-        event: Event = {"type": "content_block_delta", "index": self.index, "delta": delta}
-        self.written.append(event)
-        return [event]
+        self.phase = TRANSITIONS[self.phase][Move.DELTA]
+        self.written.append({"type": "content_block_delta", "index": self.index, "delta": delta})
 
     def text(self, piece: str) -> Event:
-        """A ``text_delta`` for one who knows that the open block ``flows`` and cannot break off."""
+        """A ``text_delta`` for one who knows that the open block ``flows`` and cannot break off.
+
+        It is not ``written``: who asks for it delivers it.
+        """
         return {
             "type": "content_block_delta",
             "index": self.index,
             "delta": {"type": "text_delta", "text": piece},
         }
 
-    def close_block(self, finished: dict[str, Any] | None = None) -> list[Event]:
+    def close_block(self, finished: dict[str, Any] | None = None) -> None:
         """Close the open block; ``finished`` is shown on the event (opt-in extra ``blocks``)."""
-        self._move(Move.CLOSE)
+        self.phase = TRANSITIONS[self.phase][Move.CLOSE]
         stop: Event = {"type": "content_block_stop", "index": self.index}
         if finished is not None:
             stop["content_block"] = finished
         self.written.append(stop)
-        return [stop]
 
     def finish(
         self,
@@ -114,28 +124,19 @@ class MessageWriter:
         usage: dict[str, Any],
         stop_sequence: str | None = None,
         stop_details: dict[str, Any] | None = None,
-    ) -> list[Event]:
-        self._move(Move.FINISH)
+        **more: Any,
+    ) -> None:
+        """Write ``message_delta``, with what else it tells, and ``message_stop``."""
+        self.phase = TRANSITIONS[self.phase][Move.FINISH]
         delta: dict[str, Any] = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
         if stop_details is not None:
             delta["stop_details"] = stop_details
-        events: list[Event] = [
-            {"type": "message_delta", "delta": delta, "usage": usage},
-            {"type": "message_stop"},
-        ]
-        self.written += events
-        return events
+        ending: Event = {"type": "message_delta", "delta": delta, "usage": usage, **more}
+        self.written += (ending, {"type": "message_stop"})
 
-    def fail(self, *, error_type: str, message: str) -> list[Event]:
+    def fail(self, *, error_type: str, message: str) -> None:
         """End in ``event: error``; an open block is closed first, so that starts and stops pair."""
-        closing = self.close_block() if self.phase is Phase.INSIDE else []
-        self._move(Move.FAIL)
-        event: Event = {"type": "error", "error": {"type": error_type, "message": message}}
-        self.written.append(event)
-        return [*closing, event]
-
-    def _move(self, move: Move) -> None:
-        try:
-            self.phase = TRANSITIONS[self.phase][move]
-        except KeyError:
-            raise IllegalMove(f"cannot {move.value} while {self.phase.value}") from None
+        if self.phase is Phase.INSIDE:
+            self.close_block()
+        self.phase = TRANSITIONS[self.phase][Move.FAIL]
+        self.written.append({"type": "error", "error": {"type": error_type, "message": message}})

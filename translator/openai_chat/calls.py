@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.anthropic.composer import MessageComposer
-from translator.anthropic.types import Event
 from translator.arguments import compact_json, parse_arguments
 from translator.names import client_call_id
 from translator.notes import Note
@@ -41,7 +40,7 @@ class Call:
 class ToolCalls:
     """Routes pieces to calls; a call starts with its first arguments, when its name is whole."""
 
-    def __init__(self, composer: MessageComposer, before: Callable[[], list[Event]]) -> None:
+    def __init__(self, composer: MessageComposer, before: Callable[[], None]) -> None:
         """``before`` ends whatever else speaks; it is called when a call starts."""
         self.said = 0  # characters of arguments, for estimates
         self.seed = ""  # the message's id; ids that the server left out are derived from it
@@ -54,7 +53,7 @@ class ToolCalls:
         self._ids = set(composer.context.call_ids)  # that the client has
         self._unfinished = False  # something waits behind a call whose arguments are incomplete
 
-    def feed(self, piece: dict[str, Any], *, whole: bool) -> list[Event]:
+    def feed(self, piece: dict[str, Any], *, whole: bool) -> None:
         """Take one element of ``tool_calls``; ``whole``: its arguments are all there are."""
         function = piece.get("function")
         function = function if isinstance(function, dict) else {}
@@ -64,46 +63,41 @@ class ToolCalls:
             arguments, dumped = compact_json(arguments), True
         # Of a message that came whole each element is a call of its own, whatever ids it repeats.
         call = None if whole else self._find(index, id_, name, arguments or "")
-        events: list[Event] = []
         if call is None:
-            events += self.step_aside()
+            self.step_aside()
             call = Call(len(self._calls), index)
             self._calls.append(call)
         self._learn(call, index, id_, name)
         call.extra = call.extra or piece.get("extra_content")
         if arguments:
-            events += self._arguments(call, arguments, whole=whole or dumped)
-        return events
+            self._arguments(call, arguments, whole=whole or dumped)
 
-    def step_aside(self) -> list[Event]:
+    def step_aside(self) -> None:
         """Let something else speak: start what waited for its name, end what is complete."""
-        events: list[Event] = []
         for call in self._calls:
-            events += self._start(call)
+            self._start(call)
             block = self._composer.block(call.key)
             if block is None or block.closed:
                 continue
             if _complete(block.said):
-                events += self._composer.close(call.key)
+                self._composer.close(call.key)
             else:
                 self._unfinished = True
-        return events
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> None:
         """Start and close every call; one that never got a name is dropped."""
         if not self._calls:
-            return []
-        events = self.step_aside()
+            return
+        self.step_aside()
         for call in self._calls:
             if not call.started:
                 self._composer.notes.append(
                     Note("content", "dropped", "a tool call that never got a name")
                 )
-            events += self._composer.close(call.key)
+            self._composer.close(call.key)
         self._calls.clear()
         self._by_id.clear()
         self._by_index.clear()
-        return events
 
     @property
     def whole(self) -> bool:
@@ -162,51 +156,48 @@ class ToolCalls:
         if name and not call.started and name != call.name:
             call.name += name
 
-    def _arguments(self, call: Call, arguments: str, *, whole: bool) -> list[Event]:
+    def _arguments(self, call: Call, arguments: str, *, whole: bool) -> None:
         if not call.name:
             call.held.append(arguments)
-            return []
-        events = self._start(call)
+            return
+        self._start(call)
         block = self._composer.block(call.key)
         said = block.said if block is not None and self._cumulative else ""
         if said and arguments.startswith(said):
             arguments = arguments[len(said) :]
         self.said += len(arguments)
         if whole:
-            return [
-                *events,
-                *self._composer.whole_arguments(call.key, arguments),
-                *self._composer.close(call.key),
-            ]
-        events += self._composer.arguments(call.key, arguments)
+            self._composer.whole_arguments(call.key, arguments)
+            self._composer.close(call.key)
+            return
+        self._composer.arguments(call.key, arguments)
         if self._unfinished and block is not None and _complete(block.said):
-            events += self._composer.close(call.key)
-        return events
+            self._composer.close(call.key)
 
-    def _start(self, call: Call) -> list[Event]:
+    def _start(self, call: Call) -> None:
         if call.started or not call.name:
-            return []
+            return
         call.started = True
         wanted = call.id or self._derived_id(call)
         id_ = client_call_id(wanted, self._ids)
         self._ids.add(id_)
-        events = self._before() + self._carried(call, id_)
-        events += self._composer.tool(call.key, id=id_, name=call.name)
+        self._before()
+        self._carry(call, id_)
+        self._composer.tool(call.key, id=id_, name=call.name)
         for piece in call.held:
             self.said += len(piece)
-            events += self._composer.arguments(call.key, piece)
-        return events
+            self._composer.arguments(call.key, piece)
 
-    def _carried(self, call: Call, id_: str) -> list[Event]:
+    def _carry(self, call: Call, id_: str) -> None:
         """A block without text whose signature carries what must come back with the call."""
         context = self._composer.context
         if not call.extra:
-            return []
+            return
         keys = context.target.carrier_keys
         if keys is None or context.thinking == "hidden":
             self._composer.notes.append(UNCARRIED)
-            return []
-        return self._composer.sign(
+            return
+        self._composer.sign(
             ("call's extra", call.ordinal), sealed_extra(id_, call.extra, context.target, keys)
         )
 

@@ -18,14 +18,14 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
     (Gemini), or a choice that holds its error (OpenRouter).
     """
     body: Any = None
-    plain = type(answer) is list or answer.get("object") == "error"
+    plain = type(answer) is list or ("object" in answer and answer["object"] == "error")
     if plain or (not SIGNS.isdisjoint(answer) and _is_error(answer)):
         body = answer
     elif "choices" in answer:
         choices = answer["choices"]
         first = choices[0] if choices and isinstance(choices, list) else None
-        failed = first.get("error") if isinstance(first, dict) else None
-        body = {"error": failed} if failed else None
+        if isinstance(first, dict) and "error" in first and first["error"]:
+            body = {"error": first["error"]}
     return None if body is None else map_error(inner_status(read_error(body)), body)
 
 

@@ -32,10 +32,11 @@ class Speech:
         self._field = ""  # the vendor's name for the reasoning of this segment
         self._details: list[dict[str, Any]] = []
 
-    def say(self, piece: str) -> list[Event]:
+    def say(self, piece: str) -> None:
         if self._tags is None:
-            return self._text(piece)
-        return self._tagged(self._tags.feed(piece))
+            self._text(piece)
+        else:
+            self._tagged(self._tags.feed(piece))
 
     @property
     def block(self) -> Block | None:
@@ -50,33 +51,34 @@ class Speech:
         block.pieces.append(piece)
         return [self._composer.writer.text(piece)]
 
-    def refuse(self, piece: str) -> list[Event]:
+    def refuse(self, piece: str) -> None:
         """Say a refusal: it is text to the client, and the reason why the answer stopped."""
         self.refusal += piece
-        return self._text(piece)
+        self._text(piece)
 
-    def think(self, field: str, piece: str, details: list[dict[str, Any]]) -> list[Event]:
+    def think(self, field: str, piece: str, details: list[dict[str, Any]]) -> None:
         """Say reasoning that came in the vendor's ``field``; ``details`` travel in the carrier."""
         piece = piece or details_text(details)
         self.said += len(piece)
         context = self._composer.context
         if context.thinking == "hidden" or not (piece or details):
-            return []
+            return
         if not piece and context.target.carrier_keys is None:
             if UNCARRIED not in self._composer.notes:
                 self._composer.notes.append(UNCARRIED)
-            return []
-        events = self._turn_to("thinking")
+            return
+        if self._kind != "thinking":
+            self._turn_to("thinking")
         self._field = field
         self._details += details
-        return events + self._composer.thinking(self._key, piece)
+        self._composer.thinking(self._key, piece)
 
-    def cite(self, url: str, title: str | None, start: Any, end: Any) -> list[Event]:
+    def cite(self, url: str, title: str | None, start: Any, end: Any) -> None:
         """Attach a citation to the text being said; a note when that block is gone."""
         block = self._composer.block(self._key)
         if self._kind != "text" or block is None:
             self._composer.notes.append(Note("content", "dropped", "a citation without its text"))
-            return []
+            return
         bounded = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
         citation = {
             "type": "web_search_result_location",
@@ -85,40 +87,41 @@ class Speech:
             "cited_text": block.said[start:end] if bounded else "",
             "encrypted_index": "",  # required by the type; there is no index to encrypt
         }
-        return self._composer.citation(self._key, citation)
+        self._composer.citation(self._key, citation)
 
-    def pause(self) -> list[Event]:
+    def pause(self) -> None:
         """End the segment: something else speaks now, or nobody does any more."""
-        events: list[Event] = []
         if self._tags is not None:
-            events += self._tagged(self._tags.rest())
+            self._tagged(self._tags.rest())
         match self._kind:
             case "text":
-                events += self._composer.close(self._key)
+                self._composer.close(self._key)
             case "thinking":
-                events += self._composer.sign(self._key, self._signature())
+                self._composer.sign(self._key, self._signature())
         self._kind, self._field, self._details = "", "", []
-        return events
 
-    def _text(self, piece: str) -> list[Event]:
+    def _text(self, piece: str) -> None:
         self.said += len(piece)
-        return self._turn_to("text") + self._composer.text(self._key, piece)
+        if self._kind != "text":
+            self._turn_to("text")
+        self._composer.text(self._key, piece)
 
-    def _tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> list[Event]:
-        events: list[Event] = []
+    def _tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> None:
         for kind, piece in parts:
-            events += self._text(piece) if kind == "text" else self.think("", piece, [])
-        return events
+            if kind == "text":
+                self._text(piece)
+            else:
+                self.think("", piece, [])
 
-    def _turn_to(self, kind: Kind) -> list[Event]:
-        if self._kind == kind:
-            return []
-        # The splitter asks us to speak; it holds nothing back that belongs to the old segment.
-        tags, self._tags = self._tags, None
-        events = self.pause() if self._kind else []
-        self._tags, self._kind = tags, kind
+    def _turn_to(self, kind: Kind) -> None:
+        """Begin another segment."""
+        if self._kind:
+            # The splitter asks us to speak; it holds nothing back that belongs to the old segment.
+            tags, self._tags = self._tags, None
+            self.pause()
+            self._tags = tags
+        self._kind = kind
         self._key = ("speech", self._key[1] + 1)
-        return events
 
     def _signature(self) -> str:
         context = self._composer.context

@@ -6,15 +6,15 @@ does not know, are made by ``speech`` and ``calls``; the composer keeps the Anth
 Source: mapping.md 3.2 and 4.4.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec
 
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import is_window_full, stop_reason_of
 from translator.anthropic.types import Event
 from translator.anthropic.usage import UNTOLD
-from translator.anthropic.writer import Phase
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream, TranslatorError
 from translator.names import message_id
@@ -44,6 +44,34 @@ STUMBLES: Final = (
 """What code that trusts the wire raises where the wire is not what it should be."""
 
 
+P = ParamSpec("P")
+
+
+def step(
+    taken: Callable[Concatenate["ChatStream", P], None],
+) -> Callable[Concatenate["ChatStream", P], list[Event]]:
+    """A step of the stream: what it said is returned, also where it stumbled in the middle.
+
+    Whatever it stumbles over is the upstream's fault and ends the stream.
+    """
+
+    @functools.wraps(taken)
+    def guarded(stream: "ChatStream", /, *args: P.args, **named: P.kwargs) -> list[Event]:
+        if stream.finished:
+            return []
+        stream.flowing = None
+        written = stream.composer.writer.written = []
+        try:
+            taken(stream, *args, **named)
+        except STUMBLES as exc:
+            stream.fault = exc
+            shown = str(exc) if isinstance(exc, BadUpstream) else "upstream sent a bad chunk"
+            stream.broken(UpstreamError(status=502, error_type="api_error", message=shown))
+        return written
+
+    return guarded
+
+
 class ChatStream:
     """One answer; see ``translator.dialect.Stream`` for what each member promises."""
 
@@ -64,85 +92,77 @@ class ChatStream:
         self._matched_upstream: str | None = None  # the stop string that the upstream names
         self._whole = False  # the answer came as one message
         self._usage_closed = False  # a chunk that holds nothing but usage came: it is the last
-        self._flowing: Block | None = None  # the text that a piece of text was said into last
+        self.flowing: Block | None = None  # the text that a piece of text was said into last
         self.finished = False
-
-    def feed(self, event: dict[str, Any]) -> list[Event]:
-        return self._guarded(self._chunk, event)
 
     def text(self, piece: str) -> list[Event]:
         """What ``feed`` makes of a chunk that says this piece of text and nothing else.
 
         For a caller that read the chunk with a stricter eye: 8 calls in the middle of a text and
-        40 at its beginning, where ``feed`` takes 60 and 75.
+        30 at its beginning, where ``feed`` takes 40 and 50.
         """
         self._usage_closed = False
-        if self._flowing is not None and self._flowing.flows:
-            return self._speech.flow(self._flowing, piece)
-        events = self._guarded(self._plain, piece)
-        self._flowing = None if self._finish_reason else self._speech.block
+        if self.flowing is not None and self.flowing.flows:
+            return self._speech.flow(self.flowing, piece)
+        events = self._plain(piece)
+        self.flowing = None if self._finish_reason else self._speech.block
         return events
 
-    def feed_whole(self, body: dict[str, Any]) -> list[Event]:
-        return self._guarded(self._completion, body)
-
-    def end(self) -> list[Event]:
-        """Say that upstream's bytes ended (or ``[DONE]`` came), which alone is no finish reason."""
-        return self._guarded(self._end)
-
     def fail(self, error: UpstreamError) -> list[Event]:
-        if self.finished:
-            return []
-        self.error = error
-        self.finished = True
-        return self.composer.fail(error_type=error.error_type, message=error.message)
+        written = self.composer.writer.written = []
+        self.broken(error)
+        return written
 
-    def _guarded(self, step: Callable[..., list[Event]], *event: Any) -> list[Event]:
-        """Take one step; whatever it stumbles over is the upstream's fault and ends the stream."""
-        if self.finished:
-            return []
-        self._flowing = None
-        writer = self.composer.writer
-        writer.written = []
-        try:
-            return step(*event)
-        except STUMBLES as exc:
-            self.fault = exc
-            shown = str(exc) if isinstance(exc, BadUpstream) else "upstream sent a bad chunk"
-            self.fail(UpstreamError(status=502, error_type="api_error", message=shown))
-            return writer.written  # with what the step had said before it stumbled
+    def broken(self, error: UpstreamError) -> None:
+        """End in an error, unless the answer has ended."""
+        if not self.finished:
+            self.error = error
+            self.finished = True
+            self.composer.fail(error_type=error.error_type, message=error.message)
 
-    def _chunk(self, chunk: Any) -> list[Event]:
-        failure = error_in_answer(chunk)
+    @step
+    def feed(self, event: Any) -> None:
+        failure = error_in_answer(event)
         if failure is not None:
-            return self._failed(failure)
-        choice = self._opened(chunk)
+            self._failed(failure)
+            return
+        choice = self._opened(event)
         if choice is None:
-            return []
+            return
         delta = choice.get("delta")
-        whole = not isinstance(delta, dict)
-        events = self._delta(choice.get("message") if whole else delta, whole=whole)
-        return events + self._choice_ended(choice)
+        if isinstance(delta, dict):
+            self._delta(delta, whole=False)
+        else:
+            self._delta(choice.get("message"), whole=True)
+        if choice.get("finish_reason"):
+            self._choice_ended(choice)
 
-    def _plain(self, piece: str) -> list[Event]:
-        return self._started() + self._text(piece)
+    @step
+    def _plain(self, piece: str) -> None:
+        self._started()
+        self._text(piece)
 
-    def _completion(self, body: Any) -> list[Event]:
+    @step
+    def feed_whole(self, body: Any) -> None:
         failure = error_in_answer(body)
         if failure is not None:
-            return self._failed(failure)
+            self._failed(failure)
+            return
         self._whole = True
         choice = self._opened(body)
         if choice is None:
             raise BadUpstream("empty completion from upstream")
-        events = self._delta(choice.get("message", choice.get("delta")), whole=True)
-        events += self._choice_ended(choice)
-        return events + ([] if self.finished else self._finished())
+        self._delta(choice.get("message", choice.get("delta")), whole=True)
+        self._choice_ended(choice)
+        if not self.finished:
+            self._finished()
 
-    def _end(self) -> list[Event]:
+    @step
+    def end(self) -> None:
+        """Say that upstream's bytes ended (or ``[DONE]`` came), which alone is no finish reason."""
         if not (self._finish_reason or self._ended_by_usage):
             raise BadUpstream("upstream stream ended early")
-        return self._finished()
+        self._finished()
 
     @property
     def _ended_by_usage(self) -> bool:
@@ -154,8 +174,10 @@ class ChatStream:
 
     def _opened(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
         """Read what stands around the answer; return the first choice, if there is one."""
-        self.upstream_id = self.upstream_id or str(chunk.get("id") or "")
-        self.upstream_model = self.upstream_model or str(chunk.get("model") or "")
+        if not self.upstream_id:
+            self.upstream_id = str(chunk.get("id") or "")
+        if not self.upstream_model:
+            self.upstream_model = str(chunk.get("model") or "")
         if not CITED_ASIDE.isdisjoint(chunk):
             for name in sorted(CITED_ASIDE):
                 if chunk.get(name):
@@ -166,10 +188,8 @@ class ChatStream:
         counts = counts_in(chunk)
         self._usage_closed = False
         if counts is not None:
-            self.usage, notes = usage_of(counts, chunk.get("service_tier"))
-            self.notes += [note for note in notes if note not in self.notes]
-            begun = self.composer.writer.phase is not Phase.BEFORE
-            self._usage_closed = begun and not choices
+            self._usage_closed = self.composer.begun and not choices
+            self._counted(counts, chunk.get("service_tier"))
         elif not isinstance(choices, list):
             self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
         for choice in choices or ():
@@ -177,125 +197,143 @@ class ChatStream:
                 return choice
         return None
 
-    def _delta(self, delta: Any, *, whole: bool) -> list[Event]:
-        events = self._started()
+    def _counted(self, counts: Mapping[str, Any], service_tier: Any) -> None:
+        self.usage, notes = usage_of(counts, service_tier)
+        self.notes += [note for note in notes if note not in self.notes]
+
+    def _delta(self, delta: Any, *, whole: bool) -> None:
+        if not self.composer.begun:
+            self._started()
         if not delta or not isinstance(delta, dict):
-            return events
+            return
         if not self.THOUGHTS.isdisjoint(delta):
-            events += self._reasoning(delta)
-        for name, value in delta.items():
-            if value and name not in self.KNOWN:
-                heard = name in REASONING_FIELDS and isinstance(value, str)  # in no other form
+            self._reasoning(delta)
+        for name in delta:
+            if name not in self.KNOWN and delta[name]:
+                heard = name in REASONING_FIELDS and isinstance(delta[name], str)  # no other form
                 if not heard:
                     self.unknown[f"delta.{name}"] += 1
-        for name, handler in self.HANDLERS.items():
+        for name, handler in self.HANDLERS:
             if name in delta and delta[name] and not self.finished:
-                events += handler(self, delta[name], whole)
-        return events
+                handler(self, delta[name], whole)
 
-    def _started(self) -> list[Event]:
-        if self.composer.writer.phase is not Phase.BEFORE:
-            return []
+    def _started(self) -> None:
+        """``message_start``, on the first chunk that says anything."""
+        if self.composer.begun:
+            return
         identity = self.context.message_id or message_id(self.upstream_id)
         self._calls.seed = identity
-        return self.composer.start(
-            message_id=identity,
-            model=self.context.model or self.upstream_model,
-            usage={"input_tokens": self.context.input_estimate, "output_tokens": 0},
-        )
+        self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
 
-    def _reasoning(self, delta: dict[str, Any]) -> list[Event]:
+    def _reasoning(self, delta: dict[str, Any]) -> None:
         details = details_of(delta.get("reasoning_details"))
         for name in REASONING_FIELDS:
             if isinstance(delta.get(name), str) and delta[name]:
-                return self._thought(name, delta[name], details)
-        return self._thought("reasoning_details", "", details) if details else []
+                self._thought(name, delta[name], details)
+                return
+        if details:
+            self._thought("reasoning_details", "", details)
 
-    def _thought(self, name: str, piece: str, details: list[dict[str, Any]]) -> list[Event]:
-        return self._calls.step_aside() + self._speech.think(name, piece, details)
+    def _thought(self, name: str, piece: str, details: list[dict[str, Any]]) -> None:
+        self._calls.step_aside()
+        self._speech.think(name, piece, details)
 
-    def _content(self, content: Any, whole: bool) -> list[Event]:
-        events: list[Event] = []
+    def _content(self, content: Any, whole: bool) -> None:
+        if isinstance(content, str):
+            self._text(content)
+            return
         for part in content if isinstance(content, list) else [content]:
-            events += self._part({"type": "text", "text": part} if isinstance(part, str) else part)
-        return events
+            self._part({"type": "text", "text": part} if isinstance(part, str) else part)
 
-    def _part(self, part: dict[str, Any]) -> list[Event]:
+    def _part(self, part: dict[str, Any]) -> None:
         """One content part; Mistral sends text and reasoning as lists of them."""
         match part.get("type"):
             case "text":
-                return self._text(part.get("text") or "")
+                self._text(part.get("text") or "")
             case "thinking":
                 inner = part.get("thinking") or ""
                 pieces = [inner] if isinstance(inner, str) else [p.get("text") or "" for p in inner]
-                return self._thought("content", "".join(pieces), [])
+                self._thought("content", "".join(pieces), [])
             case "refusal":
-                return self._refusal(part.get("refusal") or "", whole=False)
+                self._refusal(part.get("refusal") or "", whole=False)
             case kind:
                 self.unknown[f"content.{kind}"] += 1
-                return []
 
-    def _text(self, piece: str) -> list[Event]:
-        if self._finish_reason and piece:
+    def _text(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._finish_reason:
             self._note_once("content", "repaired", "text after the finish reason was accepted")
-        return self._matched(self._calls.step_aside() + self._speech.say(piece)) if piece else []
+        self._calls.step_aside()
+        self._speech.say(piece)
+        if self.composer.matched_stop is not None:
+            self._finished()
 
-    def _refusal(self, piece: Any, whole: bool) -> list[Event]:
-        return self._matched(self._calls.step_aside() + self._speech.refuse(piece)) if piece else []
+    def _refusal(self, piece: Any, whole: bool) -> None:
+        if not piece:
+            return
+        self._calls.step_aside()
+        self._speech.refuse(piece)
+        if self.composer.matched_stop is not None:
+            self._finished()
 
-    def _tool_calls(self, pieces: Any, whole: bool) -> list[Event]:
-        return [e for piece in pieces for e in self._calls.feed(piece, whole=whole)]
+    def _tool_calls(self, pieces: Any, whole: bool) -> None:
+        for piece in pieces:
+            self._calls.feed(piece, whole=whole)
 
-    def _function_call(self, function: Any, whole: bool) -> list[Event]:
-        return self._tool_calls([{"index": "function_call", "function": function}], whole)
+    def _function_call(self, function: Any, whole: bool) -> None:
+        self._tool_calls([{"index": "function_call", "function": function}], whole)
 
-    def _annotations(self, annotations: Any, whole: bool) -> list[Event]:
-        events: list[Event] = []
+    def _annotations(self, annotations: Any, whole: bool) -> None:
         for annotation in annotations:
             citation = annotation.get("url_citation") or annotation
             if annotation.get("type") == "url_citation" and citation.get("url"):
                 start, end = citation.get("start_index"), citation.get("end_index")
-                events += self._speech.cite(citation["url"], citation.get("title"), start, end)
+                self._speech.cite(citation["url"], citation.get("title"), start, end)
             else:
                 self.unknown[f"annotation.{annotation.get('type')}"] += 1
-        return events
 
-    def _matched(self, events: list[Event]) -> list[Event]:
-        """Finish the message if a stop sequence was found in what was just said."""
-        return events if self.composer.matched_stop is None else events + self._finished()
-
-    def _choice_ended(self, choice: dict[str, Any]) -> list[Event]:
+    def _choice_ended(self, choice: dict[str, Any]) -> None:
         told = choice.get("finish_reason")
         if not told or self.finished or self._finish_reason or not isinstance(told, str):
-            return []
+            return
         reason = told if told in FINISH_REASONS else finish_word(told)
         if reason in FAILURES:
-            return self._failed(FAILURES[reason])
+            self._failed(FAILURES[reason])
+            return
         if reason not in FINISH_REASONS:
             self.unknown[f"finish_reason.{told}"] += 1
         self._finish_reason = reason
         named = choice.get("stop_reason")
         if reason == "stop" and isinstance(named, str) and named and named not in FINISH_REASONS:
             self._matched_upstream = named
-        return self._speech.pause() + self._calls.finish()
+        self._pause()
 
-    def _failed(self, error: UpstreamError) -> list[Event]:
+    def _pause(self) -> None:
+        """End what is being said."""
+        self._speech.pause()
+        self._calls.finish()
+
+    def _failed(self, error: UpstreamError) -> None:
         if not error.is_refusal:
-            return self.fail(error)
+            self.broken(error)
+            return
         self.stop_reason = "refusal"
         details = {
             "type": "refusal",
             "category": error.refusal_category,
             "explanation": error.message,
         }
-        return self._started() + self._closed("refusal", stop_details=details)
+        self._started()
+        self._closed("refusal", stop_details=details)
 
-    def _finished(self) -> list[Event]:
+    def _finished(self) -> None:
         """Close what is open and end the message, in the order of mapping.md 3.3."""
-        events = self._speech.pause() + self._calls.finish()
+        self._pause()
         matched = self.composer.matched_stop or self._matched_upstream
         if matched is not None:
-            return events + self._closed("stop_sequence", stop_sequence=matched)
+            self._closed("stop_sequence", stop_sequence=matched)
+            return
         profile = self.context.target.profile
         reason = stop_reason_of(
             FINISH_REASONS.get(self._finish_reason),
@@ -307,9 +345,9 @@ class ChatStream:
         if reason == "refusal":
             explanation = self._speech.refusal or None
             details = {"type": "refusal", "category": None, "explanation": explanation}
-        return events + self._closed(reason, stop_details=details)
+        self._closed(reason, stop_details=details)
 
-    def _closed(self, reason: str, **stop: Any) -> list[Event]:
+    def _closed(self, reason: str, **stop: Any) -> None:
         # We may have ended the answer ourselves, before the upstream told its final usage.
         cut_short = self.composer.matched_stop is not None and not self._finish_reason
         if self.usage.source == "missing" or (cut_short and not self._whole):
@@ -317,9 +355,8 @@ class ChatStream:
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, said)
             self.notes.append(note)
         self.stop_reason = reason
-        events = self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
+        self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
         self.finished = True
-        return events
 
     def _note_once(self, path: str, fate: Fate, reason: str) -> None:
         note = Note(path, fate, reason)
@@ -328,16 +365,16 @@ class ChatStream:
 
     # At the foot of the class, where the functions above exist as plain names. The order of the
     # table is the order in which a chunk is worked off.
-    HANDLERS: ClassVar[Mapping[str, Callable[..., list[Event]]]] = {
-        "content": _content,
-        "refusal": _refusal,
-        "annotations": _annotations,
-        "tool_calls": _tool_calls,
-        "function_call": _function_call,
-    }
+    HANDLERS: ClassVar[tuple[tuple[str, Callable[["ChatStream", Any, bool], None]], ...]] = (
+        ("content", _content),
+        ("refusal", _refusal),
+        ("annotations", _annotations),
+        ("tool_calls", _tool_calls),
+        ("function_call", _function_call),
+    )
     THOUGHTS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details"})
     IGNORED: ClassVar = frozenset(
         {*THOUGHTS, "role", "audio", "channel", "index", "name"}
         | {"obfuscation", "token_ids", "parsed", "reasoning_signature", "prefix"}
     )
-    KNOWN: ClassVar = (IGNORED | HANDLERS.keys()) - {*REASONING_FIELDS}
+    KNOWN: ClassVar = (IGNORED | {name for name, _ in HANDLERS}) - {*REASONING_FIELDS}

@@ -45,17 +45,21 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
         reasoning = counts.get("reasoning_tokens")
     if cached is None:
         cached = next((counts[name] for name in CACHED if counts.get(name) is not None), None)
-    searches = _details(counts, "server_tool_use_details").get("web_search_requests")  # OpenRouter
+    output = counts.get("completion_tokens")
+    searches = None
+    if "server_tool_use_details" in counts:  # OpenRouter
+        searches = _details(counts, "server_tool_use_details").get("web_search_requests")
+    tier = None
+    if service_tier is not None and isinstance(service_tier, str):
+        tier = SERVICE_TIERS.get(service_tier, "standard")
     return usage_from_openai(
         total_input=counts.get("prompt_tokens"),
-        output=_output(counts, reasoning),
+        output=_output(counts, output, reasoning) if reasoning else output,
         cached=cached,
         written=prompt.get("cache_write_tokens"),
         reasoning=reasoning,
         web_searches=searches if type(searches) is int and searches > 0 else None,
-        service_tier=(
-            SERVICE_TIERS.get(service_tier, "standard") if isinstance(service_tier, str) else None
-        ),
+        service_tier=tier,
     )
 
 
@@ -71,9 +75,8 @@ def estimated_usage(known: Usage, input_estimate: int, said: int) -> tuple[Usage
     return estimate, ESTIMATED
 
 
-def _output(counts: Counts, reasoning: Any) -> Any:
+def _output(counts: Counts, said: Any, reasoning: Any) -> Any:
     """All output tokens. Where a server counts reasoning beside them, its own total tells."""
-    said = counts.get("completion_tokens")
     if type(said) is not int or type(reasoning) is not int or reasoning <= 0:
         return said
     prompt = counts.get("prompt_tokens")

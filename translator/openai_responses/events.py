@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from translator.anthropic.types import Event
-
 from .items import Item
 from .speech import Speech
 
-Say = Callable[[Speech, Item, int, Any], list[Event]]
+Say = Callable[[Speech, Item, int, Any], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ say one id or index 0 for everything); where both are absent it is the latest op
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from translator.said import Said
 
@@ -15,17 +15,16 @@ from .types import OutputItem, UpstreamEvent
 
 Channel = Literal["", "summary", "content"]
 
-TOLD: Final = frozenset({"type", "id", "call_id", "name"})
-"""What an item object tells of an ``Item``."""
 
-
-@dataclass(slots=True)
 class Part:
     """One text of an item: a content part, or a part of a reasoning summary."""
 
-    pieces: Said = field(default_factory=Said)  # what the upstream said of it so far
-    cited: list[dict[str, Any]] = field(default_factory=list)  # annotations that were heard
-    waiting: list[dict[str, Any]] = field(default_factory=list)  # of these, not yet sent
+    __slots__ = ("cited", "pieces", "waiting")
+
+    def __init__(self) -> None:
+        self.pieces = Said()  # what the upstream said of it so far
+        self.cited: list[dict[str, Any]] = []  # annotations that were heard
+        self.waiting: list[dict[str, Any]] = []  # of these, not yet sent
 
     @property
     def said(self) -> str:
@@ -59,7 +58,7 @@ class Item:
 
         vLLM counts a message's parts from 1 while it streams, and lists them from 0.
         """
-        heard = sorted(number for said, number in self.parts if said == kind)
+        heard = sorted([number for said, number in self.parts if said == kind])
         if not heard or heard[-1] < count:
             return list(range(count))
         unheard = range(heard[-1] + 1, heard[-1] + 1 + count)
@@ -82,21 +81,23 @@ class Items:
             item = None
         return self._learned(item or self._new(index), body)
 
-    def of(self, event: UpstreamEvent, kind: str) -> Item:
+    def of(self, index: Any, item_id: Any, kind: str) -> Item:
         """The item that a delta or done event speaks of; ``kind`` is the type it must have."""
-        index, item_id = event.get("output_index"), event.get("item_id")
+        if type(index) is int and index in self._at:
+            item = self._at[index]
+            if item.id == item_id:
+                return item  # nearly always
         named = self._named.get(item_id) if isinstance(item_id, str) else None
         if not isinstance(index, int):
             return named or self._latest_open(kind) or self._new(None)
-        item = self._at.get(index)
-        if named is not None and (item is None or item.id != item_id):
+        found = self._at.get(index)
+        if named is not None and (found is None or found.id != item_id):
             return named
-        return item or self._new(index)
+        return found or self._new(index)
 
-    def finished(self, event: UpstreamEvent, body: OutputItem) -> Item:
+    def finished(self, index: Any, body: OutputItem) -> Item:
         """The item that ``output_item.done`` ends."""
-        place = {"output_index": event.get("output_index"), "item_id": body.get("id")}
-        return self._learned(self.of(place, str(body.get("type"))), body)
+        return self._learned(self.of(index, body.get("id"), str(body.get("type"))), body)
 
     def settled(self, output: list[OutputItem]) -> list[Item]:
         """For each entry of the final ``response.output`` the item that it is; new if never heard.
@@ -104,6 +105,18 @@ class Items:
         Proxies renumber and rename: where neither id nor place leads to an item, the k-th entry
         of a type is the k-th heard of it. Saying something twice is worse than an odd order.
         """
+        found = self._all if self._is_told_by(output) else self._matched(output)
+        return [
+            item if item.done else self._learned(item, body)
+            for item, body in zip(found, output, strict=True)
+        ]
+
+    def _is_told_by(self, output: list[OutputItem]) -> bool:
+        """Whether these are the items in the order in which they were heard, as they should be."""
+        places = range(len(output))
+        return len(output) == len(self._all) and all(map(_same_id, self._all, places, output))
+
+    def _matched(self, output: list[OutputItem]) -> list[Item]:
         left = list(self._all)
         found: dict[int, Item] = {}
         for same in (_same_id, _same_place(self._at), _same_type):
@@ -114,10 +127,7 @@ class Items:
                 if number not in found and item is not None:
                     found[number] = item
                     left.remove(item)
-        return [
-            self._learned(found.get(number) or self._new(None), body)
-            for number, body in enumerate(output)
-        ]
+        return [found.get(number) or self._new(None) for number in range(len(output))]
 
     def _by_id(self, item_id: Any) -> Item | None:
         return self._named.get(item_id) if isinstance(item_id, str) else None
@@ -135,9 +145,14 @@ class Items:
 
     def _learned(self, item: Item, body: OutputItem) -> Item:
         """Take what an item object says of itself; what was known before stays."""
-        for name, value in body.items():
-            if name in TOLD and isinstance(value, str) and not getattr(item, name):
-                setattr(item, name, value)
+        if not item.type and isinstance(body.get("type"), str):
+            item.type = body["type"]
+        if not item.id and isinstance(body.get("id"), str):
+            item.id = body["id"]
+        if "call_id" in body and not item.call_id and isinstance(body["call_id"], str):
+            item.call_id = body["call_id"]
+        if "name" in body and not item.name and isinstance(body["name"], str):
+            item.name = body["name"]
         if item.id:
             self._named[item.id] = item
         return item
@@ -151,9 +166,11 @@ def _is_same(item: Item, body: OutputItem) -> bool:
 
 
 def _same_id(item: Item, number: int, body: OutputItem) -> bool:
-    ids = (body.get("id"), body.get("call_id"))
-    return _same_type(item, number, body) and bool(
-        (item.id and item.id == ids[0]) or (item.call_id and item.call_id == ids[1])
+    if item.type not in ("", body.get("type")):
+        return False
+    return bool(
+        (item.id and item.id == body.get("id"))
+        or (item.call_id and item.call_id == body.get("call_id"))
     )
 
 

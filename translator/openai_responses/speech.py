@@ -6,7 +6,7 @@ missing is said. What was said is remembered per item and part, in the upstream'
 
 from typing import Any
 
-from translator.anthropic.composer import Block, MessageComposer
+from translator.anthropic.composer import Block, Key, MessageComposer
 from translator.anthropic.types import Event
 from translator.arguments import compact_json
 from translator.names import client_call_id
@@ -30,12 +30,12 @@ class Speech:
 
     # Text
 
-    def text(self, item: Item, number: int, piece: Any) -> list[Event]:
+    def text(self, item: Item, number: int, piece: Any) -> None:
         if item.done or not isinstance(piece, str) or not piece:
-            return []
+            return
         item.part("text", number).pieces.append(piece)
         self.characters += len(piece)
-        return self.composer.text((item.key, "text", number), piece)
+        self.composer.text((item.key, "text", number), piece)
 
     def flow(self, part: Part, block: Block, piece: str) -> list[Event]:
         """``text`` for one who knows that this part flows into this block."""
@@ -44,191 +44,187 @@ class Speech:
         block.pieces.append(piece)
         return [self.composer.writer.text(piece)]
 
-    def whole_text(self, item: Item, number: int, text: Any) -> list[Event]:
+    def whole_text(self, item: Item, number: int, text: Any) -> None:
         missing = self._missing(item.part("text", number), text)
-        return self.text(item, number, missing) if missing else []
+        if missing:
+            self.text(item, number, missing)
 
-    def refuse(self, item: Item, number: int, piece: Any) -> list[Event]:
+    def refuse(self, item: Item, number: int, piece: Any) -> None:
         """Say a refusal, which is text to the client; the stop reason tells the difference."""
         if not item.done and isinstance(piece, str):
             self.refusal += piece
-        return self.text(item, number, piece)
+        self.text(item, number, piece)
 
-    def whole_refusal(self, item: Item, number: int, text: Any) -> list[Event]:
+    def whole_refusal(self, item: Item, number: int, text: Any) -> None:
         missing = self._missing(item.part("text", number), text)
-        return self.refuse(item, number, missing) if missing else []
+        if missing:
+            self.refuse(item, number, missing)
 
-    def cite(self, item: Item, number: int, annotation: Any) -> list[Event]:
+    def cite(self, item: Item, number: int, annotation: Any) -> None:
         """Attach a citation to the text; one that came too early waits for the text it quotes."""
         part = item.part("text", number)
         if not isinstance(annotation, dict) or item.done or annotation in part.cited:
-            return []
+            return
         part.cited.append(annotation)
         if annotation.get("type") != "url_citation":
             self._note("dropped", f"a {annotation.get('type')} has no form as a citation")
-            return []
+            return
         part.waiting.append(annotation)
         end = annotation.get("end_index")
-        if isinstance(end, int) and end > len(part.said):
-            return []
-        return self._cite_waiting(item, number)
+        if not isinstance(end, int) or end <= len(part.said):
+            self._cite_waiting((item.key, "text", number), part)
 
-    def end_text(self, item: Item, number: int) -> list[Event]:
+    def end_text(self, item: Item, number: int) -> None:
         """The upstream is done with this text: what waits for it is attached, its block closes."""
-        waits = item.part("text", number).waiting
-        events = self._cite_waiting(item, number) if waits else []
-        return events + self.composer.close((item.key, "text", number))
+        part = item.parts.get(("text", number))
+        if part is not None and part.waiting:
+            self._cite_waiting((item.key, "text", number), part)
+        self.composer.close((item.key, "text", number))
 
-    def whole_part(self, item: Item, number: int, part: Any) -> list[Event]:
+    def whole_part(self, item: Item, number: int, part: Any) -> None:
         """A finished content part of a message."""
         if not isinstance(part, dict):
-            return []
-        events = []
+            return
         match part.get("type"):
             case "output_text" | "text":
-                events += self.whole_text(item, number, part.get("text"))
+                self.whole_text(item, number, part.get("text"))
             case "refusal":
-                events += self.whole_refusal(item, number, part.get("refusal"))
+                self.whole_refusal(item, number, part.get("refusal"))
             case "reasoning_text":  # gpt-oss servers tell reasoning in parts, too
-                return self.whole_thought(item, number, part.get("text"))
+                self.whole_thought(item, number, part.get("text"))
+                return
             case kind:
                 self._note("dropped", f"a content part of type {kind!r} has no block")
-        for annotation in _list(part.get("annotations")):
-            events += self.cite(item, number, annotation)
-        return events + self.end_text(item, number)
+        if part.get("annotations"):
+            for annotation in _list(part["annotations"]):
+                self.cite(item, number, annotation)
+        self.end_text(item, number)
 
     # Reasoning
 
-    def summary(self, item: Item, number: int, piece: Any) -> list[Event]:
-        return self._think(item, "summary", number, piece)
+    def summary(self, item: Item, number: int, piece: Any) -> None:
+        self._think(item, "summary", number, piece)
 
-    def thought(self, item: Item, number: int, piece: Any) -> list[Event]:
-        return self._think(item, "content", number, piece)
+    def thought(self, item: Item, number: int, piece: Any) -> None:
+        self._think(item, "content", number, piece)
 
-    def whole_summary(self, item: Item, number: int, text: Any) -> list[Event]:
+    def whole_summary(self, item: Item, number: int, text: Any) -> None:
         part = item.parts.get(("summary", number)) or Part()
-        return self._think(item, "summary", number, self._missing(part, text))
+        self._think(item, "summary", number, self._missing(part, text))
 
-    def whole_thought(self, item: Item, number: int, text: Any) -> list[Event]:
+    def whole_thought(self, item: Item, number: int, text: Any) -> None:
         part = item.parts.get(("content", number)) or Part()
-        return self._think(item, "content", number, self._missing(part, text))
+        self._think(item, "content", number, self._missing(part, text))
 
-    def _think(self, item: Item, channel: Channel, number: int, piece: Any) -> list[Event]:
+    def _think(self, item: Item, channel: Channel, number: int, piece: Any) -> None:
         """Say reasoning. An item may tell a summary and the text itself; the first one is shown."""
         if item.done or not isinstance(piece, str) or not piece:
-            return []
+            return
         if item.channel not in ("", channel):
-            return []
+            return
         joint = JOINTS[channel] if item.channel else ""
         item.channel = channel
         part = item.part(channel, number)
         lead = "" if part.pieces.tell() else joint
         part.pieces.append(piece)
         self.characters += len(piece)
-        return self.composer.thinking((item.key, "thinking"), lead + piece)
+        self.composer.thinking((item.key, "thinking"), lead + piece)
 
-    def end_reasoning(self, item: Item, body: OutputItem) -> list[Event]:
+    def end_reasoning(self, item: Item, body: OutputItem) -> None:
         """A finished reasoning item: the missing text, then the signature that carries it.
 
         The text itself beats a summary, unless the summary was shown before.
         """
-        events = []
         for channel, say in (("content", self.whole_thought), ("summary", self.whole_summary)):
             parts = _list(body.get(channel))
             for number, part in zip(item.numbers(channel, len(parts)), parts, strict=True):
-                events += say(item, number, part.get("text") if isinstance(part, dict) else None)
+                say(item, number, part.get("text") if isinstance(part, dict) else None)
         signature = signature_of(item, body, self.composer.context.target)
-        if not item.channel and not (signature and body.get("encrypted_content")):
-            return events  # nothing to show and nothing to carry
-        return events + self.composer.sign((item.key, "thinking"), signature)
+        # Else there is nothing to show and nothing to carry.
+        if item.channel or (signature and body.get("encrypted_content")):
+            self.composer.sign((item.key, "thinking"), signature)
 
     # Calls
 
-    def begin_call(self, item: Item) -> list[Event]:
+    def begin_call(self, item: Item) -> None:
         """Start a call's block, once its name and id are known."""
         if item.begun or item.done or not (item.name and item.call_id):
-            return []
+            return
         item.begun = True
         call_id = client_call_id(item.call_id, self._call_ids)
         self._call_ids.add(call_id)
-        events = self.composer.tool((item.key, "call"), id=call_id, name=item.name)
-        return events + self.composer.arguments((item.key, "call"), "".join(item.waiting))
+        self.composer.tool((item.key, "call"), id=call_id, name=item.name)
+        self.composer.arguments((item.key, "call"), "".join(item.waiting))
 
-    def arguments(self, item: Item, number: int, piece: Any) -> list[Event]:
+    def arguments(self, item: Item, number: int, piece: Any) -> None:
         if item.done or not isinstance(piece, str):
-            return []
+            return
         self.characters += len(piece)
         item.heard += len(piece)
         if item.begun:
-            return self.composer.arguments((item.key, "call"), piece)
-        item.waiting.append(piece)
-        return []
+            self.composer.arguments((item.key, "call"), piece)
+        else:
+            item.waiting.append(piece)
 
-    def whole_arguments(self, item: Item, number: int, arguments: Any) -> list[Event]:
+    def whole_arguments(self, item: Item, number: int, arguments: Any) -> None:
         """All of a call's arguments: send what is missing and close its block."""
         text = arguments if isinstance(arguments, str) else ""
         if isinstance(arguments, dict):
             text = compact_json(arguments)
         self.characters += max(0, len(text) - item.heard)
         item.heard = max(item.heard, len(text))
-        events = self.begin_call(item)
+        self.begin_call(item)
         if not item.begun:
             item.waiting = [text] if text else item.waiting
-            return []  # output_item.done tells the name
-        events += self.composer.whole_arguments((item.key, "call"), text)
-        return events + self.composer.close((item.key, "call"))
+            return  # output_item.done tells the name
+        self.composer.whole_arguments((item.key, "call"), text)
+        self.composer.close((item.key, "call"))
 
-    def whole_input(self, item: Item, number: int, text: Any) -> list[Event]:
+    def whole_input(self, item: Item, number: int, text: Any) -> None:
         """All of a custom tool's input, which is text; Anthropic's is an object."""
-        return self.whole_arguments(item, number, {"input": text if isinstance(text, str) else ""})
+        self.whole_arguments(item, number, {"input": text if isinstance(text, str) else ""})
 
-    def end_call(self, item: Item, body: OutputItem) -> list[Event]:
+    def end_call(self, item: Item, body: OutputItem) -> None:
         """A finished call; one that never told its name cannot be executed and is dropped."""
         item.call_id = item.call_id or item.id or "call"
         if not item.name:
             self._note("dropped", "a tool call without a name")
-            return []
-        if item.type == "custom_tool_call":
-            return self.whole_input(item, 0, body.get("input"))
-        return self.whole_arguments(item, 0, body.get("arguments"))
+        elif item.type == "custom_tool_call":
+            self.whole_input(item, 0, body.get("input"))
+        else:
+            self.whole_arguments(item, 0, body.get("arguments"))
 
     # Whole items
 
-    def end_item(self, item: Item, body: OutputItem) -> list[Event]:
+    def end_item(self, item: Item, body: OutputItem) -> None:
         """A finished output item; twice is once."""
         if item.done:
-            return []
-        events = self._end_item(item, body)
-        item.done = True
-        return events
-
-    def _end_item(self, item: Item, body: OutputItem) -> list[Event]:
+            return
         match item.type:
             case "message":
-                return self._end_message(item, body)
+                self._end_message(item, body)
             case "reasoning":
-                return self.end_reasoning(item, body)
+                self.end_reasoning(item, body)
             case "function_call" | "custom_tool_call":
-                return self.end_call(item, body)
+                self.end_call(item, body)
             case "mcp_list_tools" if not body.get("error"):
-                return []  # whose tools can be called is nothing that was asked
+                pass  # whose tools can be called is nothing that was asked
             case kind if kind in HOSTED:
-                return self._hosted(item, body)
+                self._hosted(item, body)
             case _:
-                return self._unusual(item, body)
+                self._unusual(item, body)
+        item.done = True
 
-    def _end_message(self, item: Item, body: OutputItem) -> list[Event]:
-        events = []
+    def _end_message(self, item: Item, body: OutputItem) -> None:
         content = body.get("content")
         # A few servers write the text itself where its parts belong.
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
         for number, part in zip(item.numbers("text", len(parts)), parts, strict=True):
-            events += self.whole_part(item, number, part)
+            self.whole_part(item, number, part)
         for _, number in list(item.parts):
-            events += self.end_text(item, number)
-        return events
+            self.end_text(item, number)
 
-    def _unusual(self, item: Item, body: OutputItem) -> list[Event]:
+    def _unusual(self, item: Item, body: OutputItem) -> None:
         """A compaction, which only the upstream that made it can read; nothing else has a block."""
         context = self.composer.context
         block = None
@@ -236,40 +232,35 @@ class Speech:
             block = compaction_block(body, context.target)
         if block is None:
             self._note("dropped", f"an output item of type {item.type!r} has no block")
-            return []
-        return self.composer.whole_block((item.key, "compaction"), block)
+        else:
+            self.composer.whole_block((item.key, "compaction"), block)
 
-    def _hosted(self, item: Item, body: OutputItem) -> list[Event]:
+    def _hosted(self, item: Item, body: OutputItem) -> None:
         """A call of a tool that OpenAI ran itself."""
         capability = CAPABILITY.get(item.type)
         if capability and not getattr(self.composer.context.target.profile, capability):
             self._note("dropped", f"nobody asked for a {item.type}")
-            return []
+            return
         self.searches += item.type == "web_search_call"
-        events = []
         for number, block in enumerate(HOSTED[item.type](body)):
             key = (item.key, "hosted", number)
             if block["type"] == "server_tool_use":
-                events += self.composer.server_tool(key, block)
+                self.composer.server_tool(key, block)
             else:
-                events += self.composer.whole_block(key, block)
-        return events
+                self.composer.whole_block(key, block)
 
-    def _cite_waiting(self, item: Item, number: int) -> list[Event]:
-        part = item.part("text", number)
-        events = []
+    def _cite_waiting(self, key: Key, part: Part) -> None:
         for annotation in part.waiting:
-            events += self.composer.citation(
-                (item.key, "text", number), _citation(annotation, part.said)
-            )
+            self.composer.citation(key, _citation(annotation, part.said))
         part.waiting.clear()
-        return events
 
     def _missing(self, part: Part, text: Any) -> str:
         """What of a whole text was not said yet."""
         said = part.said
-        if not isinstance(text, str) or text.startswith(said):
-            return text[len(said) :] if isinstance(text, str) else ""
+        if text == said or not isinstance(text, str):
+            return ""
+        if text.startswith(said):
+            return text[len(said) :]
         self._note("ignored", "the finished text differs from what was streamed of it")
         return ""
 

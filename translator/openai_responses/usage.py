@@ -21,7 +21,12 @@ def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[No
     """The usage of a whole response; ``searches`` were seen, should it not count them itself."""
     counts = _under(response, "usage")
     read = _under(counts, "input_tokens_details")
-    tier = response.get("service_tier")
+    tier, named = None, response.get("service_tier")
+    if named is not None and isinstance(named, str):
+        tier = SERVICE_TIERS.get(named, "standard")
+    written_1h = None
+    if "cache_write_tokens_details" in read:
+        written_1h = _under(read, "cache_write_tokens_details").get("ttl_12h_tokens")
     if "tool_usage" in response:
         counted = _under(_under(response, "tool_usage"), "web_search").get("num_requests")
         searches = counted if type(counted) is int and counted >= 0 else searches
@@ -30,10 +35,10 @@ def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[No
         output=counts.get("output_tokens"),
         cached=read.get("cached_tokens"),
         written=read.get("cache_write_tokens"),
-        written_1h=_under(read, "cache_write_tokens_details").get("ttl_12h_tokens"),
+        written_1h=written_1h,
         reasoning=_under(counts, "output_tokens_details").get("reasoning_tokens"),
         web_searches=searches or None,
-        service_tier=SERVICE_TIERS.get(tier, "standard") if isinstance(tier, str) else None,
+        service_tier=tier,
     )
 
 

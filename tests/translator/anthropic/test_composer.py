@@ -11,7 +11,7 @@ from translator.anthropic.composer import MessageComposer
 from translator.dialect import AnswerContext
 from translator.errors import BadUpstream, IllegalMove
 
-from .composing import USAGE, begun, content, ended, kinds
+from .composing import USAGE, Telling, begun, content, ended, kinds
 
 # Laws
 
@@ -69,7 +69,7 @@ DO = [start_tool, close, sign, cite, close_all]
 STEPS = st.lists(st.tuples(st.sampled_from(SAY + DO), st.integers(0, 2)), max_size=25)
 
 
-def play(composer: MessageComposer, steps) -> tuple[list[dict], dict[tuple, list[str]]]:
+def play(composer: Telling, steps) -> tuple[list[dict], dict[tuple, list[str]]]:
     """Take the steps; return the events, and the unique pieces that were said, by kind and key."""
     events: list[dict] = []
     said: dict[tuple, list[str]] = {}
@@ -281,7 +281,7 @@ def test_a_second_stretch_of_reasoning_gets_a_new_block():
 
 def test_it_starts_once_and_ends_once():
     composer, _ = begun()
-    assert composer.start(message_id="msg_2", model="m", usage=USAGE) == []
+    assert composer.start(message_id="msg_2", model="m") == []
 
     assert kinds(composer.finish(stop_reason="end_turn", usage=USAGE)) == [
         "message_delta",
@@ -291,6 +291,13 @@ def test_it_starts_once_and_ends_once():
     assert composer.fail(error_type="api_error", message="x") == []
     assert composer.text("t", "x") == []
     assert composer.live is None
+
+
+def test_nothing_starts_after_a_failure():
+    composer = Telling(MessageComposer(AnswerContext()))
+    composer.fail(error_type="api_error", message="x")
+
+    assert composer.start(message_id="msg_1", model="m") == []
 
 
 def test_a_failure_lets_go_what_was_waiting():
@@ -306,7 +313,7 @@ def test_a_failure_lets_go_what_was_waiting():
 
 
 def test_a_failure_before_anything_is_just_an_error():
-    composer = MessageComposer(AnswerContext())
+    composer = Telling(MessageComposer(AnswerContext()))
 
     assert composer.fail(error_type="api_error", message="x") == [
         {"type": "error", "error": {"type": "api_error", "message": "x"}}

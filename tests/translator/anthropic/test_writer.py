@@ -53,30 +53,38 @@ def test_a_failure_inside_a_block_closes_it_first():
     MOVES[Move.START](writer)
     MOVES[Move.OPEN](writer)
 
-    events = MOVES[Move.FAIL](writer)
+    MOVES[Move.FAIL](writer)
 
-    assert [event["type"] for event in events] == ["content_block_stop", "error"]
+    assert [event["type"] for event in writer.written[-2:]] == ["content_block_stop", "error"]
 
 
-def test_a_step_remembers_only_its_own_events():
+def test_a_step_has_only_its_own_events():
     writer = MessageWriter()
     MOVES[Move.START](writer)
-    writer.written = []
+    before, writer.written = writer.written, []
 
-    assert MOVES[Move.OPEN](writer) == writer.written
+    MOVES[Move.OPEN](writer)
+
+    assert [event["type"] for event in before] == ["message_start"]
+    assert [event["type"] for event in writer.written] == ["content_block_start"]
 
 
 def test_optional_parts_are_written_only_when_there_are_any():
     writer = MessageWriter()
     MOVES[Move.START](writer)
     MOVES[Move.OPEN](writer)
-    [stop] = writer.close_block({"type": "text", "text": "x"})
-    delta, _ = writer.finish(
-        stop_reason="refusal", usage={"output_tokens": 1}, stop_details={"type": "refusal"}
+    writer.close_block({"type": "text", "text": "x"})
+    writer.finish(
+        stop_reason="refusal",
+        usage={"output_tokens": 1},
+        stop_details={"type": "refusal"},
+        context_management={"applied_edits": []},
     )
+    *_, stop, delta, _ = writer.written
 
     assert stop["content_block"] == {"type": "text", "text": "x"}
     assert delta["delta"]["stop_details"] == {"type": "refusal"}
+    assert delta["context_management"] == {"applied_edits": []}
 
 
 def test_a_delta_after_its_block_is_refused_whatever_it_fits():

@@ -10,16 +10,16 @@ def test_an_item_is_found_by_its_index():
     items = Items()
     message, call = items.added(at(0), MESSAGE), items.added(at(1), CALL)
 
-    assert items.of(at(0), "message") is message
-    assert items.of(at(1), "function_call") is call
-    assert items.finished(at(0), MESSAGE) is message
+    assert items.of(0, None, "message") is message
+    assert items.of(1, None, "function_call") is call
+    assert items.finished(0, MESSAGE) is message
 
 
 def test_an_index_holds_although_the_id_changes():
     items = Items()
     message = items.added(at(0), MESSAGE)
 
-    assert items.of(at(0, "msg_other"), "message") is message
+    assert items.of(0, "msg_other", "message") is message
 
 
 def test_one_id_for_everything_leaves_the_index_in_charge():
@@ -27,8 +27,8 @@ def test_one_id_for_everything_leaves_the_index_in_charge():
     first = items.added(at(0), MESSAGE | {"id": "same"})
     second = items.added(at(1), CALL | {"id": "same"})
 
-    assert items.of(at(0, "same"), "message") is first
-    assert items.of(at(1, "same"), "function_call") is second
+    assert items.of(0, "same", "message") is first
+    assert items.of(1, "same", "function_call") is second
 
 
 def test_one_index_for_everything_leaves_the_id_in_charge():
@@ -37,8 +37,8 @@ def test_one_index_for_everything_leaves_the_id_in_charge():
     second = items.added(at(0), CALL)
 
     assert first is not second
-    assert items.of(at(0, "msg_1"), "message") is first
-    assert items.of(at(0, "fc_1"), "function_call") is second
+    assert items.of(0, "msg_1", "message") is first
+    assert items.of(0, "fc_1", "function_call") is second
 
 
 def test_without_an_index_the_id_decides_then_the_latest_open_item_of_the_type():
@@ -46,23 +46,23 @@ def test_without_an_index_the_id_decides_then_the_latest_open_item_of_the_type()
     call = items.added({}, CALL)
     message = items.added({}, {"type": "message"})
 
-    assert items.of({"item_id": "fc_1"}, "function_call") is call
-    assert items.of({}, "message") is message
-    assert items.of({}, "function_call") is call
+    assert items.of(None, "fc_1", "function_call") is call
+    assert items.of(None, None, "message") is message
+    assert items.of(None, None, "function_call") is call
     call.done = True
-    assert items.of({}, "function_call") is not call
+    assert items.of(None, None, "function_call") is not call
 
 
 def test_an_id_is_enough_for_an_item_at_an_unknown_index():
     items = Items()
     call = items.added({}, CALL)
 
-    assert items.of(at(5, "fc_1"), "function_call") is call
+    assert items.of(5, "fc_1", "function_call") is call
 
 
 def test_a_delta_before_its_item_waits_for_it():
     items = Items()
-    early = items.of(at(2), "function_call")
+    early = items.of(2, None, "function_call")
 
     assert items.added(at(2), CALL) is early
     assert early.call_id == "call_1"
@@ -88,7 +88,7 @@ def test_an_item_learns_only_what_it_did_not_know():
     items = Items()
     call = items.added(at(0), CALL | {"name": ""})
 
-    items.finished(at(0), CALL | {"name": "bash", "call_id": "call_other", "id": 7})
+    items.finished(0, CALL | {"name": "bash", "call_id": "call_other", "id": 7})
 
     assert (call.name, call.call_id, call.id) == ("bash", "call_1", "fc_1")
 
@@ -151,5 +151,5 @@ def test_parts_counted_from_one_are_the_listed_ones_in_order():
     assert item.numbers("text", 3) == [1, 3, 4]
 
 
-def at(index, item_id=None):
-    return {"output_index": index, "item_id": item_id}
+def at(index):
+    return {"output_index": index}
