@@ -1,4 +1,7 @@
-"""kill -9 of a process that writes to the spool, at random moments: what was acknowledged is there.
+"""kill -9 of who writes to the spool, at random moments: what was acknowledged is there.
+
+In turns the process that enters records is killed, its writer, and both at once. A process whose
+writer was killed gets a new one and goes on; it is killed later.
 
 python benchmarks/ledger_kills.py [--kills 1000]
 """
@@ -19,32 +22,35 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-WRITER = """
-import sys, time
+GATEWAY = """
+import asyncio, sys, time
 sys.path[:0] = [sys.argv[3]]
 from pathlib import Path
-from concurrent.futures import wait
 from proxy.record import slots
+from proxy.record.landing import Landing
 from proxy.record.spool import Spool
-from proxy.record.records import CloseRecord, OpenRecord
-from proxy.record.errors import RecordError
-slot = slots.take(Path(sys.argv[1]))
-spool = Spool(slot)
+from proxy.record.records import OpenRecord
+spool = Spool(slots.take(Path(sys.argv[1])))
 spool.start()
-life, number = sys.argv[2], 0
-while True:
-    ids = [f"req_{life}_{number + n}" for n in range(8)]
-    number += 8
-    futures = [
-        spool.append(OpenRecord(id=pk, created=time.time(), worker="w", team="t", key_id=1,
-                                key_name="k", body=b"x" * 600))
-        for pk in ids
-    ]
-    for pk, future in zip(ids, futures):
-        future.result()
-        sys.stdout.write(pk + "\\n")
-        sys.stdout.flush()
+sys.stdout.write(f"{spool.writer.pid}\\n")
+
+async def main():
+    life, number = sys.argv[2], 0
+    while True:
+        landings = {f"req_{life}_{number + n}": Landing(lambda: None) for n in range(8)}
+        number += 8
+        for pk, landing in landings.items():
+            spool.enter(OpenRecord(id=pk, created=time.time(), worker="w", team="t", key_id=1,
+                                   key_name="k", body=b"x" * 600), landing)
+        for pk, landing in landings.items():
+            await landing.future
+            sys.stdout.write(pk + "\\n")
+            sys.stdout.flush()
+
+asyncio.run(main())
 """
+KINDS = (("gateway",), ("writer", "gateway"), ("gateway", "writer"))
+"""Who is killed in a life, in this order; a new writer needs a while between the two."""
 
 
 def main() -> None:
@@ -71,17 +77,21 @@ def main() -> None:
 
 
 def one_life(directory: str, life: int, wait_s: float) -> set[str]:
-    """Start a writer, wait for its first acknowledgement and a while longer, kill it."""
+    """Start one, wait for its first acknowledgement and a while longer, kill it."""
     child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, directory, str(life), str(ledger_world.ROOT)],
+        [sys.executable, "-c", GATEWAY, directory, str(life), str(ledger_world.ROOT)],
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.proxy.record.settings"},
     )
     assert child.stdout is not None
+    who = {"gateway": child.pid, "writer": int(child.stdout.readline())}
     first = child.stdout.readline()
-    time.sleep(wait_s)
-    child.send_signal(signal.SIGKILL)
+    for name in KINDS[life % len(KINDS)]:
+        time.sleep(wait_s)
+        with contextlib.suppress(ProcessLookupError):  # the writer follows its gateway
+            os.kill(who[name], signal.SIGKILL)
     rest = child.stdout.read()
     child.wait()
     child.stdout.close()

@@ -24,8 +24,8 @@ from proxy.models import DrainMark
 from . import database, partitions, posting, recovery, slots, spool_file
 from .errors import LedgerAway, RecordError
 from .posting import Story, story_of
-from .records import Record, decode
-from .spool import Job, Spool
+from .records import Record, decode, row_of
+from .spool import Spool
 from .spool_file import Backlog
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Source:
     """A spool to drain: how to read it, and who writes to it."""
 
     link: sqlite3.Connection
-    write: Callable[[Job], Any]
+    write: Callable[..., Any]  # a function of spool_file, and what it takes beside the link
 
 
 class Drainer:
@@ -91,7 +91,7 @@ class Drainer:
     def _work(self) -> None:
         pause = 0.0
         with contextlib.closing(_reader(self._spool)) as link:
-            own = Source(link, lambda job: self._spool.run(job).result(30))
+            own = Source(link, self._spool.call)
             while True:
                 last = self._stop_asked.is_set()
                 began = time.thread_time()
@@ -126,9 +126,7 @@ class Drainer:
 
     def _round(self, own: Source) -> None:
         if self.orphans:
-            recovery.close_orphans(
-                own.link, self.orphans, lambda r: self._spool.append(r).result(30)
-            )
+            recovery.close_orphans(own.link, self.orphans, self._spool.append)
             self.orphans = []
         self._look(own.link)
         database.check_present()
@@ -224,7 +222,7 @@ def _drain_some(source: Source, ids: Sequence[str]) -> int:
         if size > MOST_BYTES:
             break
     _post(source, stories)
-    source.write(lambda link: spool_file.mark_moved(link, sequences))
+    source.write(spool_file.mark_moved, sequences)
     return len(stories)
 
 
@@ -253,7 +251,7 @@ def _post(source: Source, stories: Sequence[Story]) -> None:
 
 def _set_aside(source: Source, exchange_id: str, fault: str) -> None:
     logger.error("ledger: %s is set aside in the spool: %s", exchange_id, fault)
-    source.write(lambda link: spool_file.set_aside(link, exchange_id, fault))
+    source.write(spool_file.set_aside, exchange_id, fault)
 
 
 def adopt(directory: Path) -> int:
@@ -267,9 +265,11 @@ def adopt(directory: Path) -> int:
 
 def _adopt_one(slot: slots.Slot) -> bool:
     with contextlib.closing(spool_file.create(slot.path)) as link:
-        source = Source(link, lambda job: job(link))
+        source = Source(link, lambda job, *arguments: job(link, *arguments))
         recovery.close_orphans(
-            link, spool_file.unclosed_ids(link), lambda record: spool_file.append(link, [record])
+            link,
+            spool_file.unclosed_ids(link),
+            lambda record: spool_file.append(link, [row_of(record)]),
         )
         for _ in drain(source):
             pass
@@ -301,12 +301,12 @@ def mark(path: Path, backlog: Backlog) -> None:
 def tidy(source: Source) -> None:
     """Forget what was moved long ago, or earlier when the file has grown large; checkpoint."""
     before = time.time() - KEEP_MOVED_S
-    while source.write(lambda link: spool_file.forget(link, before=before)):
+    while source.write(spool_file.forget, before):
         pass
     for _ in range(20):
         if source.write(spool_file.used_bytes) <= KEEP_MOVED_BYTES:
             break
-        if not source.write(lambda link: spool_file.forget(link, before=time.time(), limit=200)):
+        if not source.write(spool_file.forget, time.time(), 200):
             break
     source.link.execute("PRAGMA wal_checkpoint(PASSIVE)")
 

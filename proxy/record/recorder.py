@@ -40,7 +40,7 @@ CLOSE_WAIT_S: Final = 5.0  # after that the close record waits for space in memo
 
 
 class Recorder:
-    """One spool, its writer thread and its drainer thread. Starts itself when first used."""
+    """One spool, its writer's process and its drainer thread. Starts itself when first used."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -132,9 +132,10 @@ class Recorder:
         Goes on when the caller is cancelled: a close record is never dropped.
         """
         spool = await self._ready()
-        written = asyncio.shield(asyncio.wrap_future(spool.append(record)))
+        landing = Landing(lambda: None)
+        spool.enter(record, landing)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(written, CLOSE_WAIT_S)
+            await asyncio.wait_for(asyncio.shield(landing.future), CLOSE_WAIT_S)
 
     def state(self) -> dict[str, Any]:
         """For /readyz and /metrics: what is degraded, and how much waits since when."""
@@ -182,8 +183,8 @@ def _never_told(exchange_id: str) -> CloseRecord:
 def _left_behind(spool: Spool) -> tuple[list[str], Backlog]:
     """What an earlier owner of the slot left open or unmoved, looked up before anything is new."""
     try:
-        orphans = spool.run(spool_file.unclosed_ids).result(30)
-        return list(orphans), spool.run(spool_file.backlog).result(30)
+        orphans = spool.call(spool_file.unclosed_ids)
+        return orphans, Backlog(*spool.call(spool_file.backlog))
     except (SpoolUnavailable, sqlite3.Error):
         logger.exception("spool: orphans cannot be read now; they are closed at the next start")
         return [], Backlog(0, None, 0)

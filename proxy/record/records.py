@@ -5,10 +5,14 @@ drainer turns them into database rows. Times are Unix seconds (float, UTC); dura
 milliseconds; money is nano-dollars.
 """
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+from .spool_file import Row
+from .spool_talk import CHUNK, CLOSE, OPEN
 
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
@@ -95,6 +99,7 @@ class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
 
 
 Record = OpenRecord | Chunk | CloseRecord
+KIND: Final = {OpenRecord: OPEN, Chunk: CHUNK, CloseRecord: CLOSE}
 
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -110,6 +115,11 @@ def encode(record: Record) -> bytes:
         return _encode(record)
     except (OverflowError, UnicodeEncodeError):
         return _encode(carried(msgspec.to_builtins(record, builtin_types=(bytes,))))
+
+
+def row_of(record: Record) -> Row:
+    """For a spool that nobody else writes to: ``spool_file.append`` gives it its number."""
+    return None, record.id, KIND[type(record)], time.time(), encode(record)
 
 
 def carried(value: Any) -> Any:

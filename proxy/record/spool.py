@@ -1,269 +1,179 @@
-"""The writer thread of one spool: group commit, and what happens when the disk is full.
+"""The gateway's side of its spool: records go to the writer's process, which tells what landed.
 
-Everything that waits when a commit begins shares it, so one fsync serves many requests. What nobody
-waits for (chunks, close records) comes along with what somebody does. Space for
-close records is reserved: while the reserve file is there, requests are admitted; when a commit
-fails, the reserve is given up, new requests are refused and the close records of running ones are
-written into the space it leaves.
+An event loop speaks on one socket and never waits; threads (the drainer, a start) speak on another
+and do. What was said and not yet answered is kept. When the writer is gone a new one takes its
+place and is told all that again: numbers tell it what its predecessor had written.
 """
 
 import contextlib
+import itertools
 import logging
 import os
-import sqlite3
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from . import spool_file
 from .errors import SpoolUnavailable
-from .landing import Landing, Waiter, is_wanted, tell
-from .records import Chunk, CloseRecord, Record
+from .landing import Landing
+from .records import Record
 from .slots import Slot
+from .spool_lines import LoopLine, ThreadLine
 
 logger = logging.getLogger(__name__)
 
-MOST_TOGETHER: Final = 256  # records in one commit: keeps a commit under some milliseconds
-RETRY_S: Final = 0.5
-LINGER_S: Final = 0.01  # that a record nobody waits for may stay in memory for company
-SIBLINGS: Final = 8
-SIBLINGS_WITHIN_S: Final = 0.016
-DELAY_S: Final = 0.003
-"""When so many requests came within that time, a commit waits so long for more of them, as
-PostgreSQL's ``commit_delay`` and ``commit_siblings`` do. Each commit takes the interpreter from the
-event loop several times; there that is dearer than a later commit: 16 clients had 840 answers a
-second without a delay, 960 with 2 ms, 1,050 with 4. Below 500 a second nobody waits."""
-LOOK_EVERY: Final = 64  # commits between two looks at the size of the file
 RESERVE_BYTES: Final = 4 * 2**20  # some thousand close records
 MOST_BYTES: Final = 16 * 2**30
+LIFE_S: Final = 0.5  # of a writer; one that ends sooner is not replaced at once
 
-Job = Callable[[sqlite3.Connection], Any]
-Entry = tuple[Record | Job, Waiter]
-NUDGE: Final[Entry] = (lambda _: None, None)
-"""Wakes the thread, once for all records that nobody waits for; a job without work."""
+
+class Process(Protocol):
+    """Of ``subprocess.Popen``, what is asked of a writer."""
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launch = Callable[["Spool", list[socket.socket]], Process]
+
+
+def launch(spool: "Spool", ends: list[socket.socket]) -> Process:
+    """Start the writer. Without ``site`` and without our environment: nothing there is for it."""
+    inherited = [*(end.fileno() for end in ends), spool.slot.lock]
+    sizes = [str(spool.reserve_bytes), str(spool.most_bytes)]
+    return subprocess.Popen(  # noqa: S603 -- our own program
+        [
+            *(sys.executable, "-S", "-m", "proxy.record.spool_writer"),
+            *(str(spool.slot.path), str(spool.slot.reserve), *sizes),
+            *(str(end.fileno()) for end in ends),
+        ],
+        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109
+        pass_fds=inherited,
+        start_new_session=True,  # a terminal's Ctrl-C is for the gateway
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 class Spool:
-    """A record is durable when the future of its ``append`` is done. Any thread may call."""
+    """``start`` it; a record is durable when ``append`` returns or its landing lands."""
 
     def __init__(
-        self, slot: Slot, *, reserve_bytes: int = RESERVE_BYTES, most_bytes: int = MOST_BYTES
+        self,
+        slot: Slot,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        most_bytes: int = MOST_BYTES,
+        launch: Launch = launch,
     ) -> None:
         self.slot = slot
+        self.reserve_bytes = reserve_bytes
+        self.most_bytes = most_bytes
         self.error = ""  # why nothing is admitted; empty: all is well
         self.appended = 0  # records that the drainer has to move
         self.lost_chunks = 0  # checkpoints that a full disk cost
         self.on_append: Callable[[], None] = lambda: None
-        self._reserve_bytes = reserve_bytes
-        self._most_bytes = most_bytes
-        self._entries: SimpleQueue[Entry | None] = SimpleQueue()
-        self._unheard: deque[Record] = deque()  # of whom nobody waits; the first one sends a nudge
-        self._nudged = False
-        self._heard_at: deque[float] = deque([0.0] * SIBLINGS, SIBLINGS)  # the last that waited
-        self._stuck: list[Entry] = []  # close records that could not be written yet
-        self._tried = 0.0
-        self._commits = 0
-        self._link: sqlite3.Connection | None = None
-        self._thread = threading.Thread(target=self._work, name=f"spool-{slot.number}", daemon=True)
+        self.ending = False
+        self.life = 0  # of how many writers this is the last one's
+        self._launch = launch
+        self._numbers = itertools.count(1)
+        self._loop_line = LoopLine(self)
+        self._thread_line = ThreadLine(self)
+        self._lock = threading.Lock()
+        self.writer: Process | None = None
+        self._began = float("-inf")
+        self._fault_at = (0, 0)  # of which writer's faults the last one is known
 
     @property
     def path(self) -> Path:
         return self.slot.path
 
     def start(self) -> None:
-        """Open the file. Raises SpoolUnavailable when that fails now; the thread keeps trying."""
-        try:
-            self._mend()
-        except (sqlite3.Error, OSError) as exc:
-            self._fail(exc)
-        self._thread.start()
+        """Start the writer, and wait until it listens. What ails it stands in ``error``.
+
+        Raises SpoolUnavailable when it cannot be started.
+        """
+        self._thread_line.join()
 
     def stop(self, timeout_s: float = 10) -> None:
-        """Write what waits, then close the file."""
-        self._entries.put(None)
-        self._thread.join(timeout_s)
+        """Let the writer write what it was told, and end."""
+        self.ending = True
+        self._loop_line.finish(timeout_s)
+        self._thread_line.finish()
+        if self.writer is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on without us
+                self.writer.wait(timeout_s)
+        self._loop_line.hang_up()
 
-    def append(self, record: Record) -> "Future[None]":
-        """Done once the record is on the disk; SpoolUnavailable when it cannot be."""
-        future: Future[None] = Future()
-        self._entries.put((record, future))
-        return future
+    def append(self, record: Record) -> None:
+        """Returns when the record is on the disk; SpoolUnavailable when it cannot be. Waits."""
+        self._thread_line.append(record)
 
     def enter(self, record: Record, landing: Landing | None = None) -> None:
         """The same for an event loop, told by ``landing``; None: nobody waits for it."""
-        if landing is not None:
-            self._entries.put((record, landing))
-            return
-        self._unheard.append(record)
-        if not self._nudged:  # looked at after the append: the thread takes them after it is reset
-            self._nudged = True
-            self._entries.put(NUDGE)
+        self._loop_line.enter(record, landing)
 
-    def run(self, job: Job) -> "Future[Any]":
-        """Call ``job(connection)`` on the writer thread: the drainer's marks and deletions."""
-        future: Future[Any] = Future()
-        self._entries.put((job, future))
-        return future
+    def call(self, job: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of ``spool_file`` returns, called over the connection that writes.
 
-    # The writer thread
+        Arguments and result are JSON. Raises ``sqlite3.OperationalError`` for whatever it raised.
+        Waits.
+        """
+        return self._thread_line.call(job.__name__, arguments)
 
-    def _work(self) -> None:
-        with contextlib.suppress(OSError):  # it would only have been quicker
-            spool_file.make_room(self.path)
-        running = True
-        while running:
-            entries, running = self._gather()
-            if self.error and time.monotonic() - self._tried >= RETRY_S:
-                self._try_again()
-            self._write([*self._take_stuck(), *entries])
-            del entries  # they hold bodies, and the next ones may be long in coming
-        while self._unheard:
-            self._write(self._take_unheard())
-        if self._stuck:
-            logger.error("spool: %d close records could not be written", len(self._stuck))
-        if self._link is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._link.close()
+    # For the lines
 
-    def _gather(self) -> tuple[list[Entry], bool]:
-        """What waits, at most one commit's worth; False when the spool is to stop."""
-        entries: list[Entry] = []
-        going = True
-        try:
-            entry = self._entries.get(timeout=RETRY_S if self.error else None)
-            if time.monotonic() - self._heard_at[0] < SIBLINGS_WITHIN_S:
-                time.sleep(DELAY_S)
-            elif entry is NUDGE:
-                entry = self._entries.get(timeout=LINGER_S)
-            while entry is not None:
-                if is_wanted(entry[1]):
-                    entries.append(entry)
-                if len(entries) == MOST_TOGETHER:
-                    break
-                entry = self._entries.get_nowait()
-            going = entry is not None
-        except Empty:
-            pass
-        now = time.monotonic()
-        self._heard_at.extend(now for _, waiter in entries if isinstance(waiter, Landing))
-        return entries + self._take_unheard(), going
+    def number(self) -> int:
+        return next(self._numbers)
 
-    def _take_unheard(self) -> list[Entry]:
-        """At most one commit's worth. What comes afterwards sends a nudge of its own."""
-        self._nudged = False
-        waiting = len(self._unheard)
-        taken: list[Entry] = [
-            (self._unheard.popleft(), None) for _ in range(min(waiting, MOST_TOGETHER))
-        ]
-        if waiting > len(taken):
-            self._nudged = True
-            self._entries.put(NUDGE)
-        return taken
-
-    def _take_stuck(self) -> list[Entry]:
-        stuck, self._stuck = self._stuck, []
-        return stuck
-
-    def _write(self, entries: list[Entry]) -> None:
-        records = [entry for entry in entries if not callable(entry[0])]
-        if self.error:
-            records = self._refuse(records)
-        if records:
+    def renew(self, life: int) -> bool:
+        """Have a writer after that of ``life``. False: not yet, it would only die as well."""
+        with self._lock:
+            if self.life != life:
+                return True
+            if time.monotonic() - self._began < LIFE_S:
+                return False
+            self._began = time.monotonic()
+            if self.writer is not None:
+                self._say_fault(f"its writer ended with status {self.writer.poll()}")
+            pairs = [socket.socketpair() for _ in (self._loop_line, self._thread_line)]
             try:
-                self._commit(records)
-            except (sqlite3.Error, OSError) as exc:
-                self._fail(exc)
-                self._commit_closes(self._refuse(records))
-        for job, waiter in entries:
-            if callable(job) and isinstance(waiter, Future):
-                self._call(job, waiter)
+                self.writer = self._launch(self, [theirs for _, theirs in pairs])
+            except OSError as exc:
+                self._say_fault(f"its writer cannot be started: {exc}")
+                for ours, _ in pairs:
+                    ours.close()
+                return False
+            finally:
+                for _, theirs in pairs:
+                    theirs.close()
+            self.life += 1
+            for line, (ours, _) in zip((self._loop_line, self._thread_line), pairs, strict=True):
+                if line.fresh is not None:  # of a writer that died before the line took it
+                    line.fresh.close()
+                line.fresh = ours
+            return True
 
-    def _commit(self, entries: list[Entry]) -> None:
-        if self._link is None:
-            raise sqlite3.OperationalError(self.error or "the spool file is not open")
-        spool_file.append(self._link, [record for record, _ in entries])  # type: ignore[misc]  # jobs were sorted out
-        self.appended += sum(not isinstance(record, Chunk) for record, _ in entries)
-        tell(waiter for _, waiter in entries)
-        self.on_append()
-        self._commits += 1
-        if self._commits % LOOK_EVERY == 0 and self._too_big():
-            self._fail(SpoolFull(f"the spool holds more than {self._most_bytes} bytes"))
+    def opened(self, number: int) -> None:
+        """The first number that the file has not. Those of this process are higher, mostly."""
+        self._numbers = itertools.count(max(number, next(self._numbers)))
 
-    def _too_big(self) -> bool:
-        return self._link is not None and spool_file.used_bytes(self._link) > self._most_bytes
+    def hear_fault(self, when: tuple[int, int], fault: str) -> None:
+        """What a writer told of itself: both lines hear it, and one of them may be late."""
+        if when > self._fault_at:
+            self._fault_at = when
+            self._say_fault(fault)
 
-    def _commit_closes(self, closes: list[Entry]) -> None:
-        """The way out of running requests on a full disk: one by one, as far as space goes."""
-        for entry in closes:
-            try:
-                self._commit([entry])
-            except (sqlite3.Error, OSError):
-                self._stuck.append(entry)
+    def _say_fault(self, fault: str) -> None:
+        if fault and not self.error:
+            logger.error("spool: %s; new requests are refused", fault)
+        elif self.error and not fault:
+            logger.warning("spool: writable again after: %s", self.error)
+        self.error = fault
 
-    def _refuse(self, entries: list[Entry]) -> list[Entry]:
-        """Turn all but close records away; those are returned."""
-        closes: list[Entry] = []
-        refused: list[Waiter] = []
-        for entry in entries:
-            record, waiter = entry
-            if isinstance(record, CloseRecord):
-                closes.append(entry)
-                continue
-            self.lost_chunks += isinstance(record, Chunk)
-            refused.append(waiter)
-        tell(refused, SpoolUnavailable(self.error))
-        return closes
-
-    def _call(self, job: Job, future: "Future[Any]") -> None:
-        if self._link is None:
-            future.set_exception(SpoolUnavailable(self.error))
-            return
-        try:
-            future.set_result(job(self._link))
-        except Exception as exc:  # noqa: BLE001 -- it belongs to whoever waits for the future
-            future.set_exception(exc)
-
-    def _fail(self, exc: Exception) -> None:
-        if not self.error:
-            logger.error("spool: %s; new requests are refused", exc)
-        self.error = str(exc) or type(exc).__name__
-        self._tried = time.monotonic()
-        with contextlib.suppress(OSError):
-            self.slot.reserve.unlink(missing_ok=True)
-        if "full" not in self.error and self._link is not None:  # the file may be another one now
-            with contextlib.suppress(sqlite3.Error):
-                self._link.close()
-            self._link = None
-
-    def _try_again(self) -> None:
-        self._tried = time.monotonic()
-        try:
-            self._mend()
-        except (sqlite3.Error, OSError) as exc:
-            self.error = str(exc)
-            with contextlib.suppress(OSError):
-                self.slot.reserve.unlink(missing_ok=True)
-            return
-        logger.warning("spool: writable again after: %s", self.error)
-        self.error = ""
-
-    def _mend(self) -> None:
-        """Open the file and reserve the space; raises while either is impossible."""
-        if self._link is None:
-            self._link = spool_file.create(self.path)
-        if self._too_big():
-            raise SpoolFull(f"the spool holds more than {self._most_bytes} bytes")
-        reserve = os.open(self.slot.reserve, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.posix_fallocate(reserve, 0, self._reserve_bytes)
-        finally:
-            os.close(reserve)
-
-
-class SpoolFull(OSError):
-    pass
+    def refusal(self) -> SpoolUnavailable:
+        return SpoolUnavailable(self.error or "the record has been stopped")

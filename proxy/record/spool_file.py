@@ -20,14 +20,7 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from .records import Chunk, CloseRecord, OpenRecord, Record, encode
-
 logger = logging.getLogger(__name__)
-
-OPEN: Final = 0
-CHUNK: Final = 1
-CLOSE: Final = 2
-KIND: Final = {OpenRecord: OPEN, Chunk: CHUNK, CloseRecord: CLOSE}
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS records (
@@ -46,8 +39,11 @@ CREATE INDEX IF NOT EXISTS records_aside ON records (id) WHERE fault IS NOT NULL
 CREATE INDEX IF NOT EXISTS records_ended ON records (moved, id)
     WHERE kind = 2 AND moved IS NOT NULL;
 """
-APPEND: Final = "INSERT INTO records (id, kind, at, body) VALUES"
-ROW: Final = "(?,?,?,?)"
+APPEND: Final = "INSERT INTO records (seq, id, kind, at, body) VALUES"
+APPEND_AGAIN: Final = "INSERT OR IGNORE INTO records (seq, id, kind, at, body) VALUES"
+PLACES: Final = "(?,?,?,?,?)"
+Row = tuple[int | None, str, int, float, bytes]
+"""Number (None: the next one), exchange, kind, Unix seconds, MessagePack."""
 WAITING: Final = "moved IS NULL AND fault IS NULL AND kind <> 1"
 COLUMNS: Final = "id, kind, at, body, moved, fault"
 LARGE_BYTES: Final = 4_096
@@ -91,13 +87,8 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 def _ready(path: Path) -> sqlite3.Connection:
-    # Opened by the thread that starts the spool, used by the writer thread alone from then on.
     link = sqlite3.connect(
-        path,
-        isolation_level=None,
-        timeout=10,
-        check_same_thread=False,
-        cached_statements=KEPT_STATEMENTS,
+        path, isolation_level=None, timeout=10, cached_statements=KEPT_STATEMENTS
     )
     try:
         path.chmod(0o600)
@@ -170,21 +161,27 @@ def _readable(broken: sqlite3.Connection) -> Iterator[tuple[object, ...]]:
             )
 
 
-def append(link: sqlite3.Connection, records: Iterable[Record]) -> None:
+def append(link: sqlite3.Connection, rows: Iterable[Row], *, again: bool = False) -> None:
     """Write the records in one durable commit, or raise ``sqlite3.Error`` and write none.
 
-    One statement is a transaction of its own. SQLite lets go of the interpreter's lock at every
-    step, and each time it waits up to a millisecond behind the streams to have it back: that is
-    two times so, and four and two for each record where the transaction was written out. But a
-    statement keeps what it was given until it is given something else: large bodies go one by one.
+    ``again``: some may be there already, under the same number; those stay as they are.
+    One statement is a transaction of its own. But a statement keeps what it was given until it is
+    given something else: large bodies go one by one.
     """
-    now = time.time()
-    rows = [(each.id, KIND[type(each)], now, _packed(encode(each))) for each in records]
-    if sum(len(body) for *_, body in rows) > TOGETHER_BYTES:
+    packed = [(*row[:4], _packed(row[4])) for row in rows]
+    insert = APPEND_AGAIN if again else APPEND
+    if sum(len(row[4]) for row in packed) > TOGETHER_BYTES:
         with transaction(link):
-            link.executemany(f"{APPEND} {ROW}", rows)
-    elif rows:
-        link.execute(f"{APPEND} {','.join([ROW] * len(rows))}", [*chain.from_iterable(rows)])
+            link.executemany(f"{insert} {PLACES}", packed)
+    elif packed:
+        places = ",".join([PLACES] * len(packed))
+        link.execute(f"{insert} {places}", [*chain.from_iterable(packed)])
+
+
+def next_number(link: sqlite3.Connection) -> int:
+    """The number that no record has had; 1 in an empty file."""
+    (last,) = link.execute("SELECT max(seq) FROM records").fetchone()
+    return int(last or 0) + 1
 
 
 @contextlib.contextmanager
@@ -312,7 +309,7 @@ def restore(link: sqlite3.Connection, since: float) -> int:
         ).rowcount
 
 
-def forget(link: sqlite3.Connection, *, before: float, limit: int = 500) -> int:
+def forget(link: sqlite3.Connection, before: float, limit: int = 500) -> int:
     """Delete finished exchanges moved before then; the number of records that went."""
     with _cheaply(link):
         return link.execute(

@@ -1,5 +1,6 @@
 """Faults of database and disk that no script of the catalogue can play (``storage.toml``)."""
 
+import asyncio
 import contextlib
 import os
 import sqlite3
@@ -13,11 +14,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from proxy.record import slots, spool, spool_file
+from proxy.record import spool_file
 from proxy.record.errors import SpoolUnavailable
+from proxy.record.landing import Landing
+from proxy.record.records import Record
+from proxy.record.spool import Spool
 from tests.proxy.record.driver import Driver, until
-from tests.proxy.record.making import closing, exchange_id, opening
+from tests.proxy.record.making import closing, exchange_id, opening, rows
 from tests.proxy.record.postgres import Postgres
+from tests.proxy.record.writing import spool_in_a_thread
 
 
 @pytest.fixture
@@ -185,48 +190,53 @@ FAULT = sqlite3.OperationalError("disk I/O error")
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 8, 12])
-def test_whatever_write_of_the_spool_fails_nothing_accepted_is_lost(
+async def test_whatever_write_of_the_spool_fails_nothing_accepted_is_lost(
     tmp_path: Path, monkeypatch, nth: int, forever: bool
 ):
     """D16: SQLite's own way of testing, at the nth commit."""
-    slot = slots.take(tmp_path)
     calls = count(1)
     real = spool_file.append
 
-    def failing(*arguments):
+    def failing(*arguments, **named):
         n = next(calls)
         if n == nth or (forever and n > nth):
             raise FAULT
-        return real(*arguments)
+        return real(*arguments, **named)
 
-    running = spool.Spool(slot, reserve_bytes=65_536)
-    running.start()
-    accepted, closed = [], []
-    with monkeypatch.context() as broken:
-        broken.setattr(spool_file, "append", failing)
-        for number in range(8):
-            try:
-                running.append(opening(number)).result(10)
-            except SpoolUnavailable:
-                continue
-            accepted.append(number)
-            closed.append((number, running.append(closing(number))))
-        if not forever:
-            until(lambda: not running.error)
-    for _, waiter in closed:
-        waiter.result(20)  # a close record is written as soon as that is possible again
-    running.stop()
-    slot.release()
+    with spool_in_a_thread(tmp_path, monkeypatch) as running:
+        accepted, closed = [], []
+        with monkeypatch.context() as broken:
+            broken.setattr(spool_file, "append", failing)
+            for number in range(8):
+                landing = entering(running, opening(number))
+                try:
+                    await landing.future
+                except SpoolUnavailable:
+                    continue
+                accepted.append(number)
+                closed.append(entering(running, closing(number)))
+            if not forever:
+                await asyncio.to_thread(until, lambda: not running.error)
+        for landing in closed:
+            # a close record is written as soon as that is possible again
+            await asyncio.wait_for(landing.future, 60)
+        path = running.slot.path
 
-    with contextlib.closing(spool_file.connect(slot.path)) as link:
+    with contextlib.closing(spool_file.connect(path)) as link:
         found = [row[0] for row in link.execute("SELECT id FROM records ORDER BY seq")]
     assert sorted(found) == sorted(exchange_id(n) for n in accepted for _ in range(2))
+
+
+def entering(running: Spool, record: Record) -> Landing:
+    landing = Landing(lambda: None)
+    running.enter(record, landing)
+    return landing
 
 
 def test_what_is_acknowledged_was_synced(tmp_path: Path):
     """P14: FULL is what survives a power cut; a cheaper mark never stays on."""
     with contextlib.closing(spool_file.create(tmp_path / "spool-0.sqlite3")) as link:
-        spool_file.append(link, [opening(1), closing(1)])
+        spool_file.append(link, rows(opening(1), closing(1)))
         spool_file.mark_moved(link, [1])
         settings = {
             name: link.execute(f"PRAGMA {name}").fetchone()[0]
@@ -240,9 +250,9 @@ def test_a_commit_reaches_the_disk_before_it_is_acknowledged(tmp_path: Path):
     """P14, seen from the kernel: between a write to the log and the answer stands an fsync."""
     program = (
         "import sys; from pathlib import Path; from proxy.record import spool_file;"
-        "from tests.proxy.record.making import opening;"
+        "from tests.proxy.record.making import opening, rows;"
         "link = spool_file.create(Path(sys.argv[1]));"
-        "[(spool_file.append(link, [opening(n)]), print('acknowledged', n, flush=True)) for n in range(5)]"
+        "[(spool_file.append(link, rows(opening(n))), print('acknowledged', n, flush=True)) for n in range(5)]"
     )
     trace = tmp_path / "trace"
     try:

@@ -1,7 +1,7 @@
 """A disk under the record: slow, full or gone by chance; what was not synced dies with the process.
 
 It stands where ``Spool`` stands, and takes what the real recorder gives it, so that everything
-above the writer thread is the gateway's own. What is on it is read by the real spool file, recovery
+above the writer is the gateway's own. What is on it is read by the real spool file, recovery
 and stories in the end.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 import re
 
 from proxy.record.errors import SpoolUnavailable
-from proxy.record.landing import Landing, Waiter, is_wanted, tell
+from proxy.record.landing import Landing
 from proxy.record.records import CloseRecord, OpenRecord, Record, decode, encode
 
 from .chance import Chance
@@ -35,6 +35,12 @@ class Disk:
         return [decode(body) for body in self.synced]
 
 
+def tell(waiters: list[Landing | None], error: Exception | None) -> None:
+    for waiter in waiters:
+        if waiter is not None:
+            waiter.land(error)
+
+
 class SimulatedSpool:
     """Group commit, as the real one does it: what waits when a commit begins shares it."""
 
@@ -42,7 +48,7 @@ class SimulatedSpool:
         self.error = ""
         self.dead = False  # its process was killed
         self._disk, self._chance = disk, chance
-        self._entries: list[tuple[Record, Waiter]] = []
+        self._entries: list[tuple[Record, Landing | None]] = []
         self._committing = False
         self._full_until = 0.0
 
@@ -77,9 +83,8 @@ class SimulatedSpool:
             self._entries = [entry for entry in entries if isinstance(entry[0], CloseRecord)]
             tell([waiter for _, waiter in refused], SpoolUnavailable("the disk is full"))
         else:
-            wanted = [entry for entry in entries if is_wanted(entry[1])]
-            self._disk.sync([record for record, _ in wanted])
-            tell(waiter for _, waiter in wanted)
+            self._disk.sync([record for record, _ in entries])
+            tell([waiter for _, waiter in entries], None)
         self._committing = bool(self._entries)
         if self._committing:
             self._later(RETRY_S)

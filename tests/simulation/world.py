@@ -32,7 +32,7 @@ from proxy.live.running import RUNNING
 from proxy.record import recovery, spool_file
 from proxy.record.posting import Story, story_of
 from proxy.record.recorder import recorder
-from proxy.record.records import CloseRecord, decode
+from proxy.record.records import CloseRecord, decode, row_of
 from proxy.secrets import digest_of
 from translator.profiles import PROFILES
 
@@ -140,9 +140,11 @@ class World:
             link.execute("PRAGMA synchronous=OFF")  # no power goes here
             records = self.disk.records()
             for at in range(0, len(records), 200):
-                spool_file.append(link, records[at : at + 200])
+                spool_file.append(link, [row_of(one) for one in records[at : at + 200]])
             orphans = spool_file.unclosed_ids(link)
-            recovery.close_orphans(link, orphans, lambda one: spool_file.append(link, [one]))
+            recovery.close_orphans(
+                link, orphans, lambda one: spool_file.append(link, [row_of(one)])
+            )
             ids = [row[0] for row in link.execute("SELECT DISTINCT id FROM records WHERE kind = 0")]
             found: dict[int, Story] = {}
             for name in ids:

@@ -59,7 +59,7 @@ def test_no_value_stops_the_spool_or_the_drainer(spool: Spool, source: Source, t
     ]  # fmt: skip
 
     for record in records:
-        spool.append(record).result(10)
+        spool.append(record)
     for _ in drain(source):
         pass
 

@@ -28,7 +28,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 def source(spool: Spool) -> Iterator[Source]:
     """The spool as the drainer sees it; ``drain_all`` moves everything in this thread."""
     link = connect(spool.path)
-    yield Source(link, lambda job: spool.run(job).result(60))
+    yield Source(link, spool.call)
     link.close()
 
 

@@ -23,8 +23,8 @@ def values(text: str) -> dict[str, float]:
 def test_the_backlog_of_every_spool_is_told_and_falls_to_zero(
     spool: Spool, source: Source, tmp_path: Path
 ) -> None:
-    spool.append(opening(1)).result(60)
-    spool.append(closing(1)).result(60)
+    spool.append(opening(1))
+    spool.append(closing(1))
 
     waiting = values(prometheus(tmp_path, WELL))
     drain_all(source)

@@ -18,8 +18,8 @@ def test_a_round_ends_though_more_waits_and_the_last_one_takes_all(
     monkeypatch.setattr(drainer, "ROUND_S", 0.0)
     monkeypatch.setattr(drainer, "MOST_RECORDS", 4)  # of what waits: young open records do not
     for number in range(10):
-        spool.append(opening(number)).result(60)
-        spool.append(closing(number)).result(60)
+        spool.append(opening(number))
+        spool.append(closing(number))
     one = Drainer(spool, [], Backlog(0, None, 0))
 
     assert one._move(source), "it would have gone on as long as records come"

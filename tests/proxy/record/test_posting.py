@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 def write(spool: Spool, *records) -> None:
     for record in records:
-        spool.append(record).result(60)
+        spool.append(record)
 
 
 def test_an_open_record_is_a_row_at_once(spool: Spool, source: Source) -> None:
@@ -72,7 +72,7 @@ def test_a_crash_between_the_database_and_the_mark_doubles_nothing(
     spool: Spool, source: Source
 ) -> None:
     write(spool, opening(1), closing(1))
-    forgetful = Source(source.link, lambda _: None)  # the process died before it could mark
+    forgetful = Source(source.link, lambda *_: None)  # the process died before it could mark
 
     drainer._drain_some(forgetful, [exchange_id(1)])
     drain_all(source)

@@ -11,7 +11,7 @@ from proxy.record.errors import SchemaMismatch
 from proxy.record.recorder import Recorder
 
 from .driver import until
-from .making import closing, exchange_id, opening
+from .making import closing, exchange_id, opening, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,7 +70,7 @@ async def test_a_cancelled_open_ends_in_a_closed_row_or_none(tmp_path: Path, ste
 
 async def test_what_a_stopped_recorder_left_is_moved_by_the_next(tmp_path: Path) -> None:
     link = spool_file.create(tmp_path / "spool-0.sqlite3")
-    spool_file.append(link, [opening(1), opening(2), closing(2)])
+    spool_file.append(link, rows(opening(1), opening(2), closing(2)))
     link.close()
 
     recorder = Recorder(tmp_path)
