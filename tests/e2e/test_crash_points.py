@@ -30,6 +30,7 @@ RARE = {
     "take",
     "load_snapshot",
     "_round",
+    "renew",
 }
 """Points of a start, or of once in a while: a life may end before they come a third time."""
 
