@@ -10,6 +10,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from .arguments import compact_json
 
+RARE: Final = frozenset({"allowed_callers", "defer_loading", "type"})
+"""Fields of a tool that call for a second look; most tools have none of them."""
+
 
 class FunctionTool(NamedTuple):
     """A tool as every OpenAI dialect knows one; names and schema are the client's, unclamped."""
@@ -27,16 +30,21 @@ class ServerTool:
     reason: str
 
 
+def custom_function(tool: dict[str, Any]) -> FunctionTool:
+    """The function that a custom tool is."""
+    description = tool.get("description") or ""
+    return FunctionTool(
+        tool["name"],
+        _described(description, tool) if "input_examples" in tool else description,
+        tool.get("input_schema") or {"type": "object", "properties": {}},
+    )
+
+
 def function_of(tool: dict[str, Any]) -> FunctionTool | None:
     """The function that stands for a client tool; None when a server would have to run it."""
     kind = tool.get("type") or "custom"
     if kind == "custom":
-        description = tool.get("description") or ""
-        return FunctionTool(
-            tool["name"],
-            _described(description, tool) if "input_examples" in tool else description,
-            tool.get("input_schema") or {"type": "object", "properties": {}},
-        )
+        return custom_function(tool)
     for prefix, known in CLIENT_TOOLS.items():
         if kind.startswith(prefix):
             return FunctionTool(

@@ -66,7 +66,7 @@ class AnswerContext:
     """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: one is made for each request
 class UpstreamRequest:
     """One translated request: the body to POST, what was lost or bent, and the way back."""
 

@@ -6,7 +6,7 @@ OpenAI's two APIs name the user, the tier and what the answer's half must know a
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .anthropic.types import MessagesRequest
@@ -45,12 +45,37 @@ class Draft:
             self.notes.append(found)
 
 
+Builder = Callable[[Draft], dict[str, Any]]
+Builders = tuple[tuple[Builder, tuple[str, ...]], ...]
+
+
+def in_order(built: Mapping[str, Builder], also: Mapping[Builder, tuple[str, ...]]) -> Builders:
+    """Each builder of a dialect's table once, in its order, with the fields that call for it.
+
+    ``also`` are fields that a builder reads although they are another one's.
+    """
+    fields: dict[Builder, tuple[str, ...]] = {}
+    for name, build in built.items():
+        fields[build] = (*fields.get(build, also.get(build, ())), name)
+    return tuple(fields.items())
+
+
+def build_fields(draft: Draft, builders: Builders) -> dict[str, Any]:
+    """What the builders make of the fields that the request has."""
+    request = draft.request
+    body: dict[str, Any] = {}
+    for build, names in builders:
+        for name in names:
+            if name in request:
+                body |= build(draft)
+                break
+    return body
+
+
 def turn_away(
     draft: Draft, refused: Mapping[str, str], dropped: Mapping[str, str], harmless: frozenset[str]
 ) -> None:
     """Refuse and drop whole fields by a dialect's tables. Raises BadRequest."""
-    if refused.keys().isdisjoint(draft.request) and dropped.keys().isdisjoint(draft.request):
-        return  # nearly always
     for name, reason in refused.items():
         if draft.request.get(name):
             raise BadRequest(name, reason)
@@ -100,7 +125,7 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
         tool_names=draft.tool_names,
         optional_properties=draft.optional_properties,
         stop_sequences=tuple(request.get("stop_sequences") or ()),
-        thinking=thinking_shown(request),
+        thinking=thinking_shown(request) if "thinking" in request else "hidden",
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),
         call_ids=_call_ids(request),
         max_tokens=request.get("max_tokens"),
@@ -118,13 +143,13 @@ def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _call_ids(request: MessagesRequest) -> frozenset[str]:
-    return frozenset(
-        block["id"]
-        for message in request["messages"]
-        if message["role"] == "assistant" and not isinstance(message["content"], str)
-        for block in message["content"]
-        if block["type"] == "tool_use"
-    )
+    ids: list[str] = []
+    for message in request["messages"]:
+        if message["role"] == "assistant" and not isinstance(message["content"], str):
+            for block in message["content"]:
+                if block["type"] == "tool_use":
+                    ids.append(block["id"])  # noqa: PERF401 - a comprehension of three lines
+    return frozenset(ids)
 
 
 def _hash(text: str) -> str:

@@ -100,13 +100,14 @@ def _plain(schema: Schema) -> Schema:
     made["type"] = "object"
     if "properties" not in made or not isinstance(made["properties"], dict):
         made["properties"] = {}
-    names = made.get("required")
-    required: dict[str, None] = {}  # each once, in order
-    for name in names if type(names) is list else _list(names):
-        if isinstance(name, str):
-            required[name] = None
-    if required:
-        made["required"] = [*required]
+    if "required" in made:
+        required: dict[str, None] = {}  # each once, in order
+        names = made["required"]
+        for name in names if type(names) is list else _list(names):
+            if isinstance(name, str):
+                required[name] = None
+        if required:
+            made["required"] = [*required]
     return made
 
 

@@ -156,8 +156,8 @@ def shape(
         if type(value) is not dict and not isinstance(value, dict):
             raise Fault("Input should be an object")
         # Half of a request's checks end at the type; no call for them.
-        for name, item in value.items():
-            if name not in passing or (item and type(item) in passing[name]):
+        for name in value:
+            if name not in passing or ((item := value[name]) and type(item) in passing[name]):
                 continue
             if item is None and name not in demanded:
                 continue

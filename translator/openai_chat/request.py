@@ -4,12 +4,22 @@ Every field of a request has exactly one fate: COPIED, RENAMED, BUILT, DROPPED o
 Source: mapping.md 1.2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from translator.anthropic.types import MessagesRequest
 from translator.dialect import Target, UpstreamRequest
-from translator.draft import Draft, answer_context, answered_here, identity, tier, turn_away
+from translator.draft import (
+    Builder,
+    Draft,
+    answer_context,
+    answered_here,
+    build_fields,
+    identity,
+    in_order,
+    tier,
+    turn_away,
+)
 from translator.errors import BadRequest
 
 from .formats import response_format
@@ -82,12 +92,6 @@ def _container(draft: Draft) -> dict[str, Any]:
     return {}
 
 
-def _within(draft: Draft) -> Any:
-    """Built as part of another field's builder: only stands in the table."""
-
-
-Builder = Callable[[Draft], dict[str, Any]]
-
 COPIED: Final = ("stream",)
 RENAMED: Final[Mapping[str, str]] = {}
 """None: the only new name, that of ``max_tokens``, depends on the profile."""
@@ -95,25 +99,33 @@ RENAMED: Final[Mapping[str, str]] = {}
 BUILT: Final[Mapping[str, Builder]] = {
     "model": _model,
     "output_config": _output_config,
-    "output_format": _within,  # output_config
+    "output_format": _output_config,
     "messages": _messages,
-    "system": _within,  # messages
-    "cache_control": _within,  # messages
+    "system": _messages,
+    "cache_control": _messages,
     "max_tokens": _max_tokens,
     "stop_sequences": _stop_sequences,
     "temperature": _sampling,
-    "top_p": _within,  # temperature
-    "top_k": _within,  # temperature
+    "top_p": _sampling,
+    "top_k": _sampling,
     "tools": build_tools,
-    "tool_choice": _within,  # tools
+    "tool_choice": build_tools,
     "thinking": reasoning_fields,
     "metadata": identity,
     "service_tier": tier,
-    "speed": _within,  # service_tier
+    "speed": tier,
     "container": _container,
 }
 
-BUILDERS: Final = tuple(build for build in BUILT.values() if build is not _within)
+BUILDERS: Final = in_order(
+    BUILT,
+    {
+        _model: ("messages",),  # every request has them: it need not name a model
+        build_tools: ("messages",),  # which may add tools
+        reasoning_fields: ("output_config",),
+        identity: ("messages",),  # a header may name the session
+    },
+)
 
 DROPPED: Final[Mapping[str, str]] = {
     "betas": "a header, read by the gateway",
@@ -133,6 +145,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "thread": "message threads are not kept here",
 }
 
+TURNED_AWAY: Final = frozenset({*DROPPED, *REFUSED})
+
 HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
 """Dropped without loss: strict mode does not refuse them."""
 
@@ -143,10 +157,9 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     Raises BadRequest for what this dialect or the target's profile cannot serve.
     """
     draft = Draft(request, target)
-    turn_away(draft, REFUSED, DROPPED, HARMLESS)
-    body: dict[str, Any] = {}
-    for build in BUILDERS:
-        body |= build(draft)
+    if not TURNED_AWAY.isdisjoint(request):
+        turn_away(draft, REFUSED, DROPPED, HARMLESS)
+    body = build_fields(draft, BUILDERS)
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from translator.client_tools import FunctionTool, function_of
+from translator.client_tools import RARE, FunctionTool, custom_function, function_of
 from translator.draft import Draft
 from translator.errors import BadRequest
 from translator.names import upstream_name
@@ -24,9 +24,6 @@ REFUSED_TOOLS: Final = {
     "mcp_toolset": "the upstream connects to no MCP servers",
 }
 """Tools whose absence would change what the client gets."""
-
-RARE: Final = frozenset({"allowed_callers", "defer_loading", "type"})
-"""Fields of a tool that call for a note; most tools have none of them."""
 
 
 def build_tools(draft: Draft) -> dict[str, Any]:
@@ -53,13 +50,15 @@ def build_tools(draft: Draft) -> dict[str, Any]:
 
 
 def _function(tool: dict[str, Any], path: str, draft: Draft) -> dict[str, Any] | None:
-    found = function_of(tool)
-    if found is None:
+    if RARE.isdisjoint(tool):  # nearly every one
+        found = custom_function(tool)
+        return {"type": "function", "function": _definition(found, tool, path, draft)}
+    known = function_of(tool)
+    if known is None:
         _served_elsewhere(tool["type"], path, draft)
         return None
-    if not RARE.isdisjoint(tool):
-        _note_rare(tool, path, draft)
-    return {"type": "function", "function": _definition(found, tool, path, draft)}
+    _note_rare(tool, path, draft)
+    return {"type": "function", "function": _definition(known, tool, path, draft)}
 
 
 def _note_rare(tool: dict[str, Any], path: str, draft: Draft) -> None:

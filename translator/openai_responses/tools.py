@@ -4,14 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from translator.client_tools import FunctionTool, function_of, server_tool_of
+from translator.client_tools import (
+    RARE,
+    FunctionTool,
+    custom_function,
+    function_of,
+    server_tool_of,
+)
 from translator.draft import Draft
 from translator.errors import BadRequest
 from translator.names import upstream_name
 from translator.schemas import normalise, strict
 from translator.tool_changes import offered_tools
-
-from .types import FunctionTool as WireFunction
 
 Tool = dict[str, Any]
 
@@ -32,7 +36,7 @@ def build_tools(draft: Draft) -> dict[str, Any]:
     for path, tool in offered:
         built = _tool(tool, path, draft)
         if built is not None:
-            known[str(tool.get("name") or path)] = built
+            known[tool.get("name") or path] = built
     for server in _mcp_servers(tools, draft):
         known[f"mcp {server['server_label']}"] = server
     if len(known) > draft.profile.max_tools:
@@ -53,6 +57,8 @@ def build_tools(draft: Draft) -> dict[str, Any]:
 
 def _tool(tool: Tool, path: str, draft: Draft) -> Tool | None:
     """One tool as this upstream knows it; None where it goes without."""
+    if RARE.isdisjoint(tool):  # nearly every one
+        return _function(custom_function(tool), tool, path, draft)
     kind = tool.get("type") or "custom"
     if kind != "custom":
         for prefix, hosted in HOSTED.items():
@@ -69,7 +75,7 @@ def _tool(tool: Tool, path: str, draft: Draft) -> Tool | None:
         draft.note(f"{path}.defer_loading", "emulated", "the tool is sent at once")
     if kind != "custom":
         draft.note(f"{path}.type", "emulated", f"{kind} is told as a function with its schema")
-    return {**_function(found, tool, path, draft)}
+    return _function(found, tool, path, draft)
 
 
 def _go_without(kind: str, path: str, draft: Draft) -> None:
@@ -81,13 +87,13 @@ def _go_without(kind: str, path: str, draft: Draft) -> None:
     raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
 
 
-def _function(found: FunctionTool, tool: Tool, path: str, draft: Draft) -> WireFunction:
+def _function(found: FunctionTool, tool: Tool, path: str, draft: Draft) -> Tool:
     name = upstream_name(found.name)
     if name != found.name:
         draft.tool_names[name] = found.name
         draft.note(f"{path}.name", "renamed", f"the upstream knows this tool as {name!r}")
     # strict is always said: left out it means "make optional properties required".
-    function: WireFunction = {
+    function: Tool = {
         "type": "function",
         "name": name,
         "parameters": normalise(found.parameters),
