@@ -10,8 +10,9 @@ include those of the driver itself, which shares the machine.
 Clients come one after the other, ``--arrivals`` a second: a team's do not all begin in one moment.
 Memory is judged from minute 5 on, when SQLite's caches are full, by the slope of a straight line
 through it; a run under eight minutes by what it rises in its last two thirds. In the end the files,
-threads and running requests (each is one task) must be those of the beginning. Exit code 1: an
-event was missing or doubled, a stream broke off, memory was not flat, or something stayed.
+threads and running requests (each is one task) must be those of the beginning. All processes of the
+gateway count as one. Exit code 1: an event was missing or doubled, a stream broke off, memory was
+not flat, or something stayed.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -33,6 +35,7 @@ IDLE_RATE = 0.1  # events a second
 ROUTE = '\n[[routes]]\nmodel = "*"\ntargets = [{ upstream = "chat" }]\n'
 MARK = b'"text":"'
 ONCE = "/once"
+OVERLOADED = b"overloaded_error"
 BARS = "▁▂▃▄▅▆▇█"
 WARM_MINUTES = 5.0
 LONG_MINUTES = 8.0
@@ -109,26 +112,40 @@ class Tally:
     faults: list[str] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)  # seconds; a sample of one in ten
     firsts: dict[float, float] = field(default_factory=dict)  # when asked: seconds until it came
+    refusals: list[float] | None = None  # seconds until a 529 was heard; None: it is a fault
 
 
 async def client(port: int, model: str, until: float, tally: Tally) -> None:
     """One stream after the other."""
     while time.monotonic() < until:
         try:
-            await _stream(port, model, tally)
+            await stream(port, model, tally)
         except (OSError, asyncio.IncompleteReadError) as error:
             tally.faults.append(repr(error))
         tally.streams += 1
 
 
-async def _stream(port: int, model: str, tally: Tally) -> None:
+async def stream(port: int, model: str, tally: Tally) -> bool:
+    """Hear one to its end. False: it was refused, where that is no fault."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    try:
+        return await _heard(reader, writer, model, tally)
+    finally:
+        writer.close()
+
+
+async def _heard(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str, tally: Tally
+) -> bool:
     said = [{"role": "user", "content": "Count."}]
     body = json.dumps({"model": model, "max_tokens": 99, "stream": True, "messages": said})
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nconnection: close\r\nx-api-key: {KEY}\r\n"
     began = time.monotonic()
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
     due, ended, status = 0, False, await reader.readline()
+    if b" 529 " in status and tally.refusals is not None and OVERLOADED in await reader.read():
+        tally.refusals.append(time.monotonic() - began)
+        return False
     async for line in reader:
         ended = ended or b'"message_stop"' in line
         if MARK not in line or b"text_delta" not in line:
@@ -146,17 +163,40 @@ async def _stream(port: int, model: str, tally: Tally) -> None:
     rate, seconds = asked_of(model)
     if not ended or due != max(1, int(rate * seconds)):
         tally.faults.append(f"{status!r}: {due} events, ended: {ended}")
-    writer.close()
+    return True
 
 
 # The process that is watched
 
 
 class Seen(NamedTuple):
+    """Of all processes together."""
+
     minutes: float
     memory: float  # MB
     files: int
     threads: int
+
+
+def family(pid: int) -> Iterator[Path]:
+    """The folders in /proc of a process and of all that it started."""
+    folder = Path("/proc", str(pid))
+    yield folder
+    for listed in folder.glob("task/*/children"):
+        for child in listed.read_text(encoding="ascii").split():
+            yield from family(int(child))
+
+
+def told_in(file: Path, *names: str) -> list[int]:
+    text = f"\n{file.read_text(encoding='ascii')}"
+    return [int(text.partition(f"\n{name}:")[2].split()[0]) for name in names]
+
+
+def ran_in(folder: Path) -> str:
+    """The module, or else the program."""
+    words = (folder / "cmdline").read_text(encoding="utf-8").rstrip("\0").split("\0")
+    after = words.index("-m") + 1 if "-m" in words[:-1] else 1
+    return Path(words[min(after, len(words) - 1)]).name
 
 
 @dataclass
@@ -166,13 +206,21 @@ class Watched:
     began: float = field(default_factory=time.monotonic)
 
     def look(self) -> Seen:
-        folder = Path(f"/proc/{self.gateway.process.pid}")
-        status = (folder / "status").read_text(encoding="ascii")
-        memory, threads = (
-            int(status.partition(f"\n{name}:")[2].split()[0]) for name in ("VmRSS", "Threads")
-        )
+        memory = files = threads = 0
+        for folder in family(self.gateway.process.pid):
+            own, some = told_in(folder / "status", "VmRSS", "Threads")
+            memory, threads = memory + own, threads + some
+            files += len([*(folder / "fd").iterdir()])
         minutes = (time.monotonic() - self.began) / 60
-        return Seen(minutes, memory / 1024, len([*(folder / "fd").iterdir()]), threads)
+        return Seen(minutes, memory / 1024, files, threads)
+
+    def by_process(self) -> str:
+        """What is resident, and their shares of it, for pages that several have count once; MB."""
+        told = []
+        for folder in family(self.gateway.process.pid):
+            own, share = told_in(folder / "smaps_rollup", "Rss", "Pss")
+            told.append(f"{ran_in(folder)} {own / 1024:.1f} ({share / 1024:.1f})")
+        return ", ".join(told)
 
     def requests(self) -> int:
         """That run now."""
@@ -254,6 +302,7 @@ async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dic
             await asyncio.sleep(1 / options.arrivals)
         there = time.monotonic()
     showing.cancel()
+    by_process = watched.by_process()
     player.terminate()  # with it go the connections to it that idle
     await asyncio.sleep(options.settle_s)
     after, left = watched.look(), await asyncio.to_thread(watched.requests)
@@ -267,13 +316,14 @@ async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dic
         "events": busy.events + idle.events,
         "faults": len(busy.faults) + len(idle.faults),
         "the first of them": (busy.faults + idle.faults)[:3],
-        "delay of an event, ms": _spread(busy.delays),
-        "first event while clients came, ms": _spread(early),
-        "first event when all were there, ms": _spread(later),
-        "first event of an idle-ish stream, ms": _spread([*idle.firsts.values()]),
+        "delay of an event, ms": spread(busy.delays),
+        "first event while clients came, ms": spread(early),
+        "first event when all were there, ms": spread(later),
+        "first event of an idle-ish stream, ms": spread([*idle.firsts.values()]),
         "memory, MB, before and at most": f"{before.memory:.0f}, {most:.0f}",
         "over time": watched.drawn(),
         **watched.by_minute(),
+        "by process in the end, and shares, MB": by_process,
         f"its slope from {since}": f"{watched.slope():.2f} MB in 10 minutes",
         "its rise there, MB": f"{watched.rise():.1f}",
         "files and sockets, before and after": f"{before.files}, {after.files}",
@@ -309,7 +359,7 @@ async def show(watched: Watched, busy: Tally, idle: Tally, lasting_s: float) -> 
         await asyncio.sleep(1)
 
 
-def _spread(seconds: list[float]) -> str:
+def spread(seconds: list[float]) -> str:
     if len(seconds) < 2:
         return "none"
     cuts = quantiles(seconds, n=100)
