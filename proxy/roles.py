@@ -20,11 +20,13 @@ OWN_REQUESTS: Final = "view_own_exchange"
 
 STOP_REQUESTS: Final = "stop_exchange"
 PROBE_UPSTREAMS: Final = "probe_upstream"
+PURGE_TRANSCRIPTS: Final = "purge_transcript"
 
 OURS: Final[Mapping[str, tuple[str, str]]] = {
     OWN_REQUESTS: ("exchange", "Can view own requests"),
     STOP_REQUESTS: ("exchange", "Can stop running requests"),
     PROBE_UPSTREAMS: ("upstream", "Can test upstreams"),
+    PURGE_TRANSCRIPTS: ("transcript", "Can purge transcripts past their retention"),
 }
 """Permissions that Django does not make by itself: the model each is about, and its name."""
 
@@ -52,6 +54,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"proxy.delete_{model}" for model in DELETED),
         f"proxy.{STOP_REQUESTS}",
         f"proxy.{PROBE_UPSTREAMS}",
+        f"proxy.{PURGE_TRANSCRIPTS}",
         "auth.view_user",
         "auth.view_group",
     ),

@@ -43,7 +43,10 @@ def short_count(count: int | None) -> str:
 def size(count: int) -> str:
     if count < 1024:
         return f"{count} bytes"
-    return f"{count / 1024:.1f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
+    for unit, whole in (("KiB", 1024), ("MiB", 1024**2)):
+        if count < 1024 * whole:
+            return f"{count / whole:.1f} {unit}"
+    return f"{count / 1024**3:.1f} GiB"
 
 
 def share(read: int | None, fresh: int | None) -> str:

@@ -34,6 +34,7 @@ CONTROL: Final = (
     Place("Policies", "rule", "admin:proxy_upstreampolicy_changelist", "proxy.view_upstreampolicy"),
     Place("Prices", "sell", "admin:proxy_price_changelist", "proxy.view_price"),
     Place("Budgets", "savings", "admin:proxy_budget_changelist", "proxy.view_budget"),
+    Place("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (
     Place("Users", "person", "admin:auth_user_changelist", "auth.view_user"),

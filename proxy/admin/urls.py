@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
-from . import live, probes, session_list, sessions
+from . import live, probes, session_list, sessions, storage
 
 
 def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
@@ -24,5 +24,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("sessions/", session_list.list_view, "proxy_sessions"),
         _page("sessions/one/", sessions.session_view, "proxy_session"),
         _page("sessions/export/", sessions.export_view, "proxy_session_export"),
+        _page("storage/", storage.storage_view, "proxy_storage"),
+        _page("storage/purge/", storage.purge_view, "proxy_storage_purge"),
     ]
     return [*own, *admin.site.get_urls()], "admin", admin.site.name

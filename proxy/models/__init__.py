@@ -16,6 +16,7 @@ from .ledger import (
     TokenSource,
     Transcript,
 )
+from .purges import Purge, PurgeState
 from .revision import Revision
 from .rollups import (
     DaySession,
@@ -54,6 +55,8 @@ __all__ = [
     "PolicyAction",
     "PolicyKind",
     "Price",
+    "Purge",
+    "PurgeState",
     "QuarterUsage",
     "QuarterWhat",
     "QuarterWho",

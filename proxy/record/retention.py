@@ -1,6 +1,6 @@
 """Retention: bodies older than their team keeps them go, in batches; rows and sums stay."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from django.db import connection, transaction
@@ -50,14 +50,22 @@ def _prune(batch: int, **where: object) -> Iterator[int]:
         yield len(found)
 
 
-def prune_parts(now: datetime, batch: int = 500) -> Iterator[int]:
+def _at_once() -> None:
+    """No pause."""
+
+
+def prune_parts(
+    now: datetime, batch: int = 500, *, pause: Callable[[], None] = _at_once
+) -> Iterator[int]:
     """Delete parts that no transcript names; yields the size of each batch.
+
+    ``pause`` is called between the steps in which nothing is deleted: there may be many.
 
     Safe beside a running gateway: a transcript that comes while we look freshens ``used`` of all
     parts it names, and a part is deleted only while its ``used`` is older than the grace.
     """
     before = now - GRACE
-    named = _named()
+    named = _named(pause)
     last = 0
     while True:
         candidates = Part.objects.filter(used__lt=before, pk__gt=last).order_by("pk")
@@ -65,6 +73,7 @@ def prune_parts(now: datetime, batch: int = 500) -> Iterator[int]:
         if not ids:
             return
         last = ids[-1]
+        pause()
         free = [pk for pk in ids if pk not in named]
         if free:
             with transaction.atomic():
@@ -72,10 +81,13 @@ def prune_parts(now: datetime, batch: int = 500) -> Iterator[int]:
                 yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
 
 
-def _named() -> set[int]:
+def _named(pause: Callable[[], None]) -> set[int]:
     """Ids of every part that some transcript names."""
     named: set[int] = set()
-    for manifest in Transcript.objects.values_list("manifest", flat=True).iterator(chunk_size=500):
+    manifests = Transcript.objects.values_list("manifest", flat=True)
+    for number, manifest in enumerate(manifests.iterator(chunk_size=500)):
+        if number % 500 == 499:
+            pause()
         named |= named_by(unpack(frames.plain(bytes(manifest))))
     return named
 

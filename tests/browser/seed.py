@@ -1,6 +1,7 @@
 """Fills a gateway's ledger, from a process of its own: ``python -m tests.browser.seed office``.
 
-``office``: two days of a small company, with one long session that cost the most yesterday.
+``office``: two days of a small company, with one long session that cost the most yesterday, and
+four transcripts that are past their time.
 ``hostile``: one request for each payload, which is in every field that takes text from strangers.
 ``harmless``: the same request once, with plain letters where a payload would be.
 """
@@ -43,6 +44,7 @@ def office() -> None:
         for n, key in enumerate([ci, ben, cleo] * 8)
         for story in _talk(yesterday + timedelta(minutes=31 * n), key, n)
     ]
+    stories += [cast.story(at=yesterday - timedelta(days=99 + n), key=ci) for n in range(4)]
     post(stories)
     session_cast.session(yesterday + timedelta(hours=3), team="platform")
     if now().hour >= EVENING:

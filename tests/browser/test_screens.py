@@ -22,6 +22,8 @@ PLACES = {
     "upstreams": "proxy/upstream/",
     "prices": "proxy/price/",
     "budgets": "proxy/budget/",
+    "storage": "storage/",
+    "purge": "storage/purge/",
     "users": "auth/user/",
 }
 INNER = {

@@ -154,6 +154,19 @@ def test_an_upstream_is_tried_before_it_is_trusted(page: Page) -> None:
     picture(page, "upstream-test")
 
 
+def test_what_is_past_its_time_is_purged(page: Page) -> None:
+    go(page, "Storage")
+    page.get_by_role("link", name="Purge…").click()
+    expect(page.locator("main")).to_contain_text("4 transcripts of 1 team")
+    picture(page, "purge")
+
+    page.get_by_role("button", name="Purge", exact=True).click()
+
+    expect(page.get_by_role("cell", name="done")).to_be_visible()
+    expect(page.locator("main dl")).to_contain_text("nothing")
+    picture(page, "storage")
+
+
 @pytest.mark.parametrize("place", ["Budgets", "Prices", "Routes", "Teams", "Users"])
 def test_every_list_opens_from_the_sidebar(page: Page, place: str) -> None:
     go(page, place)
