@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import spool_talk
 from .landing import Landing
 from .records import KIND, Record, encode
-from .spool_talk import CHUNK, JOB
+from .spool_talk import CHUNK, JOB, KIND_AT
 
 if TYPE_CHECKING:
     from .spool import Spool
@@ -59,18 +59,20 @@ class Line:
             self._answers[kind](payload)
 
     def _landed(self, payload: bytes) -> None:
-        spool = self._spool
-        for number in spool_talk.numbers_of(payload):
-            said, waiter = self._open.pop(number, NOBODY)
-            spool.appended += spool_talk.kind_of(said) != CHUNK
+        take, chunks = self._open.pop, 0
+        numbers = spool_talk.numbers_of(payload)
+        for number in numbers:
+            said, waiter = take(number, NOBODY)
+            chunks += said[KIND_AT] == CHUNK
             if waiter is not None:
                 self._land(waiter, None)
-        spool.on_append()
+        self._spool.appended += len(numbers) - chunks
+        self._spool.on_append()
 
     def _refused(self, payload: bytes) -> None:
         for number in spool_talk.numbers_of(payload):
             said, waiter = self._open.pop(number, NOBODY)
-            self._spool.lost_chunks += spool_talk.kind_of(said) == CHUNK
+            self._spool.lost_chunks += said[KIND_AT] == CHUNK
             if waiter is not None:
                 self._land(waiter, self._spool.refusal())
 

@@ -4,6 +4,7 @@ The gateway says records and jobs, each with a number of its own; the writer tel
 Both ends are of one version and one machine, so this is no format that anybody keeps.
 """
 
+from array import array
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ JOB: Final = 3  # the name of a function of ``spool_file``, and its arguments as
 
 SAID: Final = Struct("<QBBdHI")
 """Number, kind, 1 where it is said again, Unix seconds, bytes of the id, bytes of the body."""
+KIND_AT: Final = 8
 AGAIN_AT: Final = 9  # where that 1 is
 TOLD: Final = Struct("<BI")  # kind, bytes of what follows
 
@@ -49,10 +51,6 @@ def say_again(said: bytes) -> bytes:
     return said[:AGAIN_AT] + b"\x01" + said[AGAIN_AT + 1 :]
 
 
-def kind_of(said: bytes) -> int:
-    return said[8]
-
-
 def heard(buffer: bytearray) -> Iterator[Said]:
     """The records and jobs that are whole in ``buffer``; they are taken out of it."""
     at, end = 0, len(buffer)
@@ -72,11 +70,11 @@ def tell(kind: int, payload: bytes = b"") -> bytes:
 
 
 def numbers(some: list[int]) -> bytes:
-    return Struct(f"<{len(some)}Q").pack(*some)
+    return array("Q", some).tobytes()
 
 
-def numbers_of(payload: bytes) -> tuple[int, ...]:
-    return Struct(f"<{len(payload) // 8}Q").unpack(payload)
+def numbers_of(payload: bytes | memoryview) -> list[int]:
+    return memoryview(payload).cast("Q").tolist()
 
 
 def told(buffer: bytearray) -> Iterator[tuple[int, bytes]]:
