@@ -21,6 +21,9 @@ from translator.carrier import CarrierKeys
 
 KEY_MARK: Final = "sk-br-"
 PREFIX_LENGTH: Final = len(KEY_MARK) + 8
+BLOCK_BYTES: Final = 64  # of SHA-256
+INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
+OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 
 class ConfigError(Exception):
@@ -62,14 +65,22 @@ def new_secret() -> Secret:
 
 def digest_of(secret: str) -> bytes:
     """What is stored of a gateway key. The key is random, so a fast keyed hash is the right one."""
-    keyed = _keyed(settings.SECRET_KEY).copy()
-    keyed.update(secret.encode())
-    return keyed.digest()
+    inner, outer = _keyed(settings.SECRET_KEY)
+    within, around = inner.copy(), outer.copy()
+    within.update(secret.encode())
+    around.update(within.digest())
+    return around.digest()
 
 
-@lru_cache(maxsize=64)  # hmac.digest lets go of the interpreter's lock: 2.6 % of small requests
-def _keyed(root: str) -> hmac.HMAC:
-    return hmac.new(derive("gateway key digest", root), digestmod=hashlib.sha256)
+@lru_cache(maxsize=64)
+def _keyed(root: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """HMAC-SHA256's two hashes, its key in them already (RFC 2104, part 4).
+
+    A digest takes 1.2 µs so, where it took 5.7 from a prepared ``hmac.HMAC``; each request needs
+    one. ``hmac.digest`` takes 7, and lets go of the interpreter's lock.
+    """
+    key = derive("gateway key digest", root).ljust(BLOCK_BYTES, b"\0")
+    return hashlib.sha256(key.translate(INNER)), hashlib.sha256(key.translate(OUTER))
 
 
 def prefix_of(secret: str) -> str:

@@ -1,5 +1,6 @@
 """Keys, digests and references (T06, T32, T33)."""
 
+import hmac
 import re
 
 import pytest
@@ -32,6 +33,12 @@ def test_a_digest_depends_on_the_secret_key():
 
     assert elsewhere != digest_of("sk-br-x")
     assert len(elsewhere) == 32
+
+
+def test_a_digest_is_the_keyed_hash_of_the_standard():
+    key = derive("gateway key digest")
+
+    assert digest_of("sk-br-x") == hmac.digest(key, b"sk-br-x", "sha256")
 
 
 def test_no_two_purposes_share_a_key():
