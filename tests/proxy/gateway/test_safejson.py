@@ -61,9 +61,12 @@ def test_whatever_comes_is_an_object_or_refused(body):
         assert isinstance(decode_object(body), dict)
 
 
-@pytest.mark.parametrize(("levels", "fine"), [(99, True), (100, False)])
-def test_the_depth_is_counted_from_the_object(levels, fine):
-    body = b'{"a": ' + b"[" * levels + b"]" * levels + b"}"
+@pytest.mark.parametrize(("levels", "fine"), [(99, True), (100, False), (300, False)])
+@pytest.mark.parametrize("innermost", ["[]", "{}", "[1]", '{"a":1}'])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}"), ('{"b":{},"a":', "}")])
+def test_the_depth_is_counted_from_the_object(levels, fine, innermost, begin, end):
+    inside = begin * (levels - 1) + innermost + end * (levels - 1)
+    body = f'{{"a":{inside}}}'.encode()
 
     if fine:
         assert decode_object(body)
