@@ -15,7 +15,6 @@ from .passthrough import Passthrough
 from .pump import Attempt
 from .refusals import UpstreamFailed
 from .routes import Route, key_of
-from .wishes import Wishes
 
 OWN_FAULTS: Final = frozenset({400, 409, 413})
 """Failures of the request itself: another target would refuse it too."""
@@ -23,7 +22,7 @@ OWN_FAULTS: Final = frozenset({400, 409, 413})
 
 async def answer(entry: Exchange, route: Route) -> None:
     """Answer the client from the first target that can. Raises UpstreamFailed when none can."""
-    wishes = Wishes.of(entry.head, entry.caller)
+    wishes = entry.wishes
     streaming = entry.request.get("stream") is True
     outlet = EventOutlet(entry, metadata=wishes.metadata) if streaming else MessageOutlet(entry)
     left = len(route.targets)

@@ -7,7 +7,7 @@ from proxy.record.drift import radar
 from translator.anthropic.request import parse_messages_request, unknown_fields
 from translator.errors import BadRequest
 
-from . import budgets, idempotency, ledger
+from . import budgets, idempotency
 from .answer import answer
 from .auth import authorise, identify
 from .base import StreamingHttpConsumer
@@ -22,18 +22,18 @@ from .sieve import judged
 from .wishes import Wishes
 
 JSON: Final = b"application/json"
+KEY: Final = b"idempotency-key"
 LARGE_BODY: Final = 2**20  # parsed beside the event loop, where it would hold all other streams up
 
 
 class MessagesConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = identify(self.head)
-        async with ledger.exchange(self, caller) as entry:  # one row, whatever happens below
+        async with Exchange(self, caller) as entry:  # one row, whatever happens below
             authorise(caller, self.head)
             await self._receive(entry)
             _check_wishes(entry)
-            name = idempotency.wanted(entry)
-            if name:
+            if KEY in self.head.headers and (name := idempotency.wanted(entry)):
                 await idempotency.once(entry, name, lambda: self._serve(entry))
             else:
                 await self._serve(entry)
@@ -41,15 +41,18 @@ class MessagesConsumer(StreamingHttpConsumer):
     async def _receive(self, entry: Exchange) -> None:
         """A frame of its own: one that lives as long as the answer would keep the body."""
         body = await self.read_body()
-        entry.received(body, await parsed(self.head, entry.caller, body, parse_messages_request))
+        request = await parsed(self.head, entry.caller, body, parse_messages_request)
+        entry.received(body, request)
 
     async def _serve(self, entry: Exchange) -> None:
         caller = entry.caller
         route = choose_route(caller, entry.model, entry.session_id)
         seat = await take_seat(caller, entry.input_estimate)
         try:
-            self.extra_headers += seat.headers
-            await budgets.reserve(entry, route)
+            if seat.headers:
+                self.extra_headers += seat.headers
+            if caller.budgets:
+                await budgets.reserve(entry, route)
             await entry.accept(route, seat)
             await answer(entry, route)
         finally:
@@ -82,7 +85,8 @@ def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, An
 
 def _check_wishes(entry: Exchange) -> None:
     """Strict mode refuses unknown fields in Anthropic's own words."""
-    if Wishes.of(entry.head, entry.caller).strict and (unknown := unknown_fields(entry.request)):
+    wishes = entry.wishes = Wishes.of(entry.head, entry.caller)
+    if wishes.strict and (unknown := unknown_fields(entry.request)):
         if entry.caller.team.store_full:
             radar.refused(entry.head.request_id, entry.body)
         raise BadRequest(unknown[0], "Extra inputs are not permitted")

@@ -1,10 +1,10 @@
 """What the ledger writes of one exchange: its open record and its close record."""
 
 import json
-import operator
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import date, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.record.recorder import recorder
@@ -19,12 +19,12 @@ from .refusals import Refusal
 if TYPE_CHECKING:
     from .ledger import Exchange
 
-USAGE_FIELDS: Final = tuple(Usage.__dataclass_fields__)
-_counts: Final = operator.attrgetter(*USAGE_FIELDS)
 NOBODY: Final = {"model": "", "upstream": "", "dialect": ""}
 """Who answers a request that is refused before its route is known."""
 THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
+EPOCH: Final = date(1970, 1, 1)
+DAY_S: Final = 24 * 60 * 60
 QUOTED: Final = re.compile(r"'[^']*'")
 MESSAGE_CHARACTERS: Final = 2_000
 
@@ -32,7 +32,7 @@ MESSAGE_CHARACTERS: Final = 2_000
 def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
     """Who asks for what; ``body`` None keeps the words out of it."""
     head, caller, request = exchange.head, exchange.caller, exchange.request
-    client, target = head.client, exchange.target_record
+    about, target = head.about, exchange.target_record
     who = target or NOBODY
     return OpenRecord(
         id=head.request_id,
@@ -42,17 +42,17 @@ def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
         key_id=caller.key_id,
         key_name=caller.key_name,
         user=caller.user,
-        session_id=exchange.session_id(),
-        agent_id=head.text(b"x-claude-code-agent-id", 200),
-        parent_agent_id=head.text(b"x-claude-code-parent-agent-id", 200),
+        session_id=exchange.session_id,
+        agent_id=about.agent_id,
+        parent_agent_id=about.parent_agent_id,
         ip=head.ip,
-        user_agent=head.text(b"user-agent", 300),
-        client_name=client.name,
-        client_version=client.version,
-        api_version=head.version,
-        betas=head.betas,
-        tags=head.tags,
-        traceparent=head.text(b"traceparent", 100),
+        user_agent=about.user_agent,
+        client_name=about.client.name,
+        client_version=about.client.version,
+        api_version=about.version,
+        betas=about.betas,
+        tags=about.tags,
+        traceparent=head.text(b"traceparent", 100) if b"traceparent" in head.headers else "",
         stream=request.get("stream") is True,
         model_requested=exchange.model[:200],
         model_upstream=who["model"],
@@ -68,7 +68,7 @@ def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
 def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
     """What became of it. Settles the rate limits as well: this is where usage is known."""
     consumer, stream = exchange.consumer, exchange.stream
-    began, now = exchange.began, consumer.watch.now()
+    began, first, now = exchange.began, exchange.first_content, consumer.watch.now()
     error = stream.error if stream is not None else None
     whole = stream is not None and error is None and stream.finished
     told = UNTOLD if refusal is None and error is None else _fault(exchange, refusal, error)
@@ -93,7 +93,7 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         error_message=told.message,
         error_source=told.source,
         detail=exchange.detail or (refusal.detail if refusal else "") or _detail(stream),
-        ttft_ms=_ms(exchange.first_content, began),
+        ttft_ms=None if first is None else round((first - began) * 1000, 2),
         total_ms=round((now - began) * 1000, 2),
         upstream_ms=round((now - dials[0].at) * 1000, 2) if dials else None,
         overhead_ms=round((dials[0].at - began) * 1000, 2) if dials else None,
@@ -105,7 +105,7 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         attempts=[each.as_record(now) for each in dials],
         notes=_notes(notes, exchange.caller.team.store_full) if notes else [],
         unknown_events=dict(stream.unknown) if stream else {},
-        usage=dict(zip(USAGE_FIELDS, _counts(usage), strict=True)),
+        usage=usage_record(usage),
         price=_price(exchange, target),
         tool_calls=len(tools),
         tool_names=sorted(set(tools)) if tools else [],
@@ -118,11 +118,17 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
     )
 
 
+@lru_cache(maxsize=4)
+def day_of(days: int) -> date:
+    """The date so many days after 1 January 1970, in UTC."""
+    return EPOCH + timedelta(days)
+
+
 def _price(exchange: "Exchange", target: Mapping[str, Any]) -> dict[str, Any] | None:
     """The price when the request was accepted; None: the ledger looks once more when it posts."""
     if not target:
         return None
-    day = datetime.fromtimestamp(exchange.created, UTC).date()
+    day = day_of(int(exchange.created) // DAY_S)
     upstream, model = target["upstream"], target["model"]
     price = exchange.prices.at(upstream, model, day)
     (unpriced.remember if price is None else unpriced.forget)(upstream, model)
@@ -166,11 +172,8 @@ def _ending(exchange: "Exchange", refusal: Refusal | None, *, whole: bool) -> tu
     return exchange.outcome or "gateway_error", seen
 
 
-def session_of(header: str, request: Mapping[str, Any]) -> str:
-    """The header, else what Claude Code writes into ``metadata.user_id`` (both its shapes)."""
-    if header:
-        return header
-    metadata = request.get("metadata")
+def session_in(metadata: object) -> str:
+    """What Claude Code writes into ``metadata.user_id`` where no header says it, in both shapes."""
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     if not isinstance(user, str):
         return ""
@@ -192,8 +195,20 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-def _ms(end: float | None, start: float) -> float | None:
-    return None if end is None else round((end - start) * 1000, 2)
+def usage_record(usage: Usage) -> dict[str, Any]:
+    """As ``dataclasses.asdict`` gives it: 0.4 µs, where a loop over the fields takes 1.5."""
+    return {
+        "input": usage.input,
+        "output": usage.output,
+        "cache_read": usage.cache_read,
+        "cache_write_5m": usage.cache_write_5m,
+        "cache_write_1h": usage.cache_write_1h,
+        "reasoning": usage.reasoning,
+        "web_searches": usage.web_searches,
+        "service_tier": usage.service_tier,
+        "source": usage.source,
+        "output_source": usage.output_source,
+    }
 
 
 def _notes(notes: Sequence[Note], words: bool) -> list[dict[str, str]]:

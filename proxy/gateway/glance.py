@@ -29,7 +29,7 @@ def row_of(exchange: "Exchange") -> Row:
         key=caller.key_name,
         user=caller.user,
         client=" ".join(head.client).strip(),
-        session=exchange.session_id(),
+        session=exchange.session_id,
         agent=head.text(b"x-claude-code-agent-id", 200),
         model=exchange.model[:200],
         upstream=target.server.name if target is not None else "",

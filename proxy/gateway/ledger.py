@@ -24,7 +24,7 @@ from translator.notes import Note
 from .base import StreamingHttpConsumer
 from .budgets import Hold
 from .directory import Caller, directory
-from .entries import close_record, open_record, session_of
+from .entries import close_record, open_record, session_in
 from .failures import log_ending, log_refusal
 from .glance import row_of
 from .limits import Seat
@@ -35,9 +35,11 @@ from .targets import Target
 from .tracing import tracing
 from .upstream import Dial
 from .watch import Stop
+from .wishes import PLAIN
 
 log = logging.getLogger("proxy.gateway")
 
+SESSION: Final = b"x-claude-code-session-id"
 CHECKPOINT_S: Final = 1.0  # at most so much of an answer's text is lost when the process dies
 CHECKPOINT_BYTES: Final = 64 * 1024
 MOST_READ_BYTES: Final = 32 * 2**20
@@ -55,21 +57,22 @@ class Exchange:
 
     # Beyond thirty names Python gives each exchange a table of its own, of 1.5 KB.
     __slots__ = (
-        "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_saved_at", "_session", "accepted",
-        "began", "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
+        "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_saved_at", "accepted", "began",
+        "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
         "first_content", "fold", "head", "hold", "input_estimate", "last_try", "message", "model",
         "notes", "outcome", "prices", "remarks", "request", "request_bytes", "route_name", "seat",
-        "stopped_by", "stream", "target", "target_record", "trace", "upstream_request_id",
+        "session_id", "stopped_by", "stream", "target", "target_record", "trace",
+        "upstream_request_id", "wishes",
     )  # fmt: skip
 
     def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
         self.consumer = consumer
         consumer.entry = self
-        self.trace = tracing.of(consumer.head)
-        self.head = consumer.head
+        self.head = head = consumer.head
+        self.trace = tracing.of(head) if tracing.on else None
         self.caller = caller
         self.created = time.time()
-        self.began = consumer.watch.now()
+        self.began = consumer.began
         self.accepted = False  # its open record is durable
         self._opening: Landing | None = None  # until then
         self.request: dict[str, Any] = {}
@@ -78,7 +81,9 @@ class Exchange:
         self.model = ""  # as the client named it
         self.request_bytes = 0
         self.input_estimate = 0  # tokens
-        self._session: str | None = None  # None: the request has not come
+        self.session_id = head.text(SESSION, 200) if SESSION in head.headers else ""
+        """The conversation that the request goes on with; empty: it does not say."""
+        self.wishes = PLAIN  # of the client and its key
         self.route_name = ""
         self.seat: Seat | None = None
         self.hold: Hold | None = None  # of its budgets
@@ -118,7 +123,10 @@ class Exchange:
         """
         RUNNING.pop(self.head.request_id, None)  # first: who writes its row is not to be stopped
         if exc is None and self.consumer.stopped is None:  # all is well
-            await self._write(None, None)
+            if self.accepted:
+                self._close(None, None)
+            else:
+                await self._write(None, None)
             return False
         self.consumer.watch.end()  # a late alarm would cut the refusal
         refusal = self._refusal(exc)
@@ -148,15 +156,23 @@ class Exchange:
         if self._opening is not None:  # refused while it was translated
             with contextlib.suppress(SpoolUnavailable):
                 await self.durable()
-        closing = close_record(self, refusal) if self.accepted else None
-        self.consumer.closing = closing
+        if self.accepted:
+            self._close(refusal, exc)
+            return
         try:
-            if closing is not None:
-                log_ending(closing, exc)
-                recorder.settle(closing)
-            elif refusal is not None:
+            if refusal is not None:
                 log_refusal(self.head.request_id, refusal, exc)
                 await self._record_refusal(refusal)
+        finally:
+            if self.hold is not None:
+                self.hold.end(None)
+
+    def _close(self, refusal: Refusal | None, exc: BaseException | None) -> None:
+        closing = self.consumer.closing = close_record(self, refusal)
+        try:
+            if closing.outcome != "completed":
+                log_ending(closing, exc)
+            recorder.settle(closing)
         finally:
             if self.hold is not None:
                 self.hold.end(closing)
@@ -166,14 +182,8 @@ class Exchange:
         self.request_bytes = len(body)
         self.input_estimate = self.request_bytes // BYTES_PER_TOKEN
         self.model = request["model"]
-        self._session = self._found_session()
-
-    def session_id(self) -> str:
-        """The conversation that the request goes on with; empty: it does not say."""
-        return self._found_session() if self._session is None else self._session
-
-    def _found_session(self) -> str:
-        return session_of(self.head.text(b"x-claude-code-session-id", 200), self.request)
+        if not self.session_id and "metadata" in request:
+            self.session_id = session_in(request["metadata"])
 
     def glance(self) -> Row:
         return row_of(self)
@@ -311,8 +321,3 @@ class Exchange:
             recorder.settle(closing)
         except SpoolUnavailable:
             log.warning("%s refused, and the ledger cannot be written", self.head.request_id)
-
-
-def exchange(consumer: StreamingHttpConsumer, caller: Caller) -> Exchange:
-    """One row for this request, whatever happens inside the ``async with``."""
-    return Exchange(consumer, caller)

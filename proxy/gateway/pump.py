@@ -89,7 +89,7 @@ class Attempt:
         """The upstream's body and what headers to add. Sets ``stream``, tells the ledger."""
         server = self.target.server
         asked = {**self.permitted(), "stream": True}  # always streamed: one code path (D6)
-        target = self.target.for_translator(asked["model"], self.entry.session_id())
+        target = self.target.for_translator(asked["model"], self.entry.session_id)
         made = server.dialect.build_request(asked, target)
         self.noted(made)
         self.known_answer, self.origins = made.known_answer, made.origins

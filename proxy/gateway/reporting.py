@@ -75,7 +75,7 @@ def _log(consumer: "StreamingHttpConsumer", told: Ended) -> None:
             "user": entry.caller.user,
             "route": told.route,
             "model": entry.model[:200],
-            "session_id": entry.session_id(),
+            "session_id": entry.session_id,
             "trace_id": entry.trace.id if entry.trace else None,
         }
     if told.closing is not None:

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .cooldown import Cooldown, Key, cooldown
@@ -12,7 +11,7 @@ from .refusals import Refusal, forbidden, unknown_model
 from .targets import Target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would be a call for each field
 class Route:
     """What a request's model name led to; ``targets`` is never empty."""
 
@@ -20,10 +19,10 @@ class Route:
     targets: tuple[Target, ...]
 
 
-def choose_route(caller: Caller, model: str, session: Callable[[], str] = str) -> Route:
+def choose_route(caller: Caller, model: str, session: str = "") -> Route:
     """The targets for this model; raises Refusal 403, 404, or 500 when none is usable.
 
-    ``session`` is asked for the session's id where it decides: empty is no session.
+    ``session`` is the conversation's id; empty: it has none.
     """
     snapshot, team = directory.snapshot, caller.team
     if (team.models.names and not team.models.allow(model)) or (
@@ -52,9 +51,7 @@ def key_of(target: Target, asked: str) -> Key:
     return target.server.name, target.model_for(asked)
 
 
-def ordered(
-    entry: RouteEntry, asked: str, session: Callable[[], str], cooling: Cooldown
-) -> tuple[Target, ...]:
+def ordered(entry: RouteEntry, asked: str, session: str, cooling: Cooldown) -> tuple[Target, ...]:
     """As configured, those that cool last; with weights, one of the healthy goes first.
 
     Weights that are all 1 (the default) mean "in order"; 0 means "only when the others fail".
@@ -70,7 +67,7 @@ def ordered(
     ]
     if not drawn:
         return targets
-    first = _first(drawn, asked, session())
+    first = _first(drawn, asked, session)
     return (first, *(target for target in targets if target is not first))
 
 

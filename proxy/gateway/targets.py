@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from yarl import URL
@@ -94,6 +94,10 @@ COUNT_PATHS: Mapping[str, str] = {
 }
 
 
+ANY: Final = frozenset({"", "*"})
+"""Names of a target that mean the one that the client sent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """One server and one of its models; ``model`` empty or ``*``: the name the client sent."""
@@ -103,12 +107,12 @@ class Target:
     carrier_keys: CarrierKeys | None = None
 
     def model_for(self, asked: str) -> str:
-        return asked if self.model in {"", "*"} else self.model
+        return asked if self.model in ANY else self.model
 
     def for_translator(self, asked: str, session: str = "") -> TranslatorTarget:
         return TranslatorTarget(
             upstream=self.server.name,
-            model=self.model_for(asked),
+            model=asked if self.model in ANY else self.model,
             profile=self.server.profile,
             carrier_keys=self.carrier_keys,
             session=session,
@@ -118,7 +122,7 @@ class Target:
         """What the ledger keeps, so that a stored answer can be translated again."""
         return {
             "upstream": self.server.name,
-            "model": self.model_for(asked),
+            "model": asked if self.model in ANY else self.model,
             "dialect": self.server.dialect_name,
             "profile": self.server.profile_name,
             "capabilities": self.server.capabilities,

@@ -142,6 +142,7 @@ class Tracing:
     """``start`` it with the server, ``stop`` it after the last answer."""
 
     def __init__(self) -> None:
+        self.on = False
         self._provider: Any = None
         self._tracer: Any = None
 
@@ -166,9 +167,11 @@ class Tracing:
         self._provider = TracerProvider(resource=resource)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer(SERVICE)
+        self.on = True
 
     def stop(self) -> None:
         """Send what waits."""
+        self.on = False
         provider, self._provider, self._tracer = self._provider, None, None
         if provider is not None:
             provider.shutdown()
@@ -177,9 +180,9 @@ class Tracing:
         if self._provider is not None:
             self._provider.force_flush()
 
-    def of(self, head: "Head") -> Trace | None:
-        """None: tracing is off."""
-        return None if self._tracer is None else Trace(self._tracer, head)
+    def of(self, head: "Head") -> Trace:
+        """Only while tracing is ``on``."""
+        return Trace(self._tracer, head)
 
 
 tracing: Final = Tracing()

@@ -35,6 +35,9 @@ class Wishes:
         return _wishes(caller.strict or strict == "true", wished | caller.events)
 
 
+PLAIN: Final = Wishes(strict=False, metadata=False, blocks=False)
+
+
 @lru_cache(maxsize=16)  # of few kinds
 def _wishes(strict: bool, events: frozenset[str]) -> Wishes:
     return Wishes(strict=strict, metadata="metadata" in events, blocks="blocks" in events)

@@ -1,6 +1,7 @@
 """What the ledger keeps, and that a request is never half kept."""
 
 import asyncio
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import uvicorn
 from django.db import connections
 
+from proxy.gateway.entries import usage_record
 from proxy.gateway.upstream import close_transport
 from proxy.models import ApiKey, Team
 from proxy.record.errors import SpoolUnavailable
@@ -16,6 +18,7 @@ from proxy.record.recorder import recorder
 from proxy.record.transcripts import read
 from tests.fakes.steps import Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
+from translator.anthropic.usage import Usage
 
 from . import scripts
 from .browser import Browser, read_until
@@ -187,3 +190,9 @@ def test_the_upstream_gets_nothing_of_ours(gateway: Browser, scripted: ScriptedU
     sent = json.dumps(asked.headers) + asked.body.decode()
     for canary in ("ada@example.com", "secret-project", "platform", gateway.key):
         assert canary not in sent
+
+
+def test_the_record_of_a_usage_has_each_of_its_fields():
+    usage = Usage(input=1, output=2, cache_read=3, source="reported", service_tier="default")
+
+    assert usage_record(usage) == dataclasses.asdict(usage)

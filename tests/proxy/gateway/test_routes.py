@@ -80,7 +80,7 @@ def test_what_was_looked_up_does_not_fill_the_memory():
 
 
 def names(route: RouteEntry, session: str = "", cooling: Cooldown | None = None) -> list[str]:
-    chosen = ordered(route, "m", lambda: session, cooling or Cooldown())
+    chosen = ordered(route, "m", session, cooling or Cooldown())
     return [each.server.name for each in chosen]
 
 
