@@ -5,7 +5,6 @@ only shut their own side down. What guards against heads that are too much is in
 """
 
 import asyncio
-import functools
 import socket
 import struct
 from collections.abc import Callable
@@ -25,24 +24,14 @@ LAST_CALL_S: Final = 1.0
 class GuardedConnection(HeadReader):
     """What uvicorn serves a connection with. See each method for what it adds."""
 
-    __slots__ = ("_half_closed", "_listeners", "_unread", "writable")
+    __slots__ = ("_half_closed", "_unread", "listener", "writable")
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._unread = 0  # bytes that the client has not taken, when it was last looked at
         self._half_closed = False
-        self._listeners: list[Callable[[], None]] = []  # called when the client has left
+        self.listener: Callable[[], None] | None = None  # of the request that is being answered
         self.writable: asyncio.Event | None = None  # where the client reads too slowly
-
-    def when_left(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call this when the client leaves; what is returned makes us forget it.
-
-        A large body may have stopped the reading, and who does not read hears of no end.
-        """
-        self._listeners.append(listener)
-        if self._read_paused:
-            self.resume_reading()
-        return functools.partial(self._listeners.remove, listener)
 
     def connection_lost(self, exc: Exception | None) -> None:
         cycle = self.cycle
@@ -53,11 +42,13 @@ class GuardedConnection(HeadReader):
                 cycle.event.set()
         self.resume_writing()
         self._ended()
-        for listener in [*self._listeners]:
+        listener, self.listener = self.listener, None
+        if listener is not None:
             listener()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
+        self.listener = None
         if self.transport.is_closing():
             return
         if self._read_paused:
@@ -68,18 +59,15 @@ class GuardedConnection(HeadReader):
         elif self._half_closed:
             self.transport.close()
         else:
-            self._rest()
+            self._rests_since = self.loop.time()
+            if self._rest_timer is None:
+                keep_s = self.config.timeout_keep_alive
+                self._rest_timer = self.loop.call_later(keep_s, self._look_at_rest)
 
     # Connections at rest
 
-    def _rest(self) -> None:
-        """One timer looks now and then; to set and cancel one for each request costs more."""
-        self._rests_since = self.loop.time()
-        if self._rest_timer is None:
-            keep_s = self.config.timeout_keep_alive
-            self._rest_timer = self.loop.call_later(keep_s, self._look_at_rest)
-
     def _look_at_rest(self) -> None:
+        """One timer looks now and then; to set and cancel one for each request costs more."""
         self._rest_timer = None
         if self._rests_since is None:
             return

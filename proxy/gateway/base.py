@@ -7,7 +7,7 @@ server's own task while a second one listens for the client's departure and canc
 
 import asyncio
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from channels.generic.http import AsyncHttpConsumer
@@ -65,8 +65,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.watch = Watch(self.stop)
         self.began = self.watch.now()
         REQUEST.set(self.head.request_id)
-        self._task = asyncio.current_task()
-        self._forget: Callable[[], object] | None = None  # whether the client leaves
+        self._task = asyncio.current_task() if self._bridge is None else self._bridge.task
+        self._listening: asyncio.Task[None] | None = None  # for the client's departure
         RUNNING.add(self._task)
         try:
             if not directory.running:
@@ -83,13 +83,13 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         finally:
             RUNNING.discard(self._task)
             self.watch.end()
-            if self._forget is not None:
-                self._forget()
+            if self._listening is not None:
+                self._listening.cancel()
             if not self.probe:
                 reporting.ended(self)
             # What knows each other in a circle would stay, with all that was said, until the
             # collector looks at everything, which is seldom (lifespan.py).
-            self.entry = self._task = self._forget = None
+            self.entry = self._task = self._listening = None
 
     async def handle(self) -> None:
         raise NotImplementedError
@@ -121,21 +121,25 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
         Raises Refusal 413, 408 or 415.
         """
-        limit = conf.max_body_bytes
-        length = self.head.content_length
-        if length is not None and length > limit:
-            raise too_large(limit)
-        body = self._bridge.whole_body() if self._bridge is not None else None
+        limit, bridge = conf.max_body_bytes, self._bridge
+        body: bytes | None = bridge.whole_body() if bridge is not None else None
         if body is None:
-            body = await self._awaited(limit, length or 0)
+            body = await self._awaited(limit)
         elif len(body) > limit:
             raise too_large(limit)
-        self._listen()
+        # Hear of it when the client leaves: from our own connection, or else by a task.
+        if bridge is not None:
+            bridge.when_left(self._has_left)
+        else:
+            self._listening = asyncio.create_task(self._wait_for_leave())
         if b"content-encoding" in self.head.headers:
             return inflated(body, self.head.text(b"content-encoding"), limit)
         return body
 
-    async def _awaited(self, limit: int, length: int) -> bytes:
+    async def _awaited(self, limit: int) -> bytes:
+        length = self.head.content_length or 0
+        if length > limit:
+            raise too_large(limit)
         late = self.watch.later(conf.body_timeout_s + length / MIB, Stop.BODY)
         try:
             return await self._received(limit)
@@ -166,13 +170,6 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             raise asyncio.CancelledError
         return message
 
-    def _listen(self) -> None:
-        """Hear of it when the client leaves: from our own connection, or else by a task."""
-        if self._bridge is None:
-            self._forget = asyncio.create_task(self._wait_for_leave()).cancel
-        else:
-            self._forget = self._bridge.when_left(self._has_left)
-
     async def _wait_for_leave(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
@@ -188,18 +185,13 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.begun = True
         self.status = status
         name = self.head.request_id.encode()
-        await self.base_send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    *headers,
-                    (b"request-id", name),
-                    (b"x-bridge-request-id", name),
-                    *self.extra_headers,
-                ],
-            }
-        )
+        told = [
+            *headers, (b"request-id", name), (b"x-bridge-request-id", name), *self.extra_headers
+        ]  # fmt: skip
+        if self._bridge is not None:
+            self._bridge.begin(status, told)
+        else:
+            await self.base_send({"type": "http.response.start", "status": status, "headers": told})
 
     def may_ping(self, ping: bytes) -> None:
         """Tell the connection, where it cares, what may stand between two writes of this answer."""
@@ -210,7 +202,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.response_bytes += len(body)
         if not more:
             self.complete = True
-        await self.base_send({"type": "http.response.body", "body": body, "more_body": more})
+        if self._bridge is None or not self._bridge.put(body, more=more):
+            await self.base_send({"type": "http.response.body", "body": body, "more_body": more})
         self.delivered = self.complete and not self._left
 
     async def respond(

@@ -30,14 +30,11 @@ class Application:
         while (await receive())["more_body"]:
             pass
         gone = asyncio.Event()
-        forget: Callable[[], None] = scope["extensions"]["bridge"].when_left(gone.set)
+        scope["extensions"]["bridge"].when_left(gone.set)
         self.heard.set()
-        try:
-            if scope["path"] == "/wait":
-                await gone.wait()
-                self.left.set()
-        finally:
-            forget()
+        if scope["path"] == "/wait":
+            await gone.wait()
+            self.left.set()
         length = (b"content-length", b"2")
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
         await send({"type": "http.response.body", "body": b"ok"})
