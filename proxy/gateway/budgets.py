@@ -6,7 +6,7 @@ queue keeps the order: a request is held before it is settled, also when its cli
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -96,16 +96,16 @@ def _worst_case(entry: "Exchange", route: Route) -> int:
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             entry.remarks.append(Note("model", "ignored", reason))
         else:
-            costs.append(_most(entry, price))
+            asked = entry.request
+            costs.append(most(price, estimate_tokens(asked), int(asked["max_tokens"])))
     return max(costs, default=UNPRICED)
 
 
-def _most(entry: "Exchange", price: dict[str, Any]) -> int:
+def most(price: Mapping[str, Any], tokens: int, max_tokens: int) -> int:
+    """Nano-dollars of so much input, all of it at the dearest class, and all of the output."""
     classes = ("input", "cache_write_5m", "cache_write_1h")
     dearest = max((price[name] for name in classes if price[name] is not None), key=float)
-    asked = entry.request
-    usage = {"input": estimate_tokens(asked), "output": int(asked["max_tokens"])}
-    cost = cost_of(usage, {**price, "input": dearest})
+    cost = cost_of({"input": tokens, "output": max_tokens}, {**price, "input": dearest})
     return cost.total if cost else UNPRICED
 
 

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
+from proxy.admission import serve_by
 from proxy.live.messenger import messenger
 from proxy.record.database import present
 from proxy.record.errors import LedgerAway, SchemaMismatch
 from proxy.record.recorder import recorder
 from proxy.record.schema import check_schema
 
-from . import memory
+from . import memory, rehearsal
 from .directory import directory
 from .keeper import keeper
 from .pressure import pressure
@@ -43,6 +44,7 @@ async def start_parts() -> None:
     if any(caller.budgets for caller in directory.snapshot.keys.values()):
         await asyncio.to_thread(keeper.start)
     messenger.start()
+    serve_by(rehearsal.rehearse)
     pressure.start()
     watch_for_revocations()
 

@@ -134,6 +134,12 @@ class Common:
         seat.headers = headers_of(seat.meters)
         return seat
 
+    def look(self, names: Sequence[str]) -> list[Meter]:
+        """The meters as they are, times in Unix seconds. Raises StoreAway."""
+        now = time.time()
+        texts = self._states.read(names)
+        return [_meter(name, _read(text, now)) for name, text in zip(names, texts, strict=True)]
+
     def later(self, seat: Seat, *, tokens: float = 0, seats: int = 0) -> None:
         _pool.submit(self.give, seat, tokens, seats)
 
