@@ -3,8 +3,9 @@
 The same as uvicorn's in fewer steps: no wrapper around the application that is resumed at each of
 its wake-ups, no event for a body that is there already, one look at the answer's head instead of
 two for each of its lines. Applications see ASGI, and beside it ``scope["extensions"]["bridge"]``:
-the cycle itself, of which ``whole_body``, ``when_left``, ``ping``, ``begin`` and ``put`` are meant
-for them: who begins and puts without an await saves five calls for each piece of an answer.
+the cycle itself, of which ``whole_body``, ``when_left``, ``ping``, ``begin``, ``keeps_up`` and
+``put`` are meant for them: who begins and puts without an await saves five calls for each piece of
+an answer.
 """
 
 import asyncio
@@ -166,6 +167,11 @@ class Cycle:
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     # The answer
+
+    @property
+    def keeps_up(self) -> bool:
+        """The client is there and takes what it is told: ``put`` says it at once."""
+        return not self.disconnected and self._connection.writable is None
 
     async def send(self, message: dict[str, Any]) -> None:
         """Raises RuntimeError when the application does not keep to HTTP or ASGI."""

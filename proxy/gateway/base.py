@@ -198,6 +198,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         if self._bridge is not None:
             self._bridge.ping = ping
 
+    @property
+    def cycle(self) -> Any:
+        """Our own connection's, which takes pieces of an answer at once; None under others."""
+        return self._bridge
+
     async def write(self, body: bytes, *, more: bool) -> None:
         self.response_bytes += len(body)
         if not more:

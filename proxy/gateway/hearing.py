@@ -51,6 +51,7 @@ class Hearing:
         self._odd_moulds = 0 if self._plain.text else MOST_MISSES
         self._misses = 0
         self._hoping = False  # text is likely to come next
+        self._likely = False  # and may be all that comes
         self._numbered = dialect_name == "responses"
         self._last = b""  # the frame before
 
@@ -59,7 +60,7 @@ class Hearing:
 
         Raises BadUpstream; what came before the cause is in ``events`` and sound.
         """
-        if self._hoping and self._take_lone(raw):
+        if self._likely and self._take_lone(raw):
             return
         self.events = []
         stream = self._stream
@@ -83,18 +84,22 @@ class Hearing:
                 self._take_one(*event)
         if not raw:
             self._take_end()
+        self._likely = self._hoping and self._decoder.is_between
+
+    def flow(self, raw: bytes) -> bool:
+        """Take a read that is plain deltas and nothing else, as they come from one who takes time.
+
+        False: nothing of it was heard; ``feed`` it.
+        """
+        return self._likely and (self._take_lone(raw) or self._take_few(raw))
 
     def _take_lone(self, raw: bytes) -> bool:
-        """Take a read that is one plain delta, as an upstream sends them that takes its time.
-
-        4.5 µs for all that becomes of it, 10 by way of frames and runs.
-        """
+        """4.5 µs for all that becomes of one delta, 10 by way of frames and runs."""
         head, text = raw[: self._head_size], raw[self._head_size : -2]
         if (
             head != self._plain.heads[0]
             or b"\n" in text
             or raw[-2:] != b"\n\n"
-            or not self._decoder.is_between
             or (self._numbered and raw[:-2] == self._last)
         ):
             return False
@@ -105,6 +110,35 @@ class Hearing:
         self._last = raw[:-2]
         self.events = self._plain.one(self._stream, plain)
         return True
+
+    def _take_few(self, raw: bytes) -> bool:
+        """Some deltas that came together; of many the texts alone are worth a look."""
+        head = self._plain.heads[0]
+        if raw[-2:] != b"\n\n" or len(raw) > MANY_BYTES or not raw.startswith(head):
+            return False
+        lines = raw[len(head) : -2].split(b"\n\n" + head)
+        run = self._decoded(head, lines) if len(lines) > 1 else []
+        if not run:
+            return False
+        self._last = head + lines[-1]
+        self.events = []
+        self._say(run)
+        return True
+
+    def _decoded(self, head: bytes, lines: list[bytes]) -> list[Any]:
+        """Plain deltas, decoded by one call as one JSON array; none where one of them is not plain.
+
+        JSON has no bare line feed in a string: where none is left when the heads are gone, each
+        frame was its head and one line.
+        """
+        array = b"[%b]" % b",".join(lines)
+        if not lines or b"\n" in array or (self._numbered and self._repeats(head, lines)):
+            return []
+        try:
+            plain: list[Any] = TOGETHER[self._name](array)
+        except SLIPS:
+            return []
+        return plain if len(plain) == len(lines) else []
 
     def _take_end(self) -> None:
         for event in self._decoder.end():
@@ -143,9 +177,12 @@ class Hearing:
         except SLIPS:
             self._hoping = False
         self._misses = 0 if run else self._misses + 1
+        self._say(run)
+        return len(run) - before
+
+    def _say(self, run: list[Any]) -> None:
         for pieces, text, said in self._plain.said(self._stream, run) if run else ():
             self._tell(pieces, text, said)
-        return len(run) - before
 
     def _tell(self, pieces: list[str], text: str, said: list[dict[str, Any]]) -> None:
         """Keep what the translator said of a run, and how its text was cut if it said just that."""
@@ -172,11 +209,7 @@ class Hearing:
         return [], whole[at:]
 
     def _together(self, whole: bytes) -> tuple[list[Any], bytes]:
-        """A long run, decoded by one call as one JSON array, and what is left behind it.
-
-        No run where one of the frames is not plain. JSON has no bare line feed in a string: where
-        none is left when the heads are gone, each frame was its head and one line.
-        """
+        """A long run, and what is left behind it. No run where one of the frames is not plain."""
         nothing: list[Any] = []
         for head in self._plain.heads:
             if whole.startswith(head):
@@ -188,14 +221,8 @@ class Hearing:
         between = b"\n\n" + head
         lines = whole[len(head) :].split(between)
         run, rest = lines[:-LAST], lines[-LAST:]
-        array = b"[%b]" % b",".join(run)
-        if not run or b"\n" in array or (self._numbered and self._repeats(head, run)):
-            return nothing, whole
-        try:
-            plain: list[Any] = TOGETHER[self._name](array)
-        except SLIPS:
-            return nothing, whole
-        if len(plain) != len(run):
+        plain = self._decoded(head, run)
+        if not plain:
             return nothing, whole
         self._last = head + run[-1]
         return plain, head + between.join(rest)

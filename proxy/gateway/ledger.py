@@ -228,13 +228,13 @@ class Exchange:
     def _aim(self, target: Target) -> None:
         self.target, self.target_record = target, target.as_record(self.model)
 
-    def read(self, raw: bytes) -> None:
-        """Keep what the upstream said, for the transcript."""
+    def read(self, raw: bytes, now: float) -> None:
+        """Keep what the upstream said, for the transcript; ``now`` by the event loop's clock."""
         if not self.caller.team.store_full or self._kept_bytes >= MOST_READ_BYTES:
             return
         size = len(raw)
         self._kept_bytes += size
-        self._reads.append(((self.consumer.watch.now() - self.dials[-1].at) * 1000, raw))
+        self._reads.append(((now - self.dials[-1].at) * 1000, raw))
         self._reads_bytes += size
         if self._reads_bytes >= CHECKPOINT_BYTES:
             self.checkpoint()

@@ -35,6 +35,15 @@ class Outlet(Protocol):
         """
         ...
 
+    @property
+    def flows(self) -> bool:
+        """The client is in the middle of its answer and need not be waited for: ``flow`` may do."""
+        ...
+
+    def flow(self, events: list[dict[str, Any]], now: float) -> None:
+        """``take`` events that are not the last, at once; ``now`` by the event loop's clock."""
+        ...
+
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         """What to send just before these events."""
         ...
@@ -54,6 +63,7 @@ class EventOutlet:
         self._wrote_at = self._consumer.watch.now()
         self._writing = False
         self._aside: asyncio.Task[None] | None = None  # a ping, or the commit after the hold
+        self._cycle: Any = None  # the client's, from the first content on
 
     async def take(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
@@ -78,6 +88,18 @@ class EventOutlet:
         await self._consumer.write(raw, more=not last)
         self._wrote_at = self._consumer.watch.now()
         self._writing = False
+        self._cycle = self._consumer.cycle
+
+    @property
+    def flows(self) -> bool:
+        return self._cycle is not None and self._aside is None and self._cycle.keeps_up
+
+    def flow(self, events: list[dict[str, Any]], now: float) -> None:
+        self._entry.said(events)
+        body = frames(events)
+        self._consumer.response_bytes += len(body)
+        self._cycle.put(body, more=True)
+        self._wrote_at = now
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         if not self._metadata:
@@ -145,6 +167,13 @@ class MessageOutlet:
             self.committed = True
             entry.message = entry.fold.message
             await entry.consumer.respond(200, raw or _encode(entry.message))
+
+    @property
+    def flows(self) -> bool:
+        return not self._entry.fold.full
+
+    def flow(self, events: list[dict[str, Any]], now: float) -> None:
+        self._entry.said(events)
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         """A whole answer has no place for extras."""

@@ -117,7 +117,7 @@ class Passthrough(Attempt):
             raw = await call.read()
             watch.expect(Stop.WRITE)
             if raw:
-                entry.read(raw)
+                entry.read(raw, watch.since)
             out: list[bytes] = []
             heard: list[dict[str, Any]] = []
             try:
@@ -172,7 +172,7 @@ class Passthrough(Attempt):
         raw = await call.whole(MAX_ANSWER_BYTES)
         if raw is None:
             raise BadUpstream("upstream's answer is too large")
-        self.entry.read(raw)
+        self.entry.read(raw, self.watch.now())
         value = decode_json(raw)
         if not isinstance(value, dict):
             raise BadUpstream("upstream's answer is not a JSON object")

@@ -38,6 +38,10 @@ DRAIN_S: Final = 0.1
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class Ended(Exception):
+    """With what ``Attempt.flow`` heard: the rest takes somebody who can wait."""
+
+
 class Attempt:
     """One target's try at answering one request."""
 
@@ -57,6 +61,7 @@ class Attempt:
         self.url = target.server.url
         self.stream: Stream
         self.body = b""  # for the upstream; empty once it answers: a stream need not keep 400 KB
+        self.hearing: Hearing  # of an answer that is streamed
         self.guard = GrammarGuard()
         self.withheld: list[Note] = []  # what a policy of the upstream left out
         self.known_answer: dict[str, Any] | None = None  # nobody need be asked
@@ -206,26 +211,53 @@ class Attempt:
 
     async def relay_events(self, call: Call) -> None:
         stream, watch, entry = self.stream, self.watch, self.entry
-        hearing = Hearing(stream, self.target.server.dialect_name)
+        hearing = self.hearing = Hearing(stream, self.target.server.dialect_name)
         while not stream.finished:
-            watch.wait, watch.since = Stop.IDLE, watch.now()  # as ``expect``: twice for each delta
-            raw = await call.read()
+            watch.wait, watch.since = Stop.IDLE, watch.now()  # as ``expect``: twice for each read
+            try:
+                raw = await call.read(self.flow)
+            except Ended:
+                return await self.deliver(hearing.events)
+            except IllegalMove as cause:
+                return await self._end_here(hearing.events, cause)
             watch.wait, watch.since = Stop.WRITE, watch.now()
             if raw:
-                entry.read(raw)
+                entry.read(raw, watch.since)
             try:
                 hearing.feed(raw)
             except BadUpstream:
                 await self.deliver(hearing.events)  # what came before it is sound
                 raise
             await self.deliver(hearing.events)
+        return None
+
+    def flow(self, raw: bytes) -> bool:
+        """Take a read of plain deltas, and nothing else, while ``relay_events`` waits for one.
+
+        The connection itself calls this: a paced delta wakes nobody on its way from one socket to
+        the other. False: it takes somebody who can wait. Raises Ended, or IllegalMove for a bug of
+        ours; what may leave before it is in ``hearing.events``.
+        """
+        outlet, hearing = self.outlet, self.hearing
+        if not outlet.flows or not hearing.flow(raw):
+            return False
+        now = self.watch.since = self.watch.now()
+        self.entry.read(raw, now)
+        if self.stream.finished:
+            raise Ended
+        hearing.events, cause = self.guard.sound(hearing.events)
+        if cause is not None:
+            raise cause
+        if hearing.events:
+            outlet.flow(hearing.events, now)
+        return True
 
     async def relay_whole(self, call: Call) -> None:
         self.watch.expect(Stop.IDLE)
         raw = await call.whole(MAX_ANSWER_BYTES)
         if raw is None:
             raise BadUpstream("upstream's answer is too large")
-        self.entry.read(raw)
+        self.entry.read(raw, self.watch.now())
         value = decode_json(raw)
         if not isinstance(value, dict):
             raise UpstreamFailed(self.target.server.dialect.map_error(502, value))

@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,13 +146,18 @@ class Call:
                 return printable(self.headers[name][:200])
         return ""
 
-    async def read(self) -> bytes:
-        """The next bytes as they came; empty at the end. Raises UpstreamFailed."""
+    async def read(self, take: Callable[[bytes], bool] | None = None) -> bytes:
+        """The next bytes as they came; empty at the end. Raises UpstreamFailed.
+
+        ``take`` may deal with some of them while this waits: see ``Wire.read``.
+        """
         if self._peeked:
             peeked, self._peeked = self._peeked, b""
             return peeked
         try:
-            piece: bytes = await (self._wire.read() if self._unpacker is None else self._unpacked())
+            piece: bytes = await (
+                self._wire.read(take) if self._unpacker is None else self._unpacked()
+            )
         except zlib.error:
             raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
         except CAUGHT as exc:

@@ -74,6 +74,7 @@ class Wire(asyncio.Protocol):
         self._unread = 0  # bytes, with the chunks' own heads
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bool] | None = None  # of who waits in ``read``
 
     # What the caller does
 
@@ -95,18 +96,22 @@ class Wire(asyncio.Protocol):
             finally:
                 self._waiter = None
 
-    async def read(self) -> bytes:
-        """What has come of the body, all at once; empty at its end. Raises Lost or Garbage."""
+    async def read(self, take: Callable[[bytes], bool] | None = None) -> bytes:
+        """What has come of the body, all at once; empty at its end. Raises Lost or Garbage.
+
+        ``take`` is offered what comes while this waits, before it is woken; True: it is dealt
+        with, and the waiting goes on. What ``take`` raises is raised here.
+        """
         while not self._pieces:
             if self._done:
                 return b""
             if self._fault is not None:
                 raise _anew(self._fault)
-            self._waiter = self._loop.create_future()
+            self._waiter, self._take = self._loop.create_future(), take
             try:
                 await self._waiter
             finally:
-                self._waiter = None
+                self._waiter = self._take = None
         piece = self._pieces.pop()
         if self._pieces:
             piece = b"".join((*self._pieces, piece))
@@ -165,12 +170,36 @@ class Wire(asyncio.Protocol):
             if self._came > MOST_HEAD_BYTES:
                 self._end(Garbage("the head is too large"))
             return
+        if self._take is not None and self._is_taken(self._take):
+            return
         self._unread += len(raw)
         if self._unread > HIGH_WATER_BYTES and not self._paused and not self._done:
             self._paused = True
             self._transport.pause_reading()
         if self._waiter is not None and not self._waiter.done():  # as _wake, for each piece
             self._waiter.set_result(None)
+
+    def _is_taken(self, take: Callable[[bytes], bool]) -> bool:
+        """Offer what came to who waits; False: it has to be read.
+
+        To wake it is a future, a task, nine coroutines that are resumed one inside the other, and
+        another turn of the event loop with another look at all sockets.
+        """
+        pieces, waiter = self._pieces, self._waiter
+        if waiter is None or waiter.done() or not pieces or self._done:
+            return False
+        piece = pieces.pop()
+        if pieces:
+            piece = b"".join((*pieces, piece))
+            pieces.clear()
+        try:
+            if take(piece):
+                return True
+        except Exception as exc:  # noqa: BLE001 - not the event loop's: it is raised in ``read``
+            waiter.set_exception(exc)
+            return True
+        pieces.append(piece)
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._parser = None  # it knows us, so neither would go before the collector comes

@@ -21,6 +21,7 @@ from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from proxy.conf import conf
+from proxy.config.connections import GuardedConnection
 from proxy.gateway.directory import directory
 from proxy.models import ApiKey, Exchange, Revision, Route, RouteTarget, Team, Upstream
 from proxy.record.recorder import recorder
@@ -118,6 +119,7 @@ def gateway(world: str) -> Iterator[Browser]:
         port=0,
         log_config=None,
         access_log=False,
+        http=GuardedConnection,
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=2,

@@ -45,12 +45,14 @@ def one_by_one(dialect, reads, **context):
     return said + stream.end(), stream
 
 
-def heard(dialect, reads, **context):
+def heard(dialect, reads, *, flows=False, **context):
+    """``flows``: as the pump hears it that waits for each of these reads."""
     stream = stream_of(dialect, **context)
     hearing, said = Hearing(stream, dialect), []
     try:
         for raw in [*reads, b""]:
-            hearing.feed(raw)
+            if not flows or not hearing.flow(raw):
+                hearing.feed(raw)
             said += hearing.events
             if stream.finished:
                 break
@@ -88,6 +90,30 @@ def test_a_recording_sounds_the_same_in_every_byte(recording, size):
         general.unknown,
     )
     assert stream.upstream_id == general.upstream_id
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus"
+)
+def test_a_recording_that_takes_its_time_sounds_the_same(recording, together):
+    dialect = recording.parent.name.removesuffix("-stream")
+    events = recording.read_bytes().replace(b"\r\n", b"\n").split(b"\n\n")
+    reads = [
+        b"".join(event + b"\n\n" for event in events[at : at + together])
+        for at in range(0, len(events), together)
+    ]
+
+    said, stream = heard(dialect, reads, flows=True)
+    alone, general = one_by_one(dialect, reads)
+
+    assert frames(said) == frames(alone)
+    assert fold(said) == fold(alone)
+    assert (stream.usage, stream.notes, stream.unknown) == (
+        general.usage,
+        general.notes,
+        general.unknown,
+    )
 
 
 def test_a_run_of_text_goes_through_the_translator_once():
@@ -163,3 +189,53 @@ def test_text_of_another_part_is_not_joined():
 
     texts = [block["text"] for block in fold(said)["content"]]
     assert texts == ["abcde", "fghij"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        chunk(content="x")[:-1],
+        chunk(content=""),
+        chunk(content="x", audio={}),
+        chunk(content="x") + chunk(content="") + chunk(content="y"),
+        chunk(content="x") + b"data: [DONE]\n\n",
+        chunk(content="x") + b": a comment\n\n" + chunk(content="y"),
+        b"".join(chunk(content="many") for _ in range(100)),
+        b"event: message\n" + chunk(content="x"),
+        chunk(content="x").replace(b"\n\n", b"\r\n\r\n"),
+    ],
+)
+def test_what_is_more_than_a_few_plain_deltas_does_not_flow(raw):
+    stream = stream_of("chat")
+    hearing = Hearing(stream, "chat")
+    hearing.feed(chunk(role="assistant", content="begun"))
+
+    assert not hearing.flow(raw)
+    assert hearing.flow(chunk(content="a"))
+    assert hearing.flow(chunk(content="b") * 2)
+
+
+def test_nothing_flows_before_a_text_begins_or_in_the_middle_of_an_event():
+    hearing = Hearing(stream_of("chat"), "chat")
+
+    assert not hearing.flow(chunk(content="a"))
+    hearing.feed(chunk(content="a"))
+    assert hearing.flow(chunk(content="b"))
+    hearing.feed(b"data: ")
+    assert not hearing.flow(chunk(content="c"))
+
+
+def test_what_a_server_repeats_does_not_flow_twice():
+    def delta(number):
+        place = {"item_id": "m1", "output_index": 0, "content_index": 0}
+        told = {"type": "response.output_text.delta", **place, "delta": "a"}
+        return frame(told | {"sequence_number": number})
+
+    hearing, said = Hearing(stream_of("responses"), "responses"), []
+    for raw in [delta(1), delta(1), delta(2) + delta(3), delta(3), delta(4) * 2, delta(5)]:
+        if not hearing.flow(raw):
+            hearing.feed(raw)
+        said += hearing.events
+
+    assert fold(said)["content"] == [{"type": "text", "text": "aaaaa"}]

@@ -98,6 +98,65 @@ async def test_chunks_that_came_together_are_read_together():
         wire.close()
 
 
+class Offered:
+    """What came while somebody waited, in turns with what the upstream says next."""
+
+    def __init__(self, *next_words: bytes) -> None:
+        self.words: asyncio.Queue[bytes] = asyncio.Queue()
+        self.seen: list[bytes] = []
+        self._next = iter(next_words)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"ask")
+        writer.write(CHUNKED)
+        while word := await self.words.get():
+            writer.write(b"%x\r\n%b\r\n" % (len(word), word))
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    def take(self, piece: bytes) -> bool:
+        """Takes all that is small; each time the upstream goes on."""
+        self.seen.append(piece)
+        self.words.put_nowait(next(self._next))
+        if piece == b"broken":
+            raise ValueError("as it was told")
+        return piece.islower()
+
+
+@asynccontextmanager
+async def waiting(offered: Offered) -> AsyncIterator[Wire]:
+    server = await asyncio.start_server(offered.serve, "127.0.0.1", 0)
+    pool = Pool(untrusting)
+    async with server, asyncio.timeout(10):
+        port = server.sockets[0].getsockname()[1]
+        yield await asked(pool, Origin(tls=False, host="127.0.0.1", port=port))
+        pool.close()
+
+
+async def test_what_is_taken_from_who_waits_wakes_nobody():
+    offered = Offered(b"two", b"THREE", b"four", b"")
+    async with waiting(offered) as wire:
+        offered.words.put_nowait(b"one")
+
+        assert await wire.read(offered.take) == b"THREE"
+        assert offered.seen == [b"one", b"two", b"THREE"]
+        assert await wire.read() == b"four"  # nobody is offered what somebody reads at once
+        offered.words.put_nowait(b"")
+        assert await wire.read(offered.take) == b""
+        assert offered.seen == [b"one", b"two", b"THREE"]
+
+
+async def test_who_waits_hears_what_went_wrong_with_what_was_taken():
+    offered = Offered(b"two")
+    async with waiting(offered) as wire:
+        offered.words.put_nowait(b"broken")
+
+        with pytest.raises(ValueError, match="as it was told"):
+            await wire.read(offered.take)
+        offered.words.put_nowait(b"")
+        assert await whole(wire) == b"two"
+
+
 async def test_a_body_without_a_length_lasts_until_the_connection_ends():
     async with upstream(b"HTTP/1.1 200 OK\r\n\r\nhello", hang_up=True) as (pool, origin):
         wire = await asked(pool, origin)
