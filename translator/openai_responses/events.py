@@ -26,6 +26,9 @@ class Words:
 
 SAID: Final[Mapping[str, Words]] = {
     "response.content_part.done": Words("message", "content_index", "part", Speech.whole_part),
+    "response.custom_tool_call_input.delta": Words(
+        "custom_tool_call", "", "delta", Speech.input_text
+    ),
     "response.custom_tool_call_input.done": Words(
         "custom_tool_call", "", "input", Speech.whole_input
     ),
@@ -72,7 +75,6 @@ IGNORED: Final = frozenset(
     {
         # Said again, and better, by other events.
         "response.content_part.added",
-        "response.custom_tool_call_input.delta",
         "response.reasoning_part.added",  # open models; not in OpenAI's own list
         "response.reasoning_part.done",
         "response.reasoning_summary_part.added",

@@ -26,6 +26,7 @@ class Speech:
         self.refusal = ""  # what was said instead of an answer
         self.searches = 0  # web searches that were told
         self.characters = 0  # said in any form, for estimates
+        self.inputs: list[Item] = []  # calls of custom tools whose text has begun
         self._call_ids = set(composer.context.call_ids)  # that the client has
 
     # Text
@@ -180,9 +181,39 @@ class Speech:
         self.composer.whole_arguments((item.key, "call"), text)
         self.composer.close((item.key, "call"))
 
+    def input_text(self, item: Item, number: int, piece: Any) -> None:
+        """A custom tool's input, which is text; it leaves as one object at its end."""
+        if item.done or not isinstance(piece, str) or not piece:
+            return
+        part = item.part("input", 0)
+        if not part.pieces.tell():
+            self.inputs.append(item)
+        part.pieces.append(piece)
+        self.characters += len(piece)
+        item.heard += len(piece)
+
     def whole_input(self, item: Item, number: int, text: Any) -> None:
-        """All of a custom tool's input, which is text; Anthropic's is an object."""
-        self.whole_arguments(item, number, {"input": text if isinstance(text, str) else ""})
+        """All of a custom tool's input; what was heard of it, where the end tells none."""
+        if not isinstance(text, str) or not text:
+            text = item.part("input", 0).said
+        self.whole_arguments(item, number, {"input": text})
+
+    def end_inputs(self) -> None:
+        """The answer is whole: inputs of custom tools whose end was not told are what was heard."""
+        for item in self.inputs:
+            if not item.done:
+                self.whole_input(item, 0, None)
+        self.inputs.clear()
+
+    def cut_inputs(self) -> None:
+        """The answer was cut: an input stays broken JSON, as the arguments of a function do.
+
+        Half a command must not become a command.
+        """
+        for item in self.inputs:
+            said = compact_json({"input": item.part("input", 0).said})
+            self.composer.arguments((item.key, "call"), said.removesuffix('"}'))
+        self.inputs.clear()
 
     def end_call(self, item: Item, body: OutputItem) -> None:
         """A finished call; one that never told its name cannot be executed and is dropped."""

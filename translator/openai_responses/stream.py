@@ -161,6 +161,7 @@ class ResponsesStream:
         if not self.finished:
             self.error = error
             self.finished = True
+            self._speech.cut_inputs()
             self.composer.fail(error_type=error.error_type, message=error.message)
 
     # Beginning and end
@@ -210,6 +211,10 @@ class ResponsesStream:
         for item, body in zip(self._items.settled(output), output, strict=True):
             if not item.done:
                 self._speech.end_item(item, body)
+        details = response.get("incomplete_details")
+        why = str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
+        if self._speech.inputs and not why:
+            self._speech.end_inputs()
         self.usage, notes = usage_of(response, self._speech.searches)
         self.notes += notes
         if self.usage.source == "missing" and self._speech.characters:
@@ -217,8 +222,6 @@ class ResponsesStream:
         if self.composer.matched_stop is not None:
             self._finished("stop_sequence")
             return
-        details = response.get("incomplete_details")
-        why = str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
         if why and why not in INCOMPLETE_REASONS:
             self.unknown[f"incomplete.{why}"] += 1
         profile = self.context.target.profile
@@ -233,6 +236,8 @@ class ResponsesStream:
     def _finished(
         self, reason: str, *, category: str | None = None, explanation: str | None = None
     ) -> None:
+        if self._speech.inputs:
+            self._speech.cut_inputs()
         details = None
         if reason == "refusal":
             details = {"type": "refusal", "category": category, "explanation": explanation}

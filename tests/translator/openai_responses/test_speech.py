@@ -13,6 +13,7 @@ from .answers import (
     completed,
     done,
     heard,
+    incomplete,
     kinds,
     message,
     reasoning,
@@ -277,6 +278,37 @@ def test_a_custom_tools_text_is_its_input():
     assert streamed == at_once
     assert at_once[0]["input"] == {"input": "SELECT 1"}
     assert nothing[0]["input"] == {"input": ""}
+
+
+def input_delta(piece):
+    return {"type": "response.custom_tool_call_input.delta", "output_index": 0, "delta": piece}
+
+
+def test_what_was_heard_of_a_custom_tools_text_is_its_input_where_its_end_tells_none():
+    item = {"type": "custom_tool_call", "id": "c", "call_id": "call_1", "name": "sql"}
+    pieces = [input_delta(piece) for piece in ("SELECT", None, "", " 1")]
+
+    ended = blocks(added(0, **item), *pieces, done(0, **item), input_delta("x"), completed())
+    never_ended = blocks(added(0, **item), *pieces, completed())
+
+    assert ended[0]["input"] == {"input": "SELECT 1"}
+    assert never_ended == ended
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        incomplete("max_output_tokens"),
+        {"type": "response.failed", "response": {"error": {"code": "server_error"}}},
+        {"type": "response.failed", "response": {"error": {"code": "content_filter"}}},
+    ],
+)
+def test_a_custom_tools_text_that_was_cut_is_no_input(end):
+    item = {"type": "custom_tool_call", "id": "c", "call_id": "call_1", "name": "sql"}
+
+    [call] = blocks(added(0, **item), input_delta('DELETE "a'), end)
+
+    assert call["input"] == '{"input":"DELETE \\"a'
 
 
 # Whole items
