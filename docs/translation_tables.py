@@ -48,8 +48,7 @@ def fate(tables: Any, name: str) -> str:
     if name in tables.DROPPED:
         harmless = "" if name not in tables.HARMLESS else " (harmless)"
         return f"dropped{harmless}: {tables.DROPPED[name]}"
-    builder = tables.BUILT[name].__name__.strip("_")
-    return "built with another field" if builder == "within" else f"built by {code(builder)}"
+    return f"built by {code(tables.BUILT[name].__name__.strip('_'))}"
 
 
 def request_fields() -> str:

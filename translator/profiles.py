@@ -87,6 +87,9 @@ class Profile:
     """A vendor's switch: ``thinking.type`` or ``chat_template_kwargs.enable_thinking``."""
     think_tags: bool = False
     """Writes reasoning as ``<think>…</think>`` at the start of the content."""
+    think_tags_opened: bool = False
+    """Its template writes the opening tag into the prompt, so that the content has only
+    ``</think>``. What comes before is held back until it comes: without it, it was the answer."""
     empty_content: bool = False
     """Wants ``""`` instead of null as the content of a message that has only tool calls."""
     merge_users: bool = False

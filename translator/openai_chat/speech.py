@@ -28,7 +28,10 @@ class Speech:
         self._composer = composer
         self._kind: Kind = ""
         self._key: tuple[str, int] = ("speech", 0)  # of the segment; they are counted
-        self._tags = ThinkTags() if composer.context.target.profile.think_tags else None
+        profile = composer.context.target.profile
+        self._tags: ThinkTags | None = None
+        if profile.think_tags or profile.think_tags_opened:
+            self._tags = ThinkTags(opened=profile.think_tags_opened)
         self._field = ""  # the vendor's name for the reasoning of this segment
         self._details: list[dict[str, Any]] = []
 
@@ -99,6 +102,11 @@ class Speech:
             case "thinking":
                 self._composer.sign(self._key, self._signature())
         self._kind, self._field, self._details = "", "", []
+
+    def cut(self) -> None:
+        """The answer breaks off: what was held back for its tags is told as far as it came."""
+        if self._tags is not None:
+            self._tagged(self._tags.rest())
 
     def _text(self, piece: str) -> None:
         self.said += len(piece)

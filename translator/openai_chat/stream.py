@@ -118,6 +118,7 @@ class ChatStream:
         if not self.finished:
             self.error = error
             self.finished = True
+            self._speech.cut()
             self.composer.fail(error_type=error.error_type, message=error.message)
 
     @step
@@ -213,9 +214,9 @@ class ChatStream:
                 heard = name in REASONING_FIELDS and isinstance(delta[name], str)  # no other form
                 if not heard:
                     self.unknown[f"delta.{name}"] += 1
-        for name, handler in self.HANDLERS:
+        for name in self.HANDLERS:
             if name in delta and delta[name] and not self.finished:
-                handler(self, delta[name], whole)
+                self.HANDLERS[name](self, delta[name], whole)
 
     def _started(self) -> None:
         """``message_start``, on the first chunk that says anything."""
@@ -365,16 +366,16 @@ class ChatStream:
 
     # At the foot of the class, where the functions above exist as plain names. The order of the
     # table is the order in which a chunk is worked off.
-    HANDLERS: ClassVar[tuple[tuple[str, Callable[["ChatStream", Any, bool], None]], ...]] = (
-        ("content", _content),
-        ("refusal", _refusal),
-        ("annotations", _annotations),
-        ("tool_calls", _tool_calls),
-        ("function_call", _function_call),
-    )
+    HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {
+        "content": _content,
+        "refusal": _refusal,
+        "annotations": _annotations,
+        "tool_calls": _tool_calls,
+        "function_call": _function_call,
+    }
     THOUGHTS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details"})
     IGNORED: ClassVar = frozenset(
         {*THOUGHTS, "role", "audio", "channel", "index", "name"}
         | {"obfuscation", "token_ids", "parsed", "reasoning_signature", "prefix"}
     )
-    KNOWN: ClassVar = (IGNORED | {name for name, _ in HANDLERS}) - {*REASONING_FIELDS}
+    KNOWN: ClassVar = (IGNORED | HANDLERS.keys()) - {*REASONING_FIELDS}

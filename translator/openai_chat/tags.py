@@ -1,7 +1,8 @@
 """Splits ``<think>…</think>`` at the start of an answer's text from the text itself.
 
 Only for servers whose profile says that they write reasoning like that: a user's own text may
-hold such tags anywhere else.
+hold such tags anywhere else. Where a template has written the opening tag into the prompt, nothing
+but the closing one tells that all before it was reasoning; until then it is neither.
 """
 
 import enum
@@ -15,6 +16,7 @@ Part = tuple[Literal["text", "thinking"], str]
 
 class State(enum.Enum):
     UNDECIDED = "undecided"  # what came so far may still become the opening tag
+    OPENED = "opened"  # reasoning, if the closing tag comes; all of it is held back
     INSIDE = "inside"  # reasoning
     TRIMMING = "trimming"  # white space after the closing tag belongs to nobody
     TEXT = "text"
@@ -23,9 +25,12 @@ class State(enum.Enum):
 class ThinkTags:
     """Takes text in pieces cut anywhere, returns its parts in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, opened: bool = False) -> None:
+        """``opened``: the opening tag may stand in the prompt."""
         self._state = State.UNDECIDED
         self._held = ""
+        self._otherwise = State.OPENED if opened else State.TEXT
+        self._before: list[str] = []  # what is held while ``OPENED``
 
     def feed(self, piece: str) -> list[Part]:
         piece, self._held = self._held + piece, ""
@@ -34,8 +39,10 @@ class ThinkTags:
             if OPEN.startswith(start[: len(OPEN)]) and len(start) < len(OPEN):
                 self._held = piece
                 return []
-            self._state = State.INSIDE if start.startswith(OPEN) else State.TEXT
+            self._state = State.INSIDE if start.startswith(OPEN) else self._otherwise
             piece = start[len(OPEN) :] if self._state is State.INSIDE else piece
+        if self._state is State.OPENED:
+            piece = self._opened(piece)
         parts: list[Part] = []
         if self._state is State.INSIDE:
             piece = self._reasoning(piece, parts)
@@ -48,10 +55,25 @@ class ThinkTags:
 
     def rest(self) -> list[Part]:
         """What is still held back, now that no more text comes."""
-        held, self._held = self._held, ""
+        held, self._held = "".join(self._before) + self._held, ""
+        if self._state is State.OPENED:  # the closing tag never came: it was the answer
+            self._state = State.TEXT
+            self._before.clear()
         if not held:
             return []
         return [("thinking" if self._state is State.INSIDE else "text", held)]
+
+    def _opened(self, piece: str) -> str:
+        """Hold a piece back; all that was held, once the closing tag is in it."""
+        if CLOSE not in piece:
+            cut = len(piece) - _overlap(piece, CLOSE)
+            self._before.append(piece[:cut])
+            self._held = piece[cut:]
+            return ""
+        held = "".join(self._before) + piece
+        self._before.clear()
+        self._state = State.INSIDE
+        return held
 
     def _reasoning(self, piece: str, parts: list[Part]) -> str:
         """Take reasoning up to the closing tag into ``parts``; return what stands after the tag."""

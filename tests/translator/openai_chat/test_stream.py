@@ -150,9 +150,12 @@ CHUNKS = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(CHUNKS | JSON, max_size=6), st.booleans())
-def test_whatever_comes_it_speaks_legally_and_never_raises(chunks, asks_for_tags):
-    heard = stream(keys=KEYS, capabilities={"think_tags": asks_for_tags}, stop_sequences=("a",))
+@given(
+    st.lists(CHUNKS | JSON, max_size=6),
+    st.sampled_from([{}, {"think_tags": True}, {"think_tags_opened": True}]),
+)
+def test_whatever_comes_it_speaks_legally_and_never_raises(chunks, capabilities):
+    heard = stream(keys=KEYS, capabilities=capabilities, stop_sequences=("a",))
 
     events = [event for each in chunks for event in heard.feed(each)] + heard.end()
 
