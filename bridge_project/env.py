@@ -77,7 +77,11 @@ TABLE: Final = (
     Variable(
         "BRIDGE_REDIS_TIMEOUT_S", "0.1", "How long Redis may take before a machine does without."
     ),
-    Variable("BRIDGE_WORKERS", "1", "Processes that serve; `serve --workers` wins."),
+    Variable(
+        "BRIDGE_WORKERS",
+        "1",
+        "Processes that serve; beside each, a small one writes its spool. `serve --workers` wins.",
+    ),
     Variable(
         "BRIDGE_OPENAI_MODEL",
         "gpt-5.2",

@@ -33,9 +33,8 @@ from .spool_file import Backlog
 logger = logging.getLogger(__name__)
 
 SWITCH_S: Final = 0.0001
-"""How long a thread waits for the interpreter behind one that computes. With Python's 5 ms each
-stream would feel the drainer; with 1 ms the writer of a body began when its translation was over,
-so the disk took it no sooner than without two threads."""
+"""How long the event loop waits for the interpreter behind a thread that computes, such as the
+drainer. With Python's 5 ms each stream would feel it."""
 CLOSE_WAIT_S: Final = 5.0  # after that the close record waits for space in memory, not the client
 
 

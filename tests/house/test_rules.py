@@ -36,6 +36,7 @@ ALLOWED = {
     ("speaks to the network", "proxy/gateway/notices.py"): "webhooks of budgets",
     ("speaks to the network", "proxy/config/doctor.py"): "asks the upstreams that are configured",
     ("speaks to the network", "proxy/signin/provider.py"): "the sign-in provider that is configured",
+    ("runs what it is told", "proxy/record/spool.py"): "our own program, with paths of our own",
     ("measures with the wall clock", "proxy/metrics/worker.py"): "age of another process's figures",
     ("measures with the wall clock", "proxy/record/drainer.py"): "age of a record on the disk",
     ("measures with the wall clock", "proxy/record/recorder.py"): "age of a record on the disk",
