@@ -277,9 +277,7 @@ class Exchange:
 
     def said(self, events: list[dict[str, Any]]) -> None:
         """Events of the answer, in order; folded into the message that the transcript keeps."""
-        feed = self.fold.feed
-        for event in events:
-            feed(event)
+        self.fold.feed(*events)
 
     def spoke(self) -> None:
         """The first content leaves: no other target will need the request, so let it go."""
