@@ -65,9 +65,13 @@ def new_secret() -> Secret:
 
 def digest_of(secret: str) -> bytes:
     """What is stored of a gateway key. The key is random, so a fast keyed hash is the right one."""
+    return digest_of_bytes(secret.encode())
+
+
+def digest_of_bytes(secret: bytes) -> bytes:
     inner, outer = _keyed(settings.SECRET_KEY)
     within, around = inner.copy(), outer.copy()
-    within.update(secret.encode())
+    within.update(secret)
     around.update(within.digest())
     return around.digest()
 

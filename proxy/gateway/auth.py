@@ -2,7 +2,7 @@
 
 import time
 
-from proxy.secrets import digest_of
+from proxy.secrets import digest_of_bytes
 
 from .directory import Caller, directory
 from .head import Head, inside
@@ -24,7 +24,7 @@ def authenticate(head: Head, scope: str = "messages") -> Caller:
 
 def identify(head: Head) -> Caller:
     """Whose key it is, whether or not it may still do anything. Raises Refusal 400, 401 or 503."""
-    caller = directory.snapshot.keys.get(digest_of(_presented(head)))
+    caller = directory.snapshot.keys.get(digest_of_bytes(_presented(head)))
     if caller is None:
         if not directory.fresh:
             raise directory_unavailable()
@@ -44,7 +44,7 @@ def authorise(caller: Caller, head: Head, scope: str = "messages") -> None:
         raise forbidden(f"this gateway key lacks the scope {scope!r}")
 
 
-def _presented(head: Head) -> str:
+def _presented(head: Head) -> bytes:
     headers = head.headers
     presented = headers[b"x-api-key"].strip() if b"x-api-key" in headers else b""
     if b"authorization" in headers:
@@ -61,4 +61,4 @@ def _presented(head: Head) -> str:
         raise unauthenticated("no gateway key; send x-api-key or Authorization: Bearer")
     if len(presented) > LONGEST_KEY or not presented.isascii():
         raise unauthenticated("invalid gateway key")
-    return presented.decode("ascii")
+    return presented

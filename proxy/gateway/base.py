@@ -21,8 +21,8 @@ from .directory import directory
 from .failures import log_refusal
 from .head import Head
 from .lifespan import RUNNING, start_parts
-from .pressure import pressure
-from .refusals import Refusal, refusal_of, too_busy, too_large, too_slow, wrong_method
+from .pressure import IN_A_ROW, pressure
+from .refusals import Header, Refusal, refusal_of, too_busy, too_large, too_slow, wrong_method
 from .watch import Stop, Watch
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.base_send = send
         self.receive = receive
         # Our own connections' cycle (``proxy.config.cycles``); other servers have none.
-        self._bridge = scope["extensions"].get("bridge") if "extensions" in scope else None
+        bridge = scope["extensions"].get("bridge") if "extensions" in scope else None
+        self._bridge = bridge
         self.head = Head(scope)
         scope["headers"] = ()  # they are there now: twice would be 1.5 KB more of an open stream
-        self.extra_headers: list[tuple[bytes, bytes]] = []  # for every answer of this request
+        self.extra_headers: list[Header] = []  # for every answer of this request
         self.begun = False  # the status line has left
         self.complete = False  # the last byte of the answer is on its way
         self.delivered = False  # and nobody left meanwhile
@@ -62,10 +63,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.entry: Exchange | None = None  # of a known caller's message
         self.closing: CloseRecord | None = None  # what the ledger says of it in the end
         self.stopped: Stop | None = None
-        self.watch = Watch(self.stop)
+        self._task = asyncio.current_task() if bridge is None else bridge.task
+        loop = asyncio.get_running_loop() if bridge is None else bridge.task.get_loop()
+        self.watch = Watch(self.stop, loop)
         self.began = self.watch.now()
         REQUEST.set(self.head.request_id)
-        self._task = asyncio.current_task() if self._bridge is None else self._bridge.task
         self._listening: asyncio.Task[None] | None = None  # for the client's departure
         RUNNING.add(self._task)
         try:
@@ -101,7 +103,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             return
         if len(RUNNING) > conf.max_streams:
             raise too_busy("max_streams")
-        if pressure.too_much:
+        if pressure.late >= IN_A_ROW:
             raise too_busy("lag")
 
     def stop(self, why: Stop) -> None:
@@ -180,16 +182,25 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         if not self.complete:
             self.stop(Stop.CLIENT_GONE)
 
-    async def begin(self, status: int, headers: Any = ()) -> None:
-        """Send status and headers; every answer names its request."""
+    async def begin(
+        self, status: int, headers: tuple[Header, ...] = (), length: int | None = None
+    ) -> None:
+        """Send status and headers; every answer names its request.
+
+        ``length`` is the body's, where all of it is there.
+        """
         self.begun = True
         self.status = status
-        name = self.head.request_id.encode()
-        told = [
-            *headers, (b"request-id", name), (b"x-bridge-request-id", name), *self.extra_headers
-        ]  # fmt: skip
-        if self._bridge is not None:
-            self._bridge.begin(status, told)
+        name, bridge = self.head.request_id.encode(), self._bridge
+        if bridge is not None and status == 200 and not self.extra_headers:
+            bridge.begin_well(headers, name, length)
+            return
+        told = [*headers]
+        if length is not None:
+            told.append((b"content-length", b"%d" % length))
+        told += [(b"request-id", name), (b"x-bridge-request-id", name), *self.extra_headers]
+        if bridge is not None:
+            bridge.begin(status, told)
         else:
             await self.base_send({"type": "http.response.start", "status": status, "headers": told})
 
@@ -212,11 +223,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.delivered = self.complete and not self._left
 
     async def respond(
-        self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
+        self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)
     ) -> None:
         """A whole answer."""
         self.answer = body if status == 200 else None
-        await self.begin(status, (*headers, (b"content-length", b"%d" % len(body))))
+        await self.begin(status, headers, len(body))
         await self.write(b"" if self.scope["method"] == "HEAD" else body, more=False)
 
     async def refuse(self, exc: Exception) -> None:

@@ -33,7 +33,7 @@ def ended(consumer: "StreamingHttpConsumer") -> None:
     entry, closing = consumer.entry, consumer.closing
     status = closing.status if closing else consumer.status or CLIENT_GONE
     told = Ended(
-        endpoint=ENDPOINTS.get(consumer.head.path, "other"),
+        endpoint=ENDPOINTS.get(consumer.scope["path"], "other"),
         status=status,
         outcome=closing.outcome if closing else _outcome_of(status),
         seconds=consumer.watch.now() - consumer.began,

@@ -1,7 +1,8 @@
 """What one ended request adds to the numbers."""
 
 import re
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 from proxy.record.pricing import SOURCE_OF, cost_of, source_of
 from proxy.record.records import CloseRecord
@@ -14,7 +15,8 @@ PLACES: Final = re.compile(r"\.\d+|\[\d+\]")
 TOKEN_CLASSES: Final = tuple(SOURCE_OF)
 
 
-class Ended(NamedTuple):
+@dataclass(slots=True)  # a named tuple takes twice as long to make
+class Ended:
     """A request that is over. ``closing`` is None where the ledger has no row of it."""
 
     endpoint: str
