@@ -15,6 +15,7 @@ from proxy.config.heads import MOST_HEAD_BYTES, MOST_HEADERS
 from .served import DEADLINE_S, hear, post, served
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
+OURS = ((b"content-type", b"text/plain"), (b"cache-control", b"no-cache"))
 
 
 class Echo:
@@ -91,6 +92,52 @@ class Echo:
 
     async def closing(self, send: Any, body: bytes) -> None:
         await self.answer(send, b"", (b"connection", b"Close"), (b"content-length", b"0"))
+
+    @property
+    def bridge(self) -> Any:
+        """What our connection offers beside ASGI, for the newest request."""
+        return self.asked[-1]["extensions"]["bridge"]
+
+    async def whole(self, send: Any, body: bytes) -> None:
+        self.bridge.begin_well(OURS, b"req_1", len(body))
+        assert self.bridge.put(body, more=False)
+
+    async def whole_asgi(self, send: Any, body: bytes) -> None:
+        name = ((b"request-id", b"req_1"), (b"x-bridge-request-id", b"req_1"))
+        await self.answer(send, body, *OURS, (b"content-length", b"%d" % len(body)), *name)
+
+    async def pieces(self, send: Any, body: bytes) -> None:
+        self.bridge.begin_well(OURS, b"req_1", None)
+        for piece in (b"one", b""):
+            assert self.bridge.put(piece, more=True)
+        assert self.bridge.put(body, more=False)
+
+    async def pieces_asgi(self, send: Any, body: bytes) -> None:
+        name = ((b"request-id", b"req_1"), (b"x-bridge-request-id", b"req_1"))
+        await send(START | {"headers": (*OURS, *name)})
+        for piece in (b"one", b""):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": body})
+
+    async def overdone(self, send: Any, body: bytes) -> None:
+        await self.whole(send, body)
+        self.bridge.put(b"stolen", more=False)
+
+    async def flood(self, send: Any, body: bytes) -> None:
+        self.bridge.begin_well(OURS, b"req_1", None)
+        taken = True
+        while taken:
+            await asyncio.sleep(0)
+            taken = self.bridge.put(body, more=True)
+        self.may_answer.set()
+        await send({"type": "http.response.body", "body": b"the end"})
+
+    async def left(self, send: Any, body: bytes) -> None:
+        left = asyncio.Event()
+        self.bridge.when_left(left.set)
+        await left.wait()
+        if self.bridge.put(b"to nobody", more=False):
+            self.may_answer.set()
 
 
 @pytest.fixture
@@ -176,6 +223,43 @@ def test_what_fails_in_the_middle_closes_its_connection(port, path):
 
 def test_nothing_follows_an_answer(port):
     assert say(port, head("content-length: 0", path="/twice")).endswith(b"\r\n\r\nonce")
+
+
+@pytest.mark.parametrize("path", ["whole", "pieces"])
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_an_answer_without_an_await_is_the_same_byte_by_byte(port, path, method, version):
+    def heard(path: str) -> list[bytes]:
+        asked = head("content-length: 4", "connection: close", path=path, version=version)
+        lines = say(port, asked.replace(b"POST", method, 1) + b"four").split(b"\r\n")
+        return [line for line in lines if not line.startswith(b"date: ")]
+
+    ours = heard(f"/{path}")
+
+    assert ours == heard(f"/{path}_asgi")
+    assert ours[0] == b"HTTP/1.1 200 OK"
+    assert b"content-type: text/plain" in ours
+    assert (b"four" in b" ".join(ours)) == (method == b"POST")
+
+
+def test_nothing_follows_an_answer_without_an_await(port):
+    heard = say(port, head("content-length: 4", path="/overdone") + b"four")
+
+    assert heard.endswith(b"\r\n\r\nfour")
+
+
+def test_who_reads_too_slowly_is_waited_for(port, echo):
+    with post(port, "/flood", b"x" * 65_536) as client:
+        assert echo.may_answer.wait(DEADLINE_S)
+        heard = hear(client, b"\r\n0\r\n\r\n")
+
+    assert heard.endswith(b"7\r\nthe end\r\n0\r\n\r\n")
+
+
+def test_what_is_put_for_a_client_that_has_left_is_lost(port, echo):
+    post(port, "/left", b"").close()
+
+    assert echo.may_answer.wait(DEADLINE_S)
 
 
 def test_an_answer_that_ends_its_connection_says_so_once(port):
