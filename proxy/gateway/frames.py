@@ -40,7 +40,8 @@ def frame(event: dict[str, Any]) -> bytes:
     """One event as an SSE frame; clients dispatch on its ``event:`` line."""
     if type(event) is TextRun:
         return event.frames()
-    head = HEADS.get(event["type"]) or f"event: {event['type']}\ndata: ".encode()
+    kind = event["type"]
+    head = HEADS[kind] if kind in HEADS else f"event: {kind}\ndata: ".encode()
     return head + _encode(event) + b"\n\n"
 
 

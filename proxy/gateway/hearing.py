@@ -163,15 +163,14 @@ class Hearing:
 
     def _take_run(self, frames: list[bytes], run: list[Any]) -> int:
         """Take a run, and all plain deltas that go on with it; how many of the frames they are."""
-        before, head = len(run), self._plain.heads[0]
+        before, head, size = len(run), self._plain.heads[0], self._head_size
         try:
             for frame in frames:
-                if frame.startswith(head) and frame.find(b"\n", len(head)) < 0:
-                    text = frame[len(head) :]
-                elif self._numbered and frame.startswith(b"event: "):
-                    self._hoping = False  # it is named, and otherwise
-                    break
-                else:
+                text = frame[size:]
+                if frame[:size] != head or b"\n" in text:
+                    if self._numbered and frame[:7] == b"event: ":
+                        self._hoping = False  # it is named, and otherwise
+                        break
                     _, text = event_of(frame) or NOTHING
                 run.append(self._decode_plain(text))
         except SLIPS:

@@ -169,9 +169,9 @@ class Mould(NamedTuple):
         lines = whole.split(b"\n\n" + head)
         lines[0] = lines[0][len(head) :]
         lines[-1] = lines[-1].removesuffix(b"\n\n")
-        while lines and not (lines[-1].startswith(before) and lines[-1].endswith(after)):
-            del lines[-1]
         start, end = len(before), -len(after)
+        while lines and not (lines[-1][:start] == before and lines[-1][end:] == after):
+            del lines[-1]
         bodies = [line[start:end] for line in lines]
         joint = b"%b\n\n%b%b" % (after, head, before)
         run = b"%b%b%b%b\n\n" % (head, before, joint.join(bodies), after)

@@ -7,6 +7,7 @@ read, and whatever that read held leaves in one write.
 import asyncio
 import dataclasses
 import hashlib
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,9 @@ from .wishes import Wishes
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 DRAIN_S: Final = 0.1
 """How long the upstream may take to end its body after its last event, to keep the connection."""
+
+EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
+"""How nearly all servers spell it."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -134,14 +138,15 @@ class Attempt:
             if call.status != 200:
                 await self.refused(call)
             else:
-                match await _kind_of(call):
+                told = call.headers.get("content-type")
+                match "events" if told in EVENT_STREAM else await _kind_of(call):
                     case "events":
                         await self.relay_events(call)
                     case "json":
                         await self.relay_whole(call)
                     case kind:
-                        told = _broken(f"upstream answered with {kind}")
-                        raise UpstreamFailed(told, detail="bad_type")
+                        error = _broken(f"upstream answered with {kind}")
+                        raise UpstreamFailed(error, detail="bad_type")
             self.watch.expect(None)
             if not call.is_over:
                 await _read_to_end(call)
@@ -186,7 +191,8 @@ class Attempt:
         answer.extra_headers = told_limits(answer.extra_headers, ours, call.headers)
         return call
 
-    async def _dial(self, headers: dict[str, str]) -> Call:
+    def _dial(self, headers: dict[str, str]) -> Coroutine[Any, Any, Call]:
+        """To be awaited at once."""
         server = self.target.server
         model = self.target.model_for(self.entry.model)
         dial = Dial(server.name, model, self.watch.now())
@@ -194,7 +200,7 @@ class Attempt:
         if self.entry.trace is not None:
             headers = headers | self.entry.trace.dialled(self.target, self.entry.request, model)
         self.watch.expect(Stop.FIRST_BYTE)
-        return await post(server, self.url, self.body, headers, dial)
+        return post(server, self.url, self.body, headers, dial)
 
     async def refused(self, call: Call) -> None:
         """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -87,6 +88,21 @@ async def test_a_connection_serves_one_answer_after_the_other(answer: bytes, bod
         assert await whole(second) == body
         assert "link" not in second.headers
         second.close()
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+async def test_one_address_is_dialled_without_a_race(addresses: int):
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer) as (pool, origin):
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        named = origin._replace(host="upstream.test")
+        pool._addresses["upstream.test", origin.port] = (loop.time(), found * addresses)
+
+        wire = await asked(pool, named)
+
+        assert await whole(wire) == b"ok"
+        wire.close()
 
 
 async def test_chunks_that_came_together_are_read_together():
