@@ -19,6 +19,7 @@ import translation_tables  # noqa: E402
 from django.core.management import get_commands, load_command_class  # noqa: E402
 
 from bridge_project.env import TABLE  # noqa: E402
+from proxy.admission import DOORS  # noqa: E402
 from proxy.metrics.catalogue import CATALOGUE  # noqa: E402
 
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -56,7 +57,15 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
+def doors_table() -> str:
+    rows = ["| | of the | asked | a No is |", "|---|---|---|---|"]
+    for place, door in enumerate(DOORS, 1):
+        rows.append(f"| {place} | {door.whose} | {door.asks} | {door.status} `{door.error}` |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, Callable[[], str | None]] = {
+    "doors": doors_table,
     "settings": settings_table,
     "commands": command_table,
     "metrics": metrics_table,

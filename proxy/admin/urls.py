@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
-from . import live, probes, session_list, sessions, storage
+from . import live, probes, rehearsal, session_list, sessions, storage
 
 
 def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
@@ -21,6 +21,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("live/rows/", live.rows_view, "proxy_live_rows"),
         _page("live/<str:exchange_id>/stop/", live.stop_view, "proxy_live_stop"),
         _page("proxy/upstream/<int:upstream_id>/test/", probes.probe_view, "proxy_upstream_probe"),
+        _page("proxy/apikey/<int:key_id>/rehearsal/", rehearsal.rehearsal_view, "proxy_rehearsal"),
         _page("sessions/", session_list.list_view, "proxy_sessions"),
         _page("sessions/one/", sessions.session_view, "proxy_session"),
         _page("sessions/export/", sessions.export_view, "proxy_session_export"),

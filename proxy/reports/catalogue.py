@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from typing import Final
 
-from . import budgets, downloads, exports, figures, me, requests, sessions, shares, usage
+from . import (
+    budgets,
+    downloads,
+    exports,
+    figures,
+    me,
+    rehearsals,
+    requests,
+    sessions,
+    shares,
+    usage,
+)
 from .base import ReportView
 from .writing import views as setup
 
@@ -27,8 +38,10 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports/<str:export_id>": exports.ExportView,
     "exports/<str:export_id>/download": exports.ExportFileView,
     "me": me.MeView,
+    "me/rehearsal": rehearsals.MyRehearsalView,
     "keys": setup.KeysView,
     "keys/<int:key_id>": setup.KeyView,
+    "keys/<int:key_id>/rehearsal": rehearsals.RehearsalView,
     "teams": setup.TeamsView,
     "teams/<str:team>": setup.TeamView,
     "users": setup.UsersView,

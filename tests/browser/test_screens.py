@@ -31,7 +31,10 @@ INNER = {
     "session": ("sessions/?span=7d&sort=cost", "table tbody a"),
     "upstream": ("proxy/upstream/", "#result_list tbody th a"),
     "key": ("proxy/apikey/", "#result_list tbody th a"),
-}
+    "what would happen": (
+        "proxy/apikey/", "#result_list tbody th a", "a[href$='/rehearsal/']", ".mb-bar-form button",
+    ),
+}  # fmt: skip
 GRAVE = ("serious", "critical")
 
 
@@ -48,10 +51,11 @@ def test_no_screen_has_a_serious_fault(
         page.goto(f"{office.url}/admin/{path}")
         faults[name] = serious(page)
         untroubled(page)
-    for name, (path, link) in INNER.items():
+    for name, (path, *links) in INNER.items():
         page.goto(f"{office.url}/admin/{path}")
-        page.locator(link).first.click()
-        page.wait_for_load_state()
+        for link in links:
+            page.locator(link).first.click()
+            page.wait_for_load_state()
         faults[name] = serious(page)
         untroubled(page)
 

@@ -20,6 +20,8 @@ from proxy.reports.catalogue import VIEWS
 from proxy.routing import EXACT
 from tests.proxy.admin import cast
 
+from .serving import deciding
+
 PAGE = (Path(__file__).parents[3] / "docs/reports-api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [text for kind, text in EXAMPLES if kind == "curl"]
@@ -38,7 +40,8 @@ def surroundings(live_server, tmp_path, monkeypatch):
     cast.record()
     secret = cast.key("finance", scopes=["admin"])[1]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    yield {**kept, "BRIDGE_URL": live_server.url, "BRIDGE_KEY": secret}
+    with deciding():
+        yield {**kept, "BRIDGE_URL": live_server.url, "BRIDGE_KEY": secret}
     export_jobs.runner.join()
 
 
@@ -64,6 +67,8 @@ def test_the_examples_with_curl_run(surroundings, tmp_path, example):
 
     if saved := re.search(r"-o (\w+\.csv)", example):
         assert len((tmp_path / saved[1]).read_text().splitlines()) == 2
+    elif "/rehearsal/" in example:
+        assert json.loads(printed)["refused_by"] == "scope"  # a key of finance calls no model
     else:
         assert json.loads(printed)["totals"]["requests"] == 1
 

@@ -41,6 +41,9 @@ TABLE = {
     "budgets": ("", REPORT),
     "budgets/<int:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
+    # 409: whoever may ask hears that no gateway serves in this process
+    "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
+    "keys/<int:key_id>/rehearsal": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
     "exports": ("", OWN),
     "exports/<str:export_id>": ("", OF_NOBODY_HERE),
     "exports/<str:export_id>/download": ("", OF_NOBODY_HERE),

@@ -36,6 +36,8 @@ from proxy.reports.docs import schema
 from proxy.visibility import reader_of_key
 from tests.proxy.admin import cast
 
+from .serving import deciding
+
 CASES = int(os.environ.get("BRIDGE_SCHEMA_CASES", "500"))
 LEAST = 200 if CASES >= 5000 else 16  # of each operation
 CHECKS = [
@@ -137,7 +139,8 @@ def ledger(db, monkeypatch, tmp_path):
     cookies = {"csrftoken": TOKEN} | {name: one.value for name, one in client.cookies.items()}
     for signal in (request_started, request_finished):  # as Django's own test client does
         signal.disconnect(close_old_connections)
-    yield names, secrets, cookies
+    with deciding():
+        yield names, secrets, cookies
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
     export_jobs.runner.join()
@@ -177,7 +180,9 @@ def real_query(operation):
     usual = {name: value for name, value in LIKELY.items() if name in known}
     if operation.path.endswith("/claude_code"):
         usual["starting_at"] = st.just("2026-11-20")
-    chosen = {name: value for name, value in FILTERS.items() if name in known}
+    if operation.path.endswith("/rehearsal/"):
+        usual["model"] = FILTERS["model"]
+    chosen = {name: value for name, value in FILTERS.items() if name in known - set(usual)}
     return st.fixed_dictionaries(usual, optional=chosen)
 
 
