@@ -68,10 +68,13 @@ class MessageComposer:
 
     # Text
 
-    def text(self, key: Key, piece: str) -> None:
-        """Say text; its block opens with the first character that leaves (no empty blocks)."""
+    def text(self, key: Key, piece: str) -> Block | None:
+        """Say text; its block opens with the first character that leaves (no empty blocks).
+
+        The block that keeps it; None where nothing more is said.
+        """
         if not piece or self._silent:
-            return
+            return None
         if type(piece) is not str:
             raise _no_text(piece)
         block = self._blocks.get(key)
@@ -79,7 +82,7 @@ class MessageComposer:
             # Nearly every piece of nearly every answer: text that leaves as it came.
             block.pieces.append(piece)
             self.writer.delta({"type": "text_delta", "text": piece})
-            return
+            return block
         if block is None or block.closed or block.type != "text":
             block = self._enqueue(key, {"type": "text", "text": ""})
             if self.context.stop_sequences:
@@ -87,11 +90,12 @@ class MessageComposer:
         block.pieces.append(piece)
         if block.scanner is None:
             self._send(block, {"type": "text_delta", "text": piece})
-            return
+            return block
         piece, self.matched_stop = block.scanner.feed(piece)
         self._let_go(block, piece)
         if self.matched_stop is not None:
             self._forget_after(block)
+        return block
 
     def citation(self, key: Key, citation: dict[str, Any]) -> None:
         """Attach a citation to an open text block; nothing when the block is gone."""

@@ -34,7 +34,6 @@ NOTHING: Final[dict[str, Any]] = {
 """The answer to a request for no tokens at all."""
 
 
-OUTPUT: Final = frozenset({"output_config", "output_format"})
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
 
@@ -48,7 +47,7 @@ def _messages(draft: Draft) -> dict[str, Any]:
 
 def _max_tokens(draft: Draft) -> dict[str, Any]:
     wanted = draft.request.get("max_tokens")
-    if wanted is None:  # only a request to count tokens has none
+    if wanted is None:  # a request to count tokens may say so
         return {}
     return {draft.profile.max_tokens_field: max(wanted, 1)}
 
@@ -75,8 +74,6 @@ def _stop_sequences(draft: Draft) -> dict[str, Any]:
 
 
 def _output_config(draft: Draft) -> dict[str, Any]:
-    if OUTPUT.isdisjoint(draft.request):
-        return {}
     if (draft.request.get("output_config") or {}).get("task_budget"):
         draft.note("output_config.task_budget", "ignored", "a hint for another provider's agent")
     return response_format(draft)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from translator.anthropic.composer import Block
 from translator.said import Said
 
 from .types import OutputItem, UpstreamEvent
@@ -17,18 +18,24 @@ Channel = Literal["", "summary", "content"]
 
 
 class Part:
-    """One text of an item: a content part, or a part of a reasoning summary."""
+    """One text of an item: a content part, or a part of a reasoning summary.
 
-    __slots__ = ("cited", "pieces", "waiting")
+    What was said of it as text is in the blocks that it became (mostly one), and nowhere twice.
+    """
+
+    __slots__ = ("blocks", "cited", "pieces", "waiting")
 
     def __init__(self) -> None:
-        self.pieces = Said()  # what the upstream said of it so far
+        self.blocks: list[Block] = []
+        self.pieces = Said()  # what was said of it otherwise
         self.cited: list[dict[str, Any]] = []  # annotations that were heard
         self.waiting: list[dict[str, Any]] = []  # of these, not yet sent
 
     @property
     def said(self) -> str:
-        return self.pieces.getvalue()
+        if len(self.blocks) == 1:
+            return self.blocks[0].pieces.getvalue()
+        return "".join(block.said for block in self.blocks) or self.pieces.getvalue()
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from translator.draft import (
 from translator.errors import BadRequest
 from translator.render import system_blocks
 from translator.schemas import normalise, strict
-from translator.thinking import ASKED_BY, effort_of, thinking_shown
+from translator.thinking import effort_of, thinking_shown
 
 from .input_items import build_input, limit_breakpoints
 from .parts import block_parts
@@ -44,7 +44,6 @@ NOTHING: Final[dict[str, Any]] = {
 OUTPUT_NAME: Final = "structured_output"  # the upstream demands one, Anthropic has none
 
 
-OUTPUT: Final = frozenset({"output_config", "output_format"})
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
 
@@ -76,7 +75,7 @@ def _conversation(draft: Draft) -> dict[str, Any]:
 
 def _max_tokens(draft: Draft) -> dict[str, Any]:
     wanted = draft.request.get("max_tokens")
-    if wanted is None:  # only a request to count tokens has none
+    if wanted is None:  # a request to count tokens may say so
         return {}
     if wanted == 0 and draft.profile.prewarm:
         draft.note("max_tokens", "emulated", "the upstream warms its cache and answers nothing")
@@ -110,8 +109,6 @@ def _stop_sequences(draft: Draft) -> dict[str, Any]:
 
 def _reasoning(draft: Draft) -> dict[str, Any]:
     """``reasoning`` (mapping.md 1.9); a summary only where somebody wants to read it."""
-    if ASKED_BY.isdisjoint(draft.request):
-        return {}
     effort, notes = effort_of(draft.request, draft.profile)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
@@ -122,8 +119,6 @@ def _reasoning(draft: Draft) -> dict[str, Any]:
 
 
 def _output_config(draft: Draft) -> dict[str, Any]:
-    if OUTPUT.isdisjoint(draft.request):
-        return {}
     config = draft.request.get("output_config") or {}
     if config.get("task_budget"):
         draft.note("output_config.task_budget", "ignored", "a hint for another provider's agent")

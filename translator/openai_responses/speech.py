@@ -34,13 +34,14 @@ class Speech:
     def text(self, item: Item, number: int, piece: Any) -> None:
         if item.done or not isinstance(piece, str) or not piece:
             return
-        item.part("text", number).pieces.append(piece)
+        part = item.part("text", number)
         self.characters += len(piece)
-        self.composer.text((item.key, "text", number), piece)
+        block = self.composer.text((item.key, "text", number), piece)
+        if block is not None and (not part.blocks or part.blocks[-1] is not block):
+            part.blocks.append(block)
 
-    def flow(self, part: Part, block: Block, piece: str) -> list[Event]:
-        """``text`` for one who knows that this part flows into this block."""
-        part.pieces.append(piece)
+    def flow(self, block: Block, piece: str) -> list[Event]:
+        """``text`` for one who knows that it flows into this block."""
         self.characters += len(piece)
         block.pieces.append(piece)
         return [self.composer.writer.text(piece)]

@@ -50,3 +50,15 @@ def play(moves, stops, tags, *, read):
 @example(["a", "a"], (), True)
 def test_text_that_was_read_is_text_that_is_fed(moves, stops, tags):
     assert play(moves, stops, tags, read=True) == play(moves, stops, tags, read=False)
+
+
+def test_a_part_without_text_says_nothing_and_a_refusal_may_hold_a_stop_sequence():
+    context = AnswerContext(message_id="msg_1", model="m", stop_sequences=("STOP",))
+    stream = ChatStream(context)
+
+    begun = stream.feed(chunk({"content": [{"type": "text"}]}))
+    ended = stream.feed(chunk({"refusal": "No STOP of it"}))
+
+    assert [event["type"] for event in begun] == ["message_start"]
+    assert ended[1]["delta"]["text"] == "No "
+    assert stream.stop_reason == "stop_sequence"
