@@ -80,7 +80,8 @@ class Drainer:
         self._thread.start()
 
     def wake(self) -> None:
-        self._wake.set()
+        if not self._wake.is_set():  # setting it takes ten calls
+            self._wake.set()
 
     def stop(self, timeout_s: float = 10) -> None:
         """Move what can be moved now, then end."""

@@ -96,7 +96,7 @@ class Recorder:
 
     async def enter(self, record: OpenRecord) -> Landing:
         """The first half of ``open``: it is on its way, and there is time for other work."""
-        spool = await self._ready()
+        spool = self._spool or await self._ready()
         name = record.id  # a record that has landed is not kept for it
         landing = Landing(lambda: spool.enter(_never_told(name)))
         spool.enter(record, landing)

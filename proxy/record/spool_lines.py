@@ -151,7 +151,7 @@ class LoopLine(Line):
 
     def _send(self) -> None:
         """What waits, as far as the socket takes it; the rest when it takes more."""
-        if self._unsent or self._link is None:
+        if not self._outbox or self._unsent or self._link is None:
             return
         data = b"".join(self._outbox)
         self._outbox.clear()
