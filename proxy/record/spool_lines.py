@@ -109,7 +109,7 @@ class LoopLine(Line):
         self._loop: asyncio.AbstractEventLoop | None = None  # which reads the answers
         self._lock = threading.Lock()  # of what follows: the end of the spool is another thread's
         self._outbox: list[bytes] = []
-        self._unsent = b""  # the socket took no more
+        self._unsent: bytes | memoryview = b""  # the socket took no more
         self._lingering = False
 
     def enter(self, record: Record, landing: Landing | None) -> None:
@@ -155,12 +155,13 @@ class LoopLine(Line):
             return
         data = b"".join(self._outbox)
         self._outbox.clear()
-        self._unsent = data[self._sent(data) :]
+        sent = self._sent(data)
+        self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
         if self._unsent and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # closed; the next one joins
                 self._loop.call_soon_threadsafe(self._watch)
 
-    def _sent(self, data: bytes) -> int:
+    def _sent(self, data: bytes | memoryview) -> int:
         try:
             return self._link.send(data) if self._link and data else 0
         except BlockingIOError:
@@ -229,7 +230,7 @@ class LoopLine(Line):
             link = self._link = self._link or self.fresh
             if link is None:
                 return
-            data = self._unsent + b"".join(self._outbox)
+            data = b"".join([self._unsent, *self._outbox])
             self._unsent, self._outbox = b"", []
             link.settimeout(within_s)
             with contextlib.suppress(OSError):

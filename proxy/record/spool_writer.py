@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 MOST_TOGETHER: Final = 256  # records in one commit: keeps a commit under some milliseconds
 RETRY_S: Final = 0.5
 LOOK_EVERY: Final = 64  # commits between two looks at the size of the file
-READ_BYTES: Final = 2**20
+READ_BYTES: Final = 2**18  # a Unix socket holds a little less
 JOBS: Final[dict[str, Callable[..., Any]]] = {
     job.__name__: job
     for job in (
