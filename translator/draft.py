@@ -93,7 +93,8 @@ def identity(draft: Draft) -> dict[str, Any]:
         fields["safety_identifier"] = _hash(user)
     elif user and profile.user_field:
         fields["user"] = _hash(user)
-    if profile.prompt_cache_key and (session := draft.target.session or _session(user)):
+    session = draft.target.session or (user and _session(user))
+    if session and profile.prompt_cache_key:
         fields["prompt_cache_key"] = _hash(session)
     if user and fields:
         draft.note("metadata.user_id", "renamed", "sent as a hash")
@@ -134,10 +135,8 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
     )
 
 
-def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any] | None:
-    """``nothing``, where the client wants no tokens but a warm cache, and none can be warmed."""
-    if draft.request.get("max_tokens") != 0:
-        return None
+def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any]:
+    """``nothing``, for a client that wants no tokens but a warm cache, which cannot be warmed."""
     draft.note("max_tokens", "emulated", "answered by the gateway: there is no cache to warm")
     return nothing
 

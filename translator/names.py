@@ -4,7 +4,6 @@ A suffix counter would depend on the order of the tools and change names between
 does not. Source: mapping of tool names; OpenAI takes ``[A-Za-z0-9_-]``, at most 64 characters.
 """
 
-import functools
 import hashlib
 import re
 from collections.abc import Collection
@@ -17,7 +16,6 @@ _is_legal: Final = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _ILLEGAL_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@functools.lru_cache(maxsize=1024)  # tools come again with each request: 0.06 µs, else 0.3
 def upstream_name(name: str) -> str:
     """The tool name that OpenAI is told: the client's where legal, else shortened with a hash."""
     return name if _is_legal(name) else _bent(name)

@@ -164,7 +164,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
         body["stream_options"] = {"include_usage": True}
     if target.profile.prefill and body["messages"][-1]["role"] == "assistant":
         body |= {"continue_final_message": True, "add_generation_prompt": False}
-    known = answered_here(draft, NOTHING)
+    known = answered_here(draft, NOTHING) if request.get("max_tokens") == 0 else None
     return UpstreamRequest(
         body=body,
         notes=tuple(draft.notes),

@@ -247,7 +247,9 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
         draft.include.insert(0, "reasoning.encrypted_content")
     if draft.include:
         body["include"] = list(dict.fromkeys(draft.include))
-    known = None if target.profile.prewarm else answered_here(draft, NOTHING)
+    known = None
+    if request.get("max_tokens") == 0 and not target.profile.prewarm:
+        known = answered_here(draft, NOTHING)
     return UpstreamRequest(
         body=body,
         notes=tuple(draft.notes),
