@@ -22,6 +22,9 @@ class FunctionTool(NamedTuple):
     parameters: dict[str, Any]
 
 
+_function: Final = tuple.__new__  # a named tuple without its Python constructor
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTool:
     """What becomes of a server tool that the upstream does not have."""
@@ -33,11 +36,10 @@ class ServerTool:
 def custom_function(tool: dict[str, Any]) -> FunctionTool:
     """The function that a custom tool is."""
     description = tool.get("description") or ""
-    return FunctionTool(
-        tool["name"],
-        _described(description, tool) if "input_examples" in tool else description,
-        tool.get("input_schema") or {"type": "object", "properties": {}},
-    )
+    if "input_examples" in tool:
+        description = _described(description, tool)
+    schema = tool.get("input_schema") or {"type": "object", "properties": {}}
+    return _function(FunctionTool, (tool["name"], description, schema))
 
 
 def function_of(tool: dict[str, Any]) -> FunctionTool | None:
