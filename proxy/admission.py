@@ -4,8 +4,8 @@ The windows ask here what would become of a request; the gateway that serves in 
 with the very things it decides by. It knows of no window, and no window knows it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -72,6 +72,7 @@ class Finding:
     used: int | None = None  # with what running requests hold
     takes: int | None = None  # what this request would take
     money: bool = False
+    budget: int | None = None  # its id
     period: str = ""  # of a budget
     resets: datetime | None = None  # when all of it is there again
 
@@ -101,6 +102,19 @@ class Rehearsal:
     @property
     def refused_by(self) -> Finding | None:
         return next((one for one in self.findings if one.fate is Fate.REFUSES), None)
+
+
+def without_figures(told: Rehearsal, seen: Container[int]) -> Rehearsal:
+    """For whoever sees these budgets only: of others it hears what they say, and no figures."""
+    return replace(
+        told,
+        findings=tuple(
+            one
+            if one.budget is None or one.budget in seen
+            else replace(one, limit=None, used=None, takes=None)
+            for one in told.findings
+        ),
+    )
 
 
 class NotServing(Exception):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 
+from .admission import Rehearsal, without_figures
 from .models import ApiKey, Budget, Exchange, Scope, Team
 from .roles import OWN_REQUESTS, STOP_REQUESTS
 
@@ -130,3 +131,14 @@ def visible_keys(reader: Reader) -> QuerySet[ApiKey]:
         | Q(pk=reader.key_id)
         | (Q(user__username=reader.user) if reader.user else Q(pk__in=()))
     )
+
+
+def as_seen_by(reader: Reader, key: ApiKey, told: Rehearsal) -> Rehearsal:
+    """What a reader may know of a rehearsal with this key: all, if the key is their own.
+
+    Who leads a team sees its keys, and not what a member may spend with those of other teams.
+    """
+    own = reader.key_id == key.pk or bool(key.user and key.user.get_username() == reader.user)
+    if own or reader.everything:
+        return told
+    return without_figures(told, set(visible_budgets(reader).values_list("pk", flat=True)))

@@ -9,7 +9,7 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from proxy.admission import Fate, Finding, NotServing, Rehearsal, Wish, rehearse
-from proxy.visibility import reader_of_user, visible_keys
+from proxy.visibility import as_seen_by, reader_of_user, visible_keys
 
 from .figures import UNKNOWN, dollars
 from .headers import harden
@@ -41,7 +41,8 @@ class WishForm(forms.Form):
 @require_safe
 def rehearsal_view(request: HttpRequest, key_id: int) -> HttpResponse:
     """Nothing is sent, counted or held: asking twice changes nothing."""
-    key = visible_keys(reader_of_user(request.user)).filter(pk=key_id).first()
+    reader = reader_of_user(request.user)
+    key = visible_keys(reader).filter(pk=key_id).first()
     if key is None or not request.user.has_perm("proxy.view_apikey"):
         raise Http404("no such key")
     form = WishForm(request.GET if "model" in request.GET else None)
@@ -49,7 +50,8 @@ def rehearsal_view(request: HttpRequest, key_id: int) -> HttpResponse:
     away = ""
     if form.is_valid():
         try:
-            told = rehearse(Wish(key_id=key.pk, **form.cleaned_data))
+            found = rehearse(Wish(key_id=key.pk, **form.cleaned_data))
+            told = as_seen_by(reader, key, found)
         except NotServing as exc:
             away = str(exc)
     context = {

@@ -163,6 +163,7 @@ def _of_budget(
         used=used,
         takes=amount,
         money=True,
+        budget=budget.id,
         period=budget.period,
         resets=budget.window(at).end,
     )

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from proxy.admission import DOORS, Fate, Finding, NotServing, Rehearsal, Wish, rehearse
 from proxy.models import ApiKey
-from proxy.visibility import visible_keys
+from proxy.visibility import as_seen_by, visible_keys
 
 from .access import IsKnown
 from .answers import Row
@@ -97,9 +97,10 @@ class _Rehearsing(ReportView):
         asked = self.asked()
         asked.pop("format")
         try:
-            return Response(told(rehearse(Wish(key_id=key.pk, **asked))))
+            found = rehearse(Wish(key_id=key.pk, **asked))
         except NotServing as exc:
             raise Conflict(str(exc)) from None
+        return Response(told(as_seen_by(self.reader, key, found)))
 
 
 class RehearsalView(_Rehearsing):

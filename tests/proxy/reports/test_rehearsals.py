@@ -80,6 +80,27 @@ def test_an_admin_key_asks_for_any_key(client, ci):
     assert nobody.status_code == 404
 
 
+def test_who_leads_a_team_hears_no_figures_of_a_members_own_budget(client, ci):
+    ci.user = cast.staff("ben")
+    ci.save()
+    Budget.objects.create(user=ci.user, usd=Decimal(0))
+    lead = cast.staff("ada", "view_exchange", "view_apikey", groups=("team:platform",))
+
+    def doors(user):
+        client.force_login(user)
+        with deciding():
+            answer = client.get(f"/api/v1/keys/{ci.pk}/rehearsal/", {"model": "claude-x"})
+        return {one["door"]: one for one in answer.json()["doors"]}
+
+    led, whole = doors(lead), doors(cast.superuser())
+
+    assert led["team_budget"]["limit"] == "0.5"
+    assert [led["user_budget"][name] for name in ("fate", "limit", "used", "takes")] == [
+        "refuses", None, None, None,
+    ]  # fmt: skip
+    assert whole["user_budget"]["limit"] == "0"
+
+
 @pytest.mark.parametrize(
     ("wish", "said"),
     [({"max_tokens": 0}, "max_tokens"), ({"ip": "nowhere"}, "ip"), ({"modle": "x"}, "modle")],
