@@ -51,7 +51,7 @@ class GuardedConnection(HeadReader):
         self.listener = None
         if self.transport.is_closing():
             return
-        if self._read_paused:
+        if self.read_paused:
             self.resume_reading()
         if self._pipeline:
             cycle, scope = self._pipeline.pop(0)

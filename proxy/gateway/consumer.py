@@ -75,7 +75,8 @@ def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, An
     request = decode_object(body)
     admitted = directory.snapshot.admitted
     try:
-        parse(judged(request, admitted.admits) if admitted else request, version=head.about.version)
+        told = judged(request, admitted.admits) if admitted.rules else request
+        parse(told, version=head.about.version)
     except BadRequest:
         if caller.team.store_full:
             radar.refused(head.request_id, body)

@@ -72,13 +72,17 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
     error = stream.error if stream is not None else None
     whole = stream is not None and error is None and stream.finished
     told = UNTOLD if refusal is None and error is None else _fault(exchange, refusal, error)
-    outcome, status = _ending(exchange, refusal, whole=whole)
+    if whole and refusal is None and not exchange.outcome:  # whoever left meanwhile
+        outcome, status = "completed", 200
+    else:
+        outcome, status = _ending(exchange, refusal)
     dials = exchange.dials
     target = exchange.target_record
     who = target or NOBODY
     usage = exchange.usage()
-    if exchange.seat is not None and usage.source != "missing":
-        exchange.seat.settle(_total(usage))
+    seat = exchange.seat
+    if seat is not None and not seat.settled and usage.source != "missing":
+        seat.settle(_total(usage))
     message = exchange.answered()
     tools, has_thinking = _content(message)
     notes = exchange.all_notes()
@@ -159,14 +163,12 @@ def _fault(exchange: "Exchange", refusal: Refusal | None, error: UpstreamError |
     return told if exchange.caller.team.store_full else told._replace(message="")
 
 
-def _ending(exchange: "Exchange", refusal: Refusal | None, *, whole: bool) -> tuple[str, int]:
-    """Outcome and status. An answer that was whole is completed, whoever left meanwhile."""
+def _ending(exchange: "Exchange", refusal: Refusal | None) -> tuple[str, int]:
+    """Outcome and status of what did not end well."""
     seen = 200 if exchange.consumer.begun else 499
     if refusal is not None:
         status = 200 if exchange.consumer.begun and exchange.outcome else refusal.status
         return exchange.outcome or refusal.outcome, status
-    if whole and not exchange.outcome:
-        return "completed", 200
     if exchange.consumer.stopped is not None:
         return "client_gone", 499
     return exchange.outcome or "gateway_error", seen
@@ -196,7 +198,7 @@ def _length(value: object) -> int:
 
 
 def usage_record(usage: Usage) -> dict[str, Any]:
-    """As ``dataclasses.asdict`` gives it: 0.4 µs, where a loop over the fields takes 1.5."""
+    """As ``dataclasses.asdict`` gives it: 0.4 µs, where a loop over the fields takes 1.2."""
     return {
         "input": usage.input,
         "output": usage.output,

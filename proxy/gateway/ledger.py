@@ -202,7 +202,8 @@ class Exchange:
         """Begin to write the open record: the request is translated while the disk takes it."""
         self.seat = seat
         self.route_name = route.name
-        self._aim(route.targets[0])
+        self.target = route.targets[0]
+        self.target_record = self.target.as_record(self.model)
         body = self.body if self.caller.team.store_full else None
         self._opening = await recorder.enter(open_record(self, body))
 
@@ -220,13 +221,10 @@ class Exchange:
             self.fold = MessageFold()
             self._kept_bytes = 0
         if target is not self.target:
-            self._aim(target)
+            self.target, self.target_record = target, target.as_record(self.model)
         self.dials.append(dial)
         self.stream = stream
         self._saved_at = dial.at
-
-    def _aim(self, target: Target) -> None:
-        self.target, self.target_record = target, target.as_record(self.model)
 
     def read(self, raw: bytes, now: float) -> None:
         """Keep what the upstream said, for the transcript; ``now`` by the event loop's clock."""

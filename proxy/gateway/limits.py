@@ -8,7 +8,7 @@ alone counts in its memory; several count together (``shared_limits``).
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -67,13 +67,13 @@ class Seat:
     meters: tuple[Meter, ...]
     estimate: int
     headers: tuple[Header, ...] = ()
-    _settled: bool = field(default=False)
+    settled: bool = False  # or there is nothing to settle
 
     def settle(self, tokens: int | None) -> None:
         """Replace the estimate by what was used; None: nobody knows, the estimate stays."""
-        if self._settled or tokens is None:
+        if self.settled or tokens is None:
             return
-        self._settled = True
+        self.settled = True
         for meter in self.meters:
             if meter.tokens is not None:
                 meter.tokens.left += self.estimate - tokens
@@ -105,7 +105,7 @@ class Limiter:
             for meter in meters:
                 meter.requests = meter.tokens = None
                 meter.running += 1
-            return Seat(meters, estimate)
+            return Seat(meters, estimate, settled=True)
         take(((of_key, caller.limits), (of_team, team.limits)), estimate, time.monotonic())
         return Seat(meters, estimate, headers_of(meters))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .cooldown import Cooldown, Key, cooldown
 from .directory import Caller, RouteEntry, directory
 from .refusals import Refusal, forbidden, unknown_model
-from .targets import Target
+from .targets import ANY, Target
 
 
 @dataclass(slots=True)  # not frozen: that would be a call for each field
@@ -48,7 +48,7 @@ def choose_route(caller: Caller, model: str, session: str = "") -> Route:
 
 
 def key_of(target: Target, asked: str) -> Key:
-    return target.server.name, target.model_for(asked)
+    return target.server.name, asked if target.model in ANY else target.model
 
 
 def ordered(entry: RouteEntry, asked: str, session: str, cooling: Cooldown) -> tuple[Target, ...]:

@@ -78,9 +78,9 @@ class SharedSeat(Seat):
     common: "Common | None" = None
 
     def settle(self, tokens: int | None) -> None:
-        if self._settled or tokens is None or self.common is None:
+        if self.settled or tokens is None or self.common is None:
             return
-        self._settled = True
+        self.settled = True
         self.common.later(self, tokens=self.estimate - tokens)
 
     def leave(self) -> None:

@@ -55,7 +55,7 @@ class Watch:
     )
 
     def __init__(self, stop: Callable[[Stop], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop  # ``get_running_loop`` is a system call in Python 3.11, for 0.4 µs
+        self._loop = loop  # ``get_running_loop`` is a system call in Python 3.11, for 0.2 µs
         self.now: Callable[[], float] = self._loop.time
         self._stop = stop
         self._tick: Callable[[float], None] | None = None
