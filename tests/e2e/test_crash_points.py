@@ -3,8 +3,6 @@
 On each push every thirteenth point; ``BRIDGE_TEST_CRASH_POINTS=all`` is all of them.
 """
 
-import contextlib
-import http.client
 import itertools
 import json
 import os
@@ -14,7 +12,7 @@ import pytest
 
 from tests.fakes.crashing import CRASHES, Nursery, free_port
 from tests.fakes.crowd import Crowd, chat_answer, judge
-from tests.fakes.killing import config_for
+from tests.fakes.killing import config_for, ready
 from tests.fakes.steps import Sleep
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -41,16 +39,6 @@ def is_rare(crash):
 
 def quick(asked):
     return [step for step in chat_answer(asked) if not isinstance(step, Sleep)]
-
-
-def ready(gateway, within_s):
-    """Until it answers, or has ended."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline and not gateway.ended(0.05):
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if gateway.ask("GET", "/readyz").status == 200:
-                return True
-    return False
 
 
 @pytest.mark.timeout(240 + 24 * len(CHOSEN))

@@ -6,11 +6,12 @@ import itertools
 import json
 import random
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .crashing import Nursery, free_port
+from .crashing import Nursery
 from .crowd import Crowd, Sent, Verdict, chat_answer, judge
 from .gateway import Gateway, toml_for
 from .upstream import ScriptedUpstream
@@ -44,7 +45,7 @@ class Killing:
         **environment: str,
     ) -> None:
         config = config_for(player)
-        self.gateway = Nursery(folder, config=config, environment=environment, port=free_port())
+        self.gateway = Nursery(folder, config=config, environment=environment)
         self.player = player
         self.streams = streams
         self.how = how
@@ -55,14 +56,15 @@ class Killing:
     def lives(self, times: int, *, seed: int = 1, at_most_s: float = 1.5) -> Iterator[int]:
         """Yields, after each end, how many upstream calls it cut off."""
         chance = random.Random(seed)  # noqa: S311 -- chance, not secrecy
-        self.gateway.begin()
-        try:
-            for _ in range(times):
-                self.gateway.live(None)
-                assert ready(self.gateway, 120), self.gateway.log
-                yield self._one_life(chance.random() * at_most_s)
-        finally:
-            self.gateway.close()
+        with held_port() as self.gateway.port:
+            self.gateway.begin()
+            try:
+                for _ in range(times):
+                    self.gateway.live(None)
+                    assert ready(self.gateway, 120), self.gateway.log
+                    yield self._one_life(chance.random() * at_most_s)
+            finally:
+                self.gateway.close()
 
     def _one_life(self, longer_s: float) -> int:
         """Let the crowd in, wait for its first call and a random while longer, end it."""
@@ -81,6 +83,15 @@ class Killing:
         wait_until_drained(self.gateway)
         self.gateway.stop()
         return judge(self.sent, self.player.asked, self.gateway.rows().values())
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A port that nobody else is given while the gateway is down, and that it may listen on."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def ready(gateway: Nursery, within_s: float) -> bool:

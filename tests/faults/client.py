@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import io
 import json
+import random
 import select
 import socket
 import struct
@@ -18,6 +19,7 @@ from typing import Any, Self
 from tests.fakes.gateway import Reply
 from tests.fakes.grammar import read_frames
 
+from .company import PAUSE_S, packets
 from .plays import GATE, TEXTS
 
 
@@ -30,12 +32,15 @@ class LyingClient:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)  # an empty one is left out
     path: str = "/v1/messages"
+    chance: random.Random | None = None  # it cuts what is sent into packets
     reply: Reply | None = None  # None: no (whole) answer came
     rest: bytes = b""  # what came after the answer, until the end
     _held: bytes = b""  # heard, not yet part of an answer
 
     def __enter__(self) -> Self:
         self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=90)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._held = b""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,7 +74,7 @@ class LyingClient:
         }
         lines = [line or f"POST {self.path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in told.items() if value]
-        self.sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        self._send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
     def post(self) -> None:
         self.head()
@@ -78,7 +83,15 @@ class LyingClient:
     def say(self, raw: bytes) -> None:
         """Say it, unless the gateway has heard enough: then its answer is what counts."""
         with contextlib.suppress(ConnectionError):
+            self._send(raw)
+
+    def _send(self, raw: bytes) -> None:
+        if self.chance is None:
             self.sock.sendall(raw)
+            return
+        for packet in packets(raw, self.chance):
+            self.sock.sendall(packet)
+            time.sleep(self.chance.random() * PAUSE_S)
 
     def dawdle(self, dawdle: str, *, pause_s: float = 0.1) -> None:
         """One byte after the other."""
@@ -105,6 +118,7 @@ class LyingClient:
 
     def hear_the_end(self) -> None:
         """Until the gateway hangs up."""
+        self.rest, self._held = self.rest + self._held, b""
         with contextlib.suppress(ConnectionError):
             while piece := self.sock.recv(65_536):
                 self.rest += piece
@@ -125,6 +139,9 @@ class LyingClient:
         self._held += piece
         return len(piece)
 
+    def give_back(self, piece: bytes) -> None:
+        self._held = piece + self._held
+
     def take(self, size: int) -> bytes:
         """Up to ``size`` of the bytes that come next."""
         if not self._held:
@@ -140,18 +157,33 @@ class _Heard:
         self._client = client
 
     def makefile(self, _: str) -> io.BufferedReader:
-        client = self._client
+        return _Reader(_Raw(self._client))
 
-        class Raw(io.RawIOBase):
-            def readable(self) -> bool:
-                return True
 
-            def readinto(self, buffer: Any) -> int:
-                piece = client.take(len(buffer))
-                buffer[: len(piece)] = piece
-                return len(piece)
+class _Raw(io.RawIOBase):
+    def __init__(self, client: LyingClient) -> None:
+        self.client = client
+        self.over = False
 
-        return io.BufferedReader(Raw())
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = b"" if self.over else self.client.take(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+class _Reader(io.BufferedReader):
+    """Gives back what it read ahead: the beginning of the next answer."""
+
+    raw: _Raw
+
+    def close(self) -> None:
+        if not self.closed:
+            self.raw.over = True
+            self.raw.client.give_back(self.peek())
+        super().close()
 
 
 def _chunks(client: LyingClient, chunks: int, size: int) -> None:

@@ -1,6 +1,7 @@
 """One world for each database, shared by all faults that are played."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -9,13 +10,30 @@ from tests.proxy.record.postgres import Postgres
 from .places import unfriendly_places
 from .world import World, running_world
 
+DATABASES = ("sqlite", "postgresql")
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Empty: SQLite in the data directory."""
-    if request.param == "sqlite":
-        yield ""
-        return
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], World]]:
+    """The gateway before its upstreams, with the database that is named; begun when asked for."""
+    with contextlib.ExitStack() as stack:
+        begun: dict[str, World] = {}
+
+        def world_on(database: str) -> World:
+            if database not in begun:
+                folder = tmp_path_factory.mktemp(database)
+                url = stack.enter_context(a_server()) if database == "postgresql" else ""
+                places = stack.enter_context(unfriendly_places(folder))
+                world = running_world(folder / "gateway", url, places)
+                begun[database] = stack.enter_context(world)
+            return begun[database]
+
+        yield world_on
+
+
+@contextlib.contextmanager
+def a_server() -> Iterator[str]:
+    """A PostgreSQL server; its URL."""
     server = Postgres()
     server.start()
     yield server.url
@@ -23,12 +41,6 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     server.remove()
 
 
-@pytest.fixture(scope="session")
-def world(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The gateway before its upstreams, with either database."""
-    folder = tmp_path_factory.mktemp("world")
-    with (
-        unfriendly_places(folder) as places,
-        running_world(folder / "gateway", database_url, places) as made,
-    ):
-        yield made
+@pytest.fixture(params=DATABASES)
+def world(request: pytest.FixtureRequest, worlds: Callable[[str], World]) -> World:
+    return worlds(request.param)

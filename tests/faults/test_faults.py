@@ -1,5 +1,6 @@
 """Every fault of the catalogue that can be played, on both databases; see ``catalogue.py``."""
 
+import random
 import re
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from tests.fakes.grammar import faults_of_bytes
 from . import stories
 from .catalogue import Case, Fault, Play, cases_of, played_faults
 from .client import LyingClient, usual_request
+from .company import retold
 from .ledger import Row
 from .plays import GATE, TEXTS, ends_well, turns
 from .world import FAILURES, World, assert_honest, usage_of
@@ -46,27 +48,36 @@ def test_fault(world: World, fault: Fault) -> None:
 
     played = [play(world, case) for case in cases_of(fault)]
 
-    rows = world.assert_world(accepted=sum(each.accepted for each in played))
-    for each in played:
-        own = [row for row in rows if each.owns(row)]
-        assert_rows(each.case, own)
-        assert_dialled(each, own, world)
+    assert_all_well(world, played)
     if limit is not None:
         grown = (world.peak() - before) / 1024
         assert grown < limit, f"{grown:.0f} MB more"
 
 
-def play(world: World, case: Case) -> Played:
-    """Play it, and judge what its client sees at once."""
+def assert_all_well(world: World, played: list[Played]) -> None:
+    """The world after them, and the rows and the upstream's tally of each."""
+    rows = world.assert_world(accepted=sum(each.accepted for each in played))
+    for each in played:
+        own = [row for row in rows if each.owns(row)]
+        assert_rows(each.case, own)
+        assert_dialled(each, own, world)
+
+
+def play(world: World, case: Case, chance: random.Random | None = None) -> Played:
+    """Play it, and judge what its client sees at once; ``chance`` decides how bytes are cut."""
     play = case.play
     model = f"{play.route}-{case.dialect}-{case.id}"
     GATE.clear()
-    world.upstream_of(play.route).on(model, *turns(play.upstream, case.dialect))
+    scripts = turns(play.upstream, case.dialect)
+    if chance is not None:
+        scripts = [retold(script, chance) for script in scripts]
+    world.upstream_of(play.route).on(model, *scripts)
     client = LyingClient(
         world.gateway.port,
         world.secret_of(play.key),
         play.body.encode("latin-1") or usual_request(model, case.ask, play.request),
         play.send,
+        chance=chance,
     )
     if play.story:
         stories.STORIES[play.story](world, case, client, model)
