@@ -1,7 +1,8 @@
 """A start after a death with ten thousand requests under way (G16).
 
 ``BRIDGE_TEST_OPEN_ROWS`` says how many, ``BRIDGE_TEST_SPOOL_MB`` how much their bodies weigh. The
-promise is a start within 15 s and all rows final within ten; the bounds are ten times as much.
+promise is a start within 15 s and all rows final within ten; the bounds are ten and thirty times as much,
+for they must not judge the machine.
 ``--log-cli-level INFO`` shows what it took.
 """
 
@@ -22,7 +23,7 @@ from tests.proxy.record.driver import Driver
 log = logging.getLogger(__name__)
 OPEN_ROWS = int(os.environ.get("BRIDGE_TEST_OPEN_ROWS", "10000"))
 SPOOL_MB = int(os.environ.get("BRIDGE_TEST_SPOOL_MB", "0"))
-READY_S, FINAL_S = 10 * 15.0, 10 * 10.0
+READY_S, FINAL_S = 10 * 15.0, 30 * 10.0
 LIFE = """
 import asyncio, os, random, signal, sys, time
 import django
