@@ -95,7 +95,7 @@ class EventOutlet:
         return self._cycle is not None and self._aside is None and self._cycle.keeps_up
 
     def flow(self, events: list[dict[str, Any]], now: float) -> None:
-        self._entry.said(events)
+        self._entry.fold.feed(*events)
         body = frames(events)
         self._consumer.response_bytes += len(body)
         self._cycle.put(body, more=True)
@@ -173,7 +173,7 @@ class MessageOutlet:
         return not self._entry.fold.full
 
     def flow(self, events: list[dict[str, Any]], now: float) -> None:
-        self._entry.said(events)
+        self._entry.fold.feed(*events)
 
     def dressing(self, events: list[dict[str, Any]]) -> bytes:
         """A whole answer has no place for extras."""

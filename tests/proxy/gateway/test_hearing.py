@@ -201,7 +201,7 @@ def test_text_of_another_part_is_not_joined():
         chunk(content="x") + chunk(content="") + chunk(content="y"),
         chunk(content="x") + b"data: [DONE]\n\n",
         chunk(content="x") + b": a comment\n\n" + chunk(content="y"),
-        b"".join(chunk(content="many") for _ in range(100)),
+        b"".join(chunk(content="many") for _ in range(200)),
         b"event: message\n" + chunk(content="x"),
         chunk(content="x").replace(b"\n\n", b"\r\n\r\n"),
     ],
