@@ -6,7 +6,6 @@ place and is told all that again: numbers tell it what its predecessor had writt
 """
 
 import contextlib
-import itertools
 import logging
 import os
 import socket
@@ -22,7 +21,7 @@ from .errors import SpoolUnavailable
 from .landing import Landing
 from .records import Record
 from .slots import Slot
-from .spool_lines import LoopLine, ThreadLine
+from .spool_lines import Fresh, LoopLine, ThreadLine
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +79,13 @@ class Spool:
         self.ending = False
         self.life = 0  # of how many writers this is the last one's
         self._launch = launch
-        self._numbers = itertools.count(1)
+        self._number = 0  # the last one that was given away
+        self._numbering = threading.Lock()
         self._loop_line = LoopLine(self)
         self._thread_line = ThreadLine(self)
-        self._lock = threading.Lock()
+        self.renewing = threading.Lock()  # the writer, and the lines that have it fresh
         self.writer: Process | None = None
-        self._began = float("-inf")
+        self.began = float("-inf")
         self._fault_at = (0, 0)  # of which writer's faults the last one is known
 
     @property
@@ -101,6 +101,8 @@ class Spool:
 
     def stop(self, timeout_s: float = 10) -> None:
         """Let the writer write what it was told, and end."""
+        if self.writer is not None and self.writer.poll() is not None:
+            self.renew(self.life)  # it has just died, and what it was told may be lost
         self.ending = True
         self._loop_line.finish(timeout_s)
         self._thread_line.finish()
@@ -128,16 +130,18 @@ class Spool:
     # For the lines
 
     def number(self) -> int:
-        return next(self._numbers)
+        with self._numbering:
+            self._number += 1
+            return self._number
 
     def renew(self, life: int) -> bool:
         """Have a writer after that of ``life``. False: not yet, it would only die as well."""
-        with self._lock:
+        with self.renewing:
             if self.life != life:
                 return True
-            if time.monotonic() - self._began < LIFE_S:
+            if time.monotonic() - self.began < LIFE_S:
                 return False
-            self._began = time.monotonic()
+            self.began = time.monotonic()
             if self.writer is not None:
                 self._say_fault(f"its writer ended with status {self.writer.poll()}")
             pairs = [socket.socketpair() for _ in (self._loop_line, self._thread_line)]
@@ -154,13 +158,14 @@ class Spool:
             self.life += 1
             for line, (ours, _) in zip((self._loop_line, self._thread_line), pairs, strict=True):
                 if line.fresh is not None:  # of a writer that died before the line took it
-                    line.fresh.close()
-                line.fresh = ours
+                    line.fresh.link.close()
+                line.fresh = Fresh(self.life, ours)
             return True
 
     def opened(self, number: int) -> None:
         """The first number that the file has not. Those of this process are higher, mostly."""
-        self._numbers = itertools.count(max(number, next(self._numbers)))
+        with self._numbering:
+            self._number = max(self._number, number - 1)
 
     def hear_fault(self, when: tuple[int, int], fault: str) -> None:
         """What a writer told of itself: both lines hear it, and one of them may be late."""

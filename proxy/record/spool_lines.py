@@ -8,7 +8,9 @@ import socket
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import spool_talk
 from .landing import Landing
@@ -27,11 +29,18 @@ LINGER_S: Final = 0.01
 READ_BYTES: Final = 64 * 1024
 
 
+class Fresh(NamedTuple):
+    """A new writer, and the end of its socket that a line has not taken yet."""
+
+    life: int
+    link: socket.socket
+
+
 class Line:
     """What was said on it and not answered yet, and what to do with each answer."""
 
     def __init__(self, spool: "Spool") -> None:
-        self.fresh: socket.socket | None = None  # to a new writer, until the line takes it
+        self.fresh: Fresh | None = None
         self._spool = spool
         self._link: socket.socket | None = None
         self._life = 0  # of which writer
@@ -47,11 +56,17 @@ class Line:
             spool_talk.READY: self._ready,
         }
 
-    def _take(self, link: socket.socket) -> list[bytes]:
+    def _take(self, fresh: Fresh) -> list[bytes]:
         """Speak to a new writer from now on; returns what it must be told first."""
-        self._link, self._life, self.fresh = link, self._spool.life, None
+        self._life, self._link = fresh
         self._got.clear()
         return [spool_talk.say_again(said) for said, _ in self._open.values()]
+
+    def taken(self) -> Fresh | None:
+        """The new writer, if there is one that the line does not speak to yet."""
+        with self._spool.renewing:
+            fresh, self.fresh = self.fresh, None
+        return fresh
 
     def _hear(self, data: bytes) -> None:
         self._got += data
@@ -136,18 +151,22 @@ class LoopLine(Line):
         """Let this loop read the answers."""
         self._loop = loop
         self._lingering = False  # the timer was the other loop's
-        if self.fresh is not None:
-            self._take_fresh(self.fresh)
+        if (fresh := self.taken()) is not None:
+            self._take_fresh(fresh)
         elif self._link is not None:
-            loop.add_reader(self._link, self._readable)
+            self._listen(self._link)
 
-    def _take_fresh(self, link: socket.socket) -> None:
-        link.setblocking(False)
+    def _take_fresh(self, fresh: Fresh) -> None:
+        fresh.link.setblocking(False)
         with self._lock:
-            self._outbox, self._unsent = self._take(link), b""
+            self._outbox, self._unsent = self._take(fresh), b""
             self._send()
+        self._listen(fresh.link)
+
+    def _listen(self, link: socket.socket) -> None:
+        """In a context of its own: what is logged there belongs to no request."""
         if self._loop is not None:
-            self._loop.add_reader(link, self._readable)
+            Context().run(self._loop.add_reader, link, self._readable)
 
     def _send(self) -> None:
         """What waits, as far as the socket takes it; the rest when it takes more."""
@@ -157,9 +176,8 @@ class LoopLine(Line):
         self._outbox.clear()
         sent = self._sent(data)
         self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
-        if self._unsent and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # closed; the next one joins
-                self._loop.call_soon_threadsafe(self._watch)
+        if self._unsent:
+            self._in_the_loop(self._watch)
 
     def _sent(self, data: bytes | memoryview) -> int:
         try:
@@ -195,11 +213,14 @@ class LoopLine(Line):
         else:
             self._lost(self._link)
 
-    def _lost(self, link: socket.socket) -> None:
+    def _forget(self, link: socket.socket) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(link)
             self._loop.remove_writer(link)
         link.close()
+
+    def _lost(self, link: socket.socket) -> None:
+        self._forget(link)
         self._link = None
         if not self._spool.ending:
             self._replace()
@@ -212,8 +233,9 @@ class LoopLine(Line):
     def _replace(self) -> None:
         if self._loop is None or self._spool.ending:
             return
-        if self._spool.renew(self._life) and self.fresh is not None:
-            self._take_fresh(self.fresh)
+        fresh = self.taken() if self._spool.renew(self._life) else None
+        if fresh is not None:
+            self._take_fresh(fresh)
         else:
             self._loop.call_later(RETRY_S, self._replace)
 
@@ -227,7 +249,11 @@ class LoopLine(Line):
     def finish(self, within_s: float) -> None:
         """Say what is left to say, and no more. From any thread."""
         with self._lock:
-            link = self._link = self._link or self.fresh
+            if (fresh := self.taken()) is not None:
+                if self._link is not None:
+                    self._in_the_loop(self._forget, self._link)
+                self._outbox, self._unsent = self._take(fresh), b""
+            link = self._link
             if link is None:
                 return
             data = b"".join([self._unsent, *self._outbox])
@@ -240,13 +266,17 @@ class LoopLine(Line):
 
     def hang_up(self) -> None:
         """The writer has ended: let the loop hear its last words; where there is none, close."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._readable)
-                return
-        if self._link is not None:
+        if not self._in_the_loop(self._readable) and self._link is not None:
             self._link.close()
             self._link = None
+
+    def _in_the_loop(self, do: Callable[..., object], *arguments: object) -> bool:
+        """False: there is none that could; it was closed."""
+        with contextlib.suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(do, *arguments)
+                return True
+        return False
 
 
 class Outcome:
@@ -330,8 +360,9 @@ class ThreadLine(Line):
                 self._link = None
 
     def _replace(self) -> None:
-        if self._spool.renew(self._life) and self.fresh is not None:
-            self._say(self._take(self.fresh))
+        fresh = self.taken() if self._spool.renew(self._life) else None
+        if fresh is not None:
+            self._say(self._take(fresh))
         else:
             time.sleep(RETRY_S / 10)
 
@@ -339,6 +370,8 @@ class ThreadLine(Line):
         self._listens.done = True
 
     def finish(self) -> None:
-        link, self._link = self._link or self.fresh, None
-        if link is not None:
-            link.close()
+        fresh = self.taken()
+        for link in (self._link, fresh and fresh.link):
+            if link is not None:
+                link.close()
+        self._link = None

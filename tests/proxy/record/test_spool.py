@@ -7,6 +7,7 @@ import secrets
 import shutil
 import socket
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +18,7 @@ from proxy.record import slots, spool_file
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.landing import Landing
 from proxy.record.records import Chunk, CloseRecord, OpenRecord, Record, decode, encode
-from proxy.record.spool import Spool
+from proxy.record.spool import LIFE_S, Spool
 from proxy.record.spool_writer import MOST_TOGETHER
 
 from .driver import until
@@ -90,6 +91,22 @@ async def test_what_nobody_waits_for_is_written_before_the_end(tmp_path: Path) -
     await asyncio.to_thread(spool.stop)
 
     assert len(read_ids(slot.path)) == 3 * MOST_TOGETHER
+    slot.release()
+
+
+async def test_what_a_dead_writer_was_told_is_written_before_the_end(tmp_path: Path) -> None:
+    slot = slots.take(tmp_path)
+    spool = Spool(slot, reserve_bytes=65_536)
+    await asyncio.to_thread(spool.start)
+    await entered(spool, opening(1))
+    await came(lambda: time.monotonic() - spool.began > LIFE_S)  # else it is not replaced at once
+    assert spool.writer
+    spool.writer.kill()
+    spool.writer.wait()
+    spool.enter(closing(1))
+    spool.stop()  # before the loop can hear of it
+
+    assert read_ids(slot.path) == [exchange_id(1), exchange_id(1)]
     slot.release()
 
 
