@@ -282,9 +282,7 @@ class Watched:
 
 async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dict[str, Any]:
     busy, idle = Tally(), Tally()
-    await client(
-        gateway.port, f"10/1{ONCE}", time.monotonic() + 1, Tally()
-    )  # what is made but once
+    await client(gateway.port, f"10/1{ONCE}", time.monotonic() + 1, Tally())  # made but once
     await asyncio.sleep(options.settle_s)
     watched = Watched(gateway)
     before = watched.look()
