@@ -14,7 +14,7 @@ from tests.fakes.killing import Killing
 from tests.fakes.upstream import ScriptedUpstream
 
 KILLS = int(os.environ.get("BRIDGE_TEST_GATEWAY_KILLS", "100"))
-RESTARTS = int(os.environ.get("BRIDGE_TEST_RESTARTS", "50"))
+RESTARTS = int(os.environ.get("BRIDGE_TEST_RESTARTS", "100"))
 WITHIN_S = 6  # each, on a busy machine
 
 
