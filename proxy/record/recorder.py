@@ -81,6 +81,7 @@ class Recorder:
             if self._spool is None or self._drainer is None or self._slot is None:
                 return
             atexit.unregister(self.stop)
+            self._spool.settle()
             self._drainer.stop()
             self._spool.stop()
             self._slot.release()

@@ -19,9 +19,11 @@ from typing import Any, Final, Protocol
 
 from .errors import SpoolUnavailable
 from .landing import Landing
+from .lines import Fresh
+from .loop_line import LoopLine
 from .records import Record
 from .slots import Slot
-from .spool_lines import Fresh, LoopLine, ThreadLine
+from .thread_line import ThreadLine
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +112,10 @@ class Spool:
             with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on without us
                 self.writer.wait(timeout_s)
         self._loop_line.hang_up()
+
+    def settle(self, within_s: float = 1.0) -> None:
+        """Wait, for so long at most, until everything that was entered is answered."""
+        self._loop_line.settle(within_s)
 
     def append(self, record: Record) -> None:
         """Returns when the record is on the disk; SpoolUnavailable when it cannot be. Waits."""

@@ -1,0 +1,125 @@
+"""A socket between a gateway and the writer of its spool: what was said and is not answered yet.
+
+Event loops speak on one (``loop_line.py``), threads on another (``thread_line.py``).
+"""
+
+import json
+import logging
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from . import spool_talk
+from .landing import Landing
+from .spool_talk import CHUNK, KIND_AT
+
+if TYPE_CHECKING:
+    from .spool import Spool
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5
+
+
+class Fresh(NamedTuple):
+    """A new writer, and the end of its socket that a line has not taken yet."""
+
+    life: int
+    link: socket.socket
+
+
+class Outcome:
+    """Where a thread finds its answer."""
+
+    __slots__ = ("done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: Exception | None = None
+        self.result = b""
+
+    def land(self, error: Exception | None) -> None:
+        self.error, self.done = error, True
+
+
+NOBODY: Final[tuple[bytes, None]] = (spool_talk.say(0, CHUNK, 0, "", b""), None)
+"""Who waited has given up, or has been told already."""
+
+
+class Line:
+    """What was said on it and not answered yet, and what to do with each answer."""
+
+    def __init__(self, spool: "Spool") -> None:
+        self.fresh: Fresh | None = None
+        self._spool = spool
+        self._link: socket.socket | None = None
+        self._life = 0  # of which writer
+        self._got = bytearray()
+        self._open: dict[int, tuple[bytes, Landing | Outcome | None]] = {}  # said, and who waits
+        self._answers = {
+            spool_talk.LANDED: self._landed,
+            spool_talk.REFUSED: self._refused,
+            spool_talk.FAULT: self._fault,
+            spool_talk.OPENED: self._opened,
+            spool_talk.RESULT: self._result,
+            spool_talk.LOGGED: self._logged,
+            spool_talk.READY: self._ready,
+        }
+
+    def _take(self, fresh: Fresh) -> list[bytes]:
+        """Speak to a new writer from now on; returns what it must be told first."""
+        self._life, self._link = fresh
+        self._got.clear()
+        return [spool_talk.say_again(said) for said, _ in self._open.values()]
+
+    def taken(self) -> Fresh | None:
+        """The new writer, if there is one that the line does not speak to yet."""
+        with self._spool.renewing:
+            fresh, self.fresh = self.fresh, None
+        return fresh
+
+    def _hear(self, data: bytes) -> None:
+        self._got += data
+        for kind, payload in spool_talk.told(self._got):
+            self._answers[kind](payload)
+
+    def _landed(self, payload: bytes) -> None:
+        take, chunks = self._open.pop, 0
+        numbers = spool_talk.numbers_of(payload)
+        for number in numbers:
+            said, waiter = take(number, NOBODY)
+            chunks += said[KIND_AT] == CHUNK
+            if waiter is not None:
+                self._land(waiter, None)
+        self._spool.appended += len(numbers) - chunks
+        self._spool.on_append()
+
+    def _refused(self, payload: bytes) -> None:
+        for number in spool_talk.numbers_of(payload):
+            said, waiter = self._open.pop(number, NOBODY)
+            self._spool.lost_chunks += said[KIND_AT] == CHUNK
+            if waiter is not None:
+                self._land(waiter, self._spool.refusal())
+
+    def _land(self, waiter: "Landing | Outcome", error: Exception | None) -> None:
+        waiter.land(error)
+
+    def _fault(self, payload: bytes) -> None:
+        (at,) = spool_talk.numbers_of(payload[:8])
+        self._spool.hear_fault((self._life, at), payload[8:].decode())
+
+    def _opened(self, payload: bytes) -> None:
+        self._spool.opened(*spool_talk.numbers_of(payload))
+
+    def _result(self, payload: bytes) -> None:
+        (number,) = spool_talk.numbers_of(payload[:8])
+        _, waiter = self._open.pop(number, NOBODY)
+        if isinstance(waiter, Outcome):
+            waiter.result = payload[8:]
+            waiter.land(None)
+
+    def _logged(self, payload: bytes) -> None:
+        level, text = json.loads(payload)
+        logger.log(level, "spool: %s", text)
+
+    def _ready(self, _: bytes) -> None:
+        """Only who starts the writer waits for it."""

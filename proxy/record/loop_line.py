@@ -1,0 +1,216 @@
+"""The event loop's socket to the writer of its spool. It never waits."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Final
+
+from . import spool_talk
+from .landing import Landing
+from .lines import RETRY_S, Fresh, Line, Outcome
+from .records import KIND, Record, encode
+
+if TYPE_CHECKING:
+    from .spool import Spool
+
+LINGER_S: Final = 0.01
+"""That a record nobody waits for may stay in memory, to go with one that somebody waits for."""
+READ_BYTES: Final = 64 * 1024
+
+
+class LoopLine(Line):
+    """An event loop's. Another loop may enter records too, while the first one goes on."""
+
+    def __init__(self, spool: "Spool") -> None:
+        super().__init__(spool)
+        self._loop: asyncio.AbstractEventLoop | None = None  # which reads the answers
+        self._lock = threading.Lock()  # of what follows: the end of the spool is another thread's
+        self._outbox: list[bytes] = []
+        self._unsent: bytes | memoryview = b""  # the socket took no more
+        self._lingering = False
+
+    def enter(self, record: Record, landing: Landing | None) -> None:
+        number = self._spool.number()
+        said = spool_talk.say(number, KIND[type(record)], time.time(), record.id, encode(record))
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop and (self._loop is None or self._loop.is_closed()):
+            self._join(loop)
+        self._open[number] = said, landing
+        with self._lock:
+            self._outbox.append(said)
+            if landing is not None:
+                self._send()
+            elif not self._lingering:
+                self._lingering = True
+                loop.call_later(LINGER_S, self._linger_no_more)
+
+    def _linger_no_more(self) -> None:
+        with self._lock:
+            self._lingering = False
+            self._send()
+
+    def _join(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let this loop read the answers."""
+        self._loop = loop
+        self._lingering = False  # the timer was the other loop's
+        if (fresh := self.taken()) is not None:
+            self._take_fresh(fresh)
+        elif self._link is not None:
+            self._listen(self._link)
+
+    def _take_fresh(self, fresh: Fresh) -> None:
+        fresh.link.setblocking(False)
+        with self._lock:
+            self._outbox, self._unsent = self._take(fresh), b""
+            self._send()
+        self._listen(fresh.link)
+
+    def _listen(self, link: socket.socket) -> None:
+        """In a context of its own: what is logged there belongs to no request."""
+        if self._loop is not None:
+            Context().run(self._loop.add_reader, link, self._readable)
+
+    def _send(self) -> None:
+        """What waits, as far as the socket takes it; the rest when it takes more."""
+        if not self._outbox or self._unsent or self._link is None:
+            return
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        sent = self._sent(data)
+        self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
+        if self._unsent:
+            self._in_the_loop(self._watch)
+
+    def _sent(self, data: bytes | memoryview) -> int:
+        try:
+            return self._link.send(data) if self._link and data else 0
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # the writer is gone: its successor is told all again
+
+    def _watch(self) -> None:
+        if self._loop is not None and self._link is not None:
+            self._loop.add_writer(self._link, self._writable)
+
+    def _writable(self) -> None:
+        with self._lock:
+            self._unsent = (
+                self._unsent[self._sent(self._unsent) :] or b""
+            )  # no view of what has gone
+            if self._unsent or self._loop is None or self._link is None:
+                return
+            self._loop.remove_writer(self._link)
+            self._send()
+
+    def _readable(self) -> None:
+        self._heard()
+
+    def _heard(self) -> bool:
+        """Take what the socket has. False: nothing, and it has not ended."""
+        if self._link is None:
+            return False
+        try:
+            data = self._link.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._hear(data)
+        else:
+            self._lost(self._link)
+        return True
+
+    def _forget(self, link: socket.socket) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(link)
+            self._loop.remove_writer(link)
+        link.close()
+
+    def _lost(self, link: socket.socket) -> None:
+        self._forget(link)
+        self._link = None
+        if not self._spool.ending:
+            self._replace()
+            return
+        waiters = [waiter for _, waiter in self._open.values() if waiter is not None]
+        self._open.clear()
+        for waiter in waiters:
+            self._land(waiter, self._spool.refusal())
+
+    def _replace(self) -> None:
+        if self._loop is None or self._spool.ending:
+            return
+        fresh = self.taken() if self._spool.renew(self._life) else None
+        if fresh is not None:
+            self._take_fresh(fresh)
+        else:
+            self._loop.call_later(RETRY_S, self._replace)
+
+    def _land(self, waiter: "Landing | Outcome", error: Exception | None) -> None:
+        if isinstance(waiter, Outcome) or waiter.loop is self._loop:
+            waiter.land(error)
+        else:
+            with contextlib.suppress(RuntimeError):  # closed: nobody waits there any more
+                waiter.loop.call_soon_threadsafe(waiter.land, error)
+
+    def finish(self, within_s: float) -> None:
+        """Say what is left to say, and no more. From any thread."""
+        with self._lock:
+            if (fresh := self.taken()) is not None:
+                if self._link is not None:
+                    self._in_the_loop(self._forget, self._link)
+                self._outbox, self._unsent = self._take(fresh), b""
+            link = self._link
+            if link is None:
+                return
+            data = b"".join([self._unsent, *self._outbox])
+            self._unsent, self._outbox = b"", []
+            link.settimeout(within_s)
+            with contextlib.suppress(OSError):
+                link.sendall(data)
+                link.shutdown(socket.SHUT_WR)
+            link.setblocking(False)
+
+    def settle(self, within_s: float) -> None:
+        """Let everything that was entered be answered, and what follows from the answers be said.
+
+        From any thread but the loop's, which has to hear them.
+        """
+        deadline = time.monotonic() + within_s
+        while self._elsewhere() and self._open and time.monotonic() < deadline:
+            self._in_the_loop(self._linger_no_more)
+            time.sleep(0.005)
+
+    def _elsewhere(self) -> bool:
+        """The loop runs, in another thread."""
+        if self._loop is None or not self._loop.is_running():
+            return False
+        try:
+            return asyncio.get_running_loop() is not self._loop
+        except RuntimeError:
+            return True
+
+    def hang_up(self) -> None:
+        """The writer has ended: hear its last words, and close."""
+        if self._elsewhere():
+            self._in_the_loop(self._hear_out)
+        else:
+            self._hear_out()
+            if self._link is not None:
+                self._forget(self._link)
+                self._link = None
+
+    def _hear_out(self) -> None:
+        while self._heard():
+            pass
+
+    def _in_the_loop(self, do: Callable[..., object], *arguments: object) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed; the next one joins
+                self._loop.call_soon_threadsafe(do, *arguments)
