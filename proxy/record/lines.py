@@ -69,7 +69,7 @@ class Line:
         """Speak to a new writer from now on; returns what it must be told first."""
         self._life, self._link = fresh
         self._got.clear()
-        return [spool_talk.say_again(said) for said, _ in self._open.values()]
+        return [spool_talk.say_again(said) for said, _ in list(self._open.values())]
 
     def taken(self) -> Fresh | None:
         """The new writer, if there is one that the line does not speak to yet."""

@@ -39,8 +39,8 @@ class LoopLine(Line):
         loop = asyncio.get_running_loop()
         if loop is not self._loop and (self._loop is None or self._loop.is_closed()):
             self._join(loop)
-        self._open[number] = said, landing
         with self._lock:
+            self._open[number] = said, landing
             self._outbox.append(said)
             if landing is not None:
                 self._send()
@@ -99,9 +99,8 @@ class LoopLine(Line):
 
     def _writable(self) -> None:
         with self._lock:
-            self._unsent = (
-                self._unsent[self._sent(self._unsent) :] or b""
-            )  # no view of what has gone
+            rest = self._unsent[self._sent(self._unsent) :]
+            self._unsent = rest or b""  # an empty view would keep what has gone
             if self._unsent or self._loop is None or self._link is None:
                 return
             self._loop.remove_writer(self._link)

@@ -149,6 +149,8 @@ class Spool:
                 return False
             self.began = time.monotonic()
             if self.writer is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its sockets went before it
+                    self.writer.wait(1)
                 self._say_fault(f"its writer ended with status {self.writer.poll()}")
             pairs = [socket.socketpair() for _ in (self._loop_line, self._thread_line)]
             try:

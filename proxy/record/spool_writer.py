@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 MOST_TOGETHER: Final = 256  # records in one commit: keeps a commit under some milliseconds
 RETRY_S: Final = 0.5
 LOOK_EVERY: Final = 64  # commits between two looks at the size of the file
+DISK_FAULTS: Final = (sqlite3.Error, OSError)
 READ_BYTES: Final = 2**18  # a Unix socket holds a little less
 JOBS: Final[dict[str, Callable[..., Any]]] = {
     job.__name__: job
@@ -111,6 +112,7 @@ class Writer:
             if self.error and time.monotonic() - self._tried >= RETRY_S:
                 self._try()
             self._write(entries)
+            del entries  # they hold bodies, and the next ones may be long in coming
         self._try()
         self._write([])
         if self._stuck:
@@ -146,9 +148,13 @@ class Writer:
             return
         try:
             self._commit(records)
-        except (sqlite3.Error, OSError) as exc:
+        except DISK_FAULTS as exc:
             self._fail(exc)
             self._commit_closes(self._refuse(records))
+        except Exception:  # a bug; one record must not take the others with it, again and again
+            logger.exception("a commit of %d records failed", len(records))
+            for entry in records:
+                self._commit_alone(entry)
 
     def _commit(self, entries: Sequence[Entry]) -> None:
         if self.link is None:
@@ -168,8 +174,15 @@ class Writer:
         for entry in closes:
             try:
                 self._commit([entry])
-            except (sqlite3.Error, OSError):
+            except DISK_FAULTS:
                 self._stuck.append(entry)
+
+    def _commit_alone(self, entry: Entry) -> None:
+        try:
+            self._commit([entry])
+        except Exception:
+            logger.exception("a record of %s cannot be written", entry[1].name)
+            _tell_each([entry], spool_talk.REFUSED)
 
     def _refuse(self, entries: list[Entry]) -> list[Entry]:
         """Turn all but close records away; those are returned."""
@@ -188,7 +201,8 @@ class Writer:
 
     def _fail(self, exc: Exception) -> None:
         self._tried = time.monotonic()
-        self._reserve.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
         self._say_fault(str(exc) or type(exc).__name__)
         if "full" not in self.error and self.link is not None:  # the file may be another one now
             with contextlib.suppress(sqlite3.Error):
@@ -200,7 +214,7 @@ class Writer:
         self._tried = time.monotonic()
         try:
             self._mend()
-        except (sqlite3.Error, OSError) as exc:
+        except DISK_FAULTS as exc:
             with contextlib.suppress(OSError):
                 self._reserve.unlink(missing_ok=True)
             self._say_fault(str(exc) or type(exc).__name__)

@@ -57,6 +57,7 @@ class ThreadLine(Line):
 
     def _say(self, some: list[bytes]) -> None:
         if self._link is not None:
+            self._link.settimeout(None)  # half a record would spoil all that follow
             with contextlib.suppress(OSError):  # its end is heard, and its successor told all again
                 self._link.sendall(b"".join(some))
 

@@ -206,6 +206,24 @@ def test_a_job_that_fails_is_told_to_who_asked(spool: Spool) -> None:
     assert spool.call(spool_file.backlog) == [0, None, 0]
 
 
+async def test_a_record_that_cannot_be_written_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(body: bytes) -> bytes:
+        if b"poison" in body:
+            raise ValueError("no bytes at all")
+        return body
+
+    with spool_in_a_thread(tmp_path, monkeypatch) as spool:
+        monkeypatch.setattr(spool_file, "_packed", spoilt)
+        refused = asyncio.create_task(entered(spool, opening(2, body=b"poison")))
+        await entered(spool, opening(1), opening(3))
+        with pytest.raises(SpoolUnavailable):
+            await refused
+
+    assert read_ids(tmp_path / "spool-0.sqlite3") == [exchange_id(1), exchange_id(3)]
+
+
 @pytest.fixture
 def lying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spool]:
     """A spool whose disk can be full."""
