@@ -44,6 +44,8 @@ class LoopLine(Line):
             self._outbox.append(said)
             if landing is not None:
                 self._send()
+            elif loop is not self._loop:  # which may end before a timer does
+                self._in_the_loop(self._linger_no_more)
             elif not self._lingering:
                 self._lingering = True
                 loop.call_later(LINGER_S, self._linger_no_more)

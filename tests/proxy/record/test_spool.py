@@ -137,6 +137,19 @@ async def test_a_loop_that_has_ended_is_passed_over(spool: Spool) -> None:
     assert read_ids(spool.path) == [exchange_id(n) for n in (1, 2, 3)]
 
 
+async def test_a_loop_that_ends_at_once_leaves_nothing_behind(spool: Spool) -> None:
+    """Whatever it entered is written, and what another loop enters afterwards as well."""
+    await entered(spool, opening(1))
+
+    async def leaving() -> None:
+        spool.enter(closing(1))
+
+    await asyncio.to_thread(asyncio.run, leaving())
+    await came(lambda: len(read_ids(spool.path)) == 2)
+    spool.enter(closing(2))
+    await came(lambda: len(read_ids(spool.path)) == 3)
+
+
 def test_the_spool_is_for_its_owner_only(spool: Spool) -> None:
     spool.append(opening())
 
