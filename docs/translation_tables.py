@@ -138,7 +138,7 @@ def chat_fields() -> str:
     quiet = sorted(stream.IGNORED - {*chat_stream.REASONING_FIELDS, "reasoning_details"})
     rows.append([code("delta.reasoning_details"), "thinking, carried verbatim"])
     rows += [[code(f"delta.{name}"), "passed over on purpose"] for name in quiet]
-    rows += [[code(name), "dropped, with a note"] for name in chat_stream.CITED_ASIDE]
+    rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.CITED_ASIDE)]
     return table(["field of a chunk", "becomes"], rows)
 
 

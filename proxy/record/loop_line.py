@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import spool_talk
 from .landing import Landing
-from .lines import RETRY_S, Fresh, Line, Outcome
+from .lines import READ_BYTES, RETRY_S, Fresh, Line, Outcome
 from .records import KIND, Record, encode
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LINGER_S: Final = 0.01
 """That a record nobody waits for may stay in memory, to go with one that somebody waits for."""
-READ_BYTES: Final = 64 * 1024
 
 
 class LoopLine(Line):

@@ -96,18 +96,18 @@ class Writer:
         self._stuck: list[Entry] = []  # close records that could not be written yet
         self._tried = 0.0
         self._commits = 0
-        self._lines = {link.fileno(): Line(link) for link in links}
+        self.lines = {link.fileno(): Line(link) for link in links}
         self._poll = select.poll()
-        for number in self._lines:
+        for number in self.lines:
             self._poll.register(number, select.POLLIN)
 
     def run(self) -> None:
         self._try()
-        for line in self._lines.values():
+        for line in self.lines.values():
             line.tell(spool_talk.READY)
         with contextlib.suppress(OSError):  # it would only have been quicker
             spool_file.make_room(self.path)
-        while self._lines:
+        while self.lines:
             entries = self._hear(RETRY_S * 1000 if self.error else None)
             if self.error and time.monotonic() - self._tried >= RETRY_S:
                 self._try()
@@ -124,11 +124,11 @@ class Writer:
     def _hear(self, within_ms: float | None) -> list[Entry]:
         entries: list[Entry] = []
         for number, _ in self._poll.poll(within_ms):
-            line = self._lines[number]
+            line = self.lines[number]
             said = line.hear()
             if said is None:
                 self._poll.unregister(number)
-                del self._lines[number]
+                del self.lines[number]
             else:
                 entries += [(line, each) for each in said]
         return entries
@@ -226,14 +226,14 @@ class Writer:
             self.error = fault
             self._faults += 1
             told = spool_talk.numbers([self._faults]) + fault.encode()
-            for line in self._lines.values():
+            for line in self.lines.values():
                 line.tell(spool_talk.FAULT, told)
 
     def _mend(self) -> None:
         """Open the file and reserve the space; raises while either is impossible."""
         if self.link is None:
             self.link = spool_file.create(self.path)
-            for line in self._lines.values():
+            for line in self.lines.values():
                 line.tell(
                     spool_talk.OPENED, spool_talk.numbers([spool_file.next_number(self.link)])
                 )
@@ -283,7 +283,7 @@ def main() -> None:
         int(most_bytes),
         [socket.socket(fileno=int(number)) for number in links],
     )
-    logging.getLogger().addHandler(ToGateway(writer._lines.values()))  # noqa: SLF001
+    logging.getLogger().addHandler(ToGateway(writer.lines.values()))
     writer.run()
 
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from . import spool_talk
-from .lines import RETRY_S, Line, Outcome
+from .lines import READ_BYTES, RETRY_S, Line, Outcome
 from .records import KIND, Record, encode
 from .spool_talk import JOB
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .spool import Spool
 
 WAIT_S: Final = 30.0
-READ_BYTES: Final = 64 * 1024
 
 
 class ThreadLine(Line):

@@ -56,7 +56,10 @@ def run(command: list, *, check: bool = True, **more) -> subprocess.CompletedPro
 SUITE = (
     "tests/translator",
     "--ignore=tests/translator/test_corpus.py",
-    *(f"tests/proxy/record/test_{name}.py" for name in ("spool", "posting", "transcripts")),
+    *(
+        f"tests/proxy/record/test_{name}.py"
+        for name in ("spool", "spool_file", "posting", "transcripts")
+    ),
     *(f"tests/proxy/gateway/test_{name}.py" for name in ("messages", "translation")),
     "tests/proxy/metrics",
     "tests/proxy/test_sealing.py",

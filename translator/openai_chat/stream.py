@@ -6,19 +6,19 @@ does not know, are made by ``speech`` and ``calls``; the composer keeps the Anth
 Source: mapping.md 3.2 and 4.4.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec
+from typing import Any, ClassVar, Final
 
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import is_window_full, stop_reason_of
 from translator.anthropic.types import Event
 from translator.anthropic.usage import UNTOLD
 from translator.dialect import AnswerContext, UpstreamError
-from translator.errors import BadUpstream, TranslatorError
+from translator.errors import BadUpstream
 from translator.names import message_id
 from translator.notes import Fate, Note
+from translator.steps import step
 
 from .calls import ToolCalls
 from .details import details_of
@@ -33,47 +33,11 @@ REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "
 CITED_ASIDE: Final = frozenset({"citations", "search_results"})
 """Sources that a search model (Perplexity) lists beside the answer; Anthropic has no place."""
 
-STUMBLES: Final = (
-    TranslatorError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    RecursionError,
-)
-"""What code that trusts the wire raises where the wire is not what it should be."""
-
-
-P = ParamSpec("P")
-
-
-def step(
-    taken: Callable[Concatenate["ChatStream", P], None],
-) -> Callable[Concatenate["ChatStream", P], list[Event]]:
-    """A step of the stream: what it said is returned, also where it stumbled in the middle.
-
-    Whatever it stumbles over is the upstream's fault and ends the stream.
-    """
-
-    @functools.wraps(taken)
-    def guarded(stream: "ChatStream", /, *args: P.args, **named: P.kwargs) -> list[Event]:
-        if stream.finished:
-            return []
-        stream.flowing = None
-        written = stream.composer.writer.written = []
-        try:
-            taken(stream, *args, **named)
-        except STUMBLES as exc:
-            stream.fault = exc
-            shown = str(exc) if isinstance(exc, BadUpstream) else "upstream sent a bad chunk"
-            stream.broken(UpstreamError(status=502, error_type="api_error", message=shown))
-        return written
-
-    return guarded
-
 
 class ChatStream:
     """One answer; see ``translator.dialect.Stream`` for what each member promises."""
+
+    bad: ClassVar[str] = "upstream sent a bad chunk"
 
     def __init__(self, context: AnswerContext) -> None:
         self.context = context

@@ -6,18 +6,18 @@ was never streamed is said all the same; a whole answer is nothing but that.
 Source: mapping.md 3.1 and 4.3.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Concatenate, Final, NamedTuple, ParamSpec
+from typing import Any, ClassVar, Final, NamedTuple
 
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS, is_window_full, stop_reason_of
 from translator.anthropic.types import Event
 from translator.anthropic.usage import UNTOLD
 from translator.dialect import AnswerContext, UpstreamError
-from translator.errors import BadUpstream, TranslatorError
+from translator.errors import BadUpstream
 from translator.names import message_id
+from translator.steps import step
 
 from .error_body import error_in_event, error_in_response
 from .events import IGNORED, PINGS, SAID
@@ -44,39 +44,10 @@ class Flow(NamedTuple):
     block: Block
 
 
-P = ParamSpec("P")
-
-STUMBLES: Final = (TranslatorError, LookupError, TypeError, ValueError, AttributeError)
-"""What code that trusts the wire raises where the wire is not what it should be."""
-
-
-def step(
-    taken: Callable[Concatenate["ResponsesStream", P], None],
-) -> Callable[Concatenate["ResponsesStream", P], list[Event]]:
-    """A step of the stream: what it said is returned, also where it stumbled in the middle.
-
-    Whatever it stumbles over is the upstream's fault and ends the stream.
-    """
-
-    @functools.wraps(taken)
-    def guarded(stream: "ResponsesStream", /, *args: P.args, **named: P.kwargs) -> list[Event]:
-        if stream.finished:
-            return []
-        stream.flow = None
-        written = stream.composer.writer.written = []
-        try:
-            taken(stream, *args, **named)
-        except STUMBLES as exc:
-            stream.fault = exc
-            shown = str(exc) if isinstance(exc, BadUpstream) else "upstream sent a bad event"
-            stream.broken(UpstreamError(status=502, error_type="api_error", message=shown))
-        return written
-
-    return guarded
-
-
 class ResponsesStream:
     """One answer; see ``translator.dialect.Stream`` for what each member promises."""
+
+    bad: ClassVar[str] = "upstream sent a bad event"
 
     def __init__(self, context: AnswerContext) -> None:
         self.context = context
@@ -91,7 +62,7 @@ class ResponsesStream:
         self.upstream_model = ""
         self._items = Items()
         self._speech = Speech(self.composer)
-        self.flow: Flow | None = None  # the text that ``text`` said last, if nothing came since
+        self.flowing: Flow | None = None  # the text that ``text`` said last, if nothing came since
         self.finished = False
 
     @step
@@ -114,7 +85,7 @@ class ResponsesStream:
         For a caller that read the event with a stricter eye: 8 calls in the middle of a text,
         where ``feed`` takes 24.
         """
-        flow = self.flow
+        flow = self.flowing
         if flow is not None and flow.place == place and flow.block.flows:
             return self._speech.flow(flow.block, piece)
         return self._plain(place, piece)
@@ -132,7 +103,7 @@ class ResponsesStream:
         # If the next piece of it would leave as it comes:
         block = self.composer.live
         if block is not None and block.flows and block.key == (item.key, "text", number):
-            self.flow = Flow(place, block)
+            self.flowing = Flow(place, block)
 
     @step
     def feed_whole(self, body: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.record import slots, spool_writer
+from proxy.record import slots, spool_file, spool_writer
 from proxy.record.spool import Spool
 
 
@@ -47,6 +47,11 @@ def full(link: sqlite3.Connection) -> None:
 
 def roomy(link: sqlite3.Connection) -> None:
     link.execute("PRAGMA max_page_count=1000000").fetchone()
+
+
+def read_ids(path: Path) -> list[str]:
+    with contextlib.closing(spool_file.connect(path)) as link:
+        return [row[0] for row in link.execute("SELECT id FROM records ORDER BY seq")]
 
 
 @contextlib.contextmanager
