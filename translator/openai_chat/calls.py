@@ -19,6 +19,12 @@ from .reasoning import sealed_extra
 
 UNCARRIED: Final = Note("content", "dropped", "a call's thought signature: nobody can carry it")
 
+EMPTY: Final = "{}"
+"""How Bedrock opens the arguments of a call, before the real ones come piece by piece.
+
+https://github.com/openai/openai-agents-js/pull/712
+"""
+
 
 @dataclass(slots=True, eq=False)
 class Call:
@@ -28,7 +34,7 @@ class Call:
     index: Any = None  # the server's; only a key, may be missing or wrong
     id: str = ""
     name: str = ""
-    held: list[str] = field(default_factory=list)  # arguments that came before the name
+    held: list[str] = field(default_factory=list)  # arguments that came before the start
     started: bool = False
     extra: Any = None  # what must come back with it: Gemini's ``thought_signature``
 
@@ -144,7 +150,9 @@ class ToolCalls:
 
     def _said(self, call: Call) -> str:
         block = self._composer.block(call.key)
-        return block.said if block is not None else ""
+        if block is None:
+            return "".join(call.held) if call.name else ""
+        return block.said
 
     def _learn(self, call: Call, index: Any, id_: str, name: str) -> None:
         if index is not None:
@@ -157,10 +165,13 @@ class ToolCalls:
             call.name += name
 
     def _arguments(self, call: Call, arguments: str, *, whole: bool) -> None:
-        if not call.name:
-            call.held.append(arguments)
-            return
-        self._start(call)
+        if not call.started:
+            if call.held == [EMPTY] and arguments.startswith("{"):
+                call.held.clear()
+            if not call.name or (arguments == EMPTY and not (whole or call.held)):
+                call.held.append(arguments)
+                return
+            self._start(call)
         block = self._composer.block(call.key)
         said = block.said if block is not None and self._cumulative else ""
         if said and arguments.startswith(said):

@@ -1,5 +1,7 @@
 """Which call a piece belongs to, where the cases leave room for doubt."""
 
+import pytest
+
 from tests.translator.openai_chat.answers import (
     calls,
     chunk,
@@ -88,6 +90,28 @@ def test_an_incomplete_call_ends_as_soon_as_its_arguments_are_whole():
         "content_block_start",
         "content_block_delta",
     ]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece(index=0, id="c", name="f", arguments="{}"), piece(index=0, arguments=OSLO)],
+        [piece(index=0, id="c", arguments="{}"), piece(index=0, name="f", arguments=OSLO)],
+        [
+            piece(index=0, id="c", name="f", arguments="{}"),
+            *(piece(index=0, arguments=OSLO[at : at + 3]) for at in range(0, len(OSLO), 3)),
+        ],
+    ],
+)
+def test_an_empty_object_before_the_arguments_is_none_of_them(pieces):
+    assert told(*pieces) == [("c", "f", {"city": "Oslo"})]
+
+
+def test_an_empty_object_that_nothing_follows_is_all_there_is():
+    first = piece(index=0, name="f", arguments="{}")
+
+    assert [input_ for _, _, input_ in told(first)] == [{}]
+    assert [input_ for _, _, input_ in told(first, first)] == [{}, {}]
 
 
 def test_text_between_the_pieces_of_a_call_stays_one_block():
