@@ -14,7 +14,7 @@ from translator.render import system_blocks, tool_error_text
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_message, read_turn
-from .parts import collapsed, is_text, mark_breakpoint, text_part, user_parts
+from .parts import PARTS, collapsed, is_text
 from .types import ChatMessage, ContentPart
 
 IMAGE_PLACEHOLDER = "[image or file: in the next user message]"
@@ -74,8 +74,8 @@ def _system_prompt(draft: Draft) -> list[ChatMessage]:
         draft.note(note.path, note.fate, note.reason)
     parts: list[ContentPart] = []
     for block in blocks:
-        parts += user_parts(block, "system", draft)
-    parts += map(text_part, draft.system_additions)
+        parts += PARTS.of_block(block, "system", draft)
+    parts += map(PARTS.text, draft.system_additions)
     return [{"role": system_role(draft), "content": collapsed(parts)}] if parts else []
 
 
@@ -104,7 +104,7 @@ def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) ->
         if block["type"] == "tool_result":
             _tool_result(block, f"{path}.content.{number}", between, draft)
         else:
-            parts += user_parts(block, f"{path}.content.{number}", draft)
+            parts += PARTS.of_block(block, f"{path}.content.{number}", draft)
     if parts:
         between.spoken.append({"role": "user", "content": parts})
 
@@ -129,7 +129,7 @@ def _told(blocks: list[dict[str, Any]], path: str, between: Between, draft: Draf
             if block["text"] and not block["text"].isspace():
                 texts.append(block["text"])
             continue
-        for part in user_parts(block, f"{path}.content.{number}", draft):
+        for part in PARTS.of_block(block, f"{path}.content.{number}", draft):
             part.pop("prompt_cache_breakpoint", None)
             texts.append(part["text"] if is_text(part) else IMAGE_PLACEHOLDER)
             if not is_text(part):
@@ -150,7 +150,7 @@ def _system(message: dict[str, Any], number: int, between: Between, draft: Draft
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     spoken = [block for block in blocks if block.get("type") not in CHANGES]
-    parts = [part for block in spoken for part in user_parts(block, path, draft)]
+    parts = [part for block in spoken for part in PARTS.of_block(block, path, draft)]
     text = "\n\n".join(part["text"] for part in parts if is_text(part))
     placed = _in_place(text, path, draft) if text else None
     if placed is not None:
@@ -186,7 +186,7 @@ def _lead(between: Between, path: str, draft: Draft) -> None:
     first = [*between.media]
     for text in between.results.values():
         draft.note(path, "repaired", "a tool result without its call is told as user text")
-        first.append(text_part(f"[tool result] {text}"))
+        first.append(PARTS.text(f"[tool result] {text}"))
     spoken = between.spoken
     if spoken and spoken[0]["role"] == "user":
         spoken[0] = {"role": "user", "content": [*first, *_parts(spoken[0])]}
@@ -213,7 +213,7 @@ def _merged_users(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 def _parts(message: ChatMessage) -> list[ContentPart]:
     content = message.get("content")
-    return content if isinstance(content, list) else [text_part(content or "")]
+    return content if isinstance(content, list) else [PARTS.text(content or "")]
 
 
 def _refuse_prefill(history: list[ChatMessage], draft: Draft) -> None:
@@ -231,5 +231,5 @@ def _mark_last_user(history: list[ChatMessage], draft: Draft) -> None:
     last = next((m for m in reversed(history) if m["role"] == "user"), None)
     if last is not None:
         parts = _parts(last)
-        mark_breakpoint(parts[-1])
+        PARTS.mark(parts[-1])
         last["content"] = parts

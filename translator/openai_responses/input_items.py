@@ -12,7 +12,7 @@ from translator.render import tool_error_text
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_turn
-from .parts import block_parts, input_parts, mark_breakpoint, text_part
+from .parts import PARTS
 from .types import InputItem, InputPart
 
 NO_RESULT: Final = "[no result recorded]"
@@ -61,7 +61,7 @@ def build_input(draft: Draft) -> list[InputItem]:
         # Responses begins a new turn after it; the model must be told to go on instead.
         draft.note(path, "emulated", "the answer is asked to continue the prefilled text")
         told: InputItem = {"type": "message", "role": "developer"}
-        items.append({**told, "content": [text_part(CONTINUE)]})
+        items.append({**told, "content": [PARTS.text(CONTINUE)]})
         origins.append(number)
     return items
 
@@ -82,7 +82,7 @@ def limit_breakpoints(items: list[InputItem]) -> None:
 def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
     content = message["content"]
     if isinstance(content, str):
-        parts = input_parts(content, path, draft)
+        parts = PARTS.of_content(content, path, draft)
     else:
         parts = []
         for number, block in enumerate(content):
@@ -90,13 +90,13 @@ def _user(message: dict[str, Any], path: str, between: Between, draft: Draft) ->
             if block["type"] == "tool_result":
                 _tool_result(block, here, between, draft)
             else:
-                parts += block_parts(block, here, draft)
+                parts += PARTS.of_block(block, here, draft)
     if parts:
         between.spoken.append({"type": "message", "role": "user", "content": parts})
 
 
 def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draft) -> None:
-    parts = input_parts(block.get("content"), path, draft)
+    parts = PARTS.of_content(block.get("content"), path, draft)
     texts: list[str] = []
     media: list[InputPart] = []
     for part in parts:
@@ -115,7 +115,7 @@ def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draf
     if block.get("is_error"):
         # There is no field for failure, and the model must not take it for a result.
         draft.note(f"{path}.is_error", "emulated", "told at the beginning of the output")
-        parts = [text_part(tool_error_text("")), *parts]
+        parts = [PARTS.text(tool_error_text("")), *parts]
         output = tool_error_text("\n".join(texts))
     if media:
         output = parts
@@ -137,7 +137,7 @@ def _system(message: dict[str, Any], number: int, between: Between, draft: Draft
     content = message["content"]
     if not isinstance(content, str):
         content = [block for block in content if block.get("type") not in CHANGES]
-    parts = input_parts(content, path, draft)
+    parts = PARTS.of_content(content, path, draft)
     if parts:
         between.spoken.append({"type": "message", "role": "developer", "content": parts})
 
@@ -155,8 +155,8 @@ def _settled(between: Between, path: str, draft: Draft) -> list[InputItem]:
     first = [*between.media]
     for orphan in between.results.values():
         draft.note(path, "repaired", "a tool result without its call is told by the user")
-        first.append(text_part("[tool result]"))
-        first += [text_part(orphan)] if isinstance(orphan, str) else orphan
+        first.append(PARTS.text("[tool result]"))
+        first += [PARTS.text(orphan)] if isinstance(orphan, str) else orphan
     said = between.spoken
     if said and said[0].get("role") == "user":
         first += said[0]["content"]
@@ -171,4 +171,4 @@ def _mark_last_user(items: list[InputItem], draft: Draft) -> None:
         return
     said = [item for item in items if item.get("role") == "user"]
     if said:
-        mark_breakpoint(said[-1]["content"][-1], automatic)
+        PARTS.mark(said[-1]["content"][-1], automatic)

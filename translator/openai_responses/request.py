@@ -27,7 +27,7 @@ from translator.schemas import normalise, strict
 from translator.thinking import effort_of, thinking_shown
 
 from .input_items import build_input, limit_breakpoints
-from .parts import block_parts
+from .parts import PARTS
 from .tools import build_tools
 from .types import InputItem
 
@@ -64,7 +64,7 @@ def _conversation(draft: Draft) -> dict[str, Any]:
     if not any(block.get("cache_control") for block in blocks):
         text = "\n\n".join(block["text"] for block in blocks)
         return {"instructions": text, "input": items} if text else {"input": items}
-    parts = [part for block in blocks for part in block_parts(block, "system", draft)]
+    parts = [part for block in blocks for part in PARTS.of_block(block, "system", draft)]
     system: InputItem = {"type": "message", "role": "developer", "content": parts}
     items.insert(0, system)
     draft.origins.insert(0, SYSTEM)
