@@ -2,17 +2,8 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import (
-    ask,
-    assistant,
-    body,
-    call,
-    fates,
-    result,
-    sent,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, fates, sent
+from tests.translator.requests import ask, assistant, call, result, text, user
 from translator.openai_chat.assistant import ASSISTANT_BLOCKS
 
 SEARCH = {

@@ -13,7 +13,8 @@ import pytest
 
 from tests.fakes.grammar import faults_of_events
 from tests.fakes.recordings import ABSENT, recordings
-from tests.translator.openai_chat.requests import KEYS, target
+from tests.translator.openai_chat.requests import target
+from tests.translator.requests import KEYS
 from translator.anthropic.fold import fold
 from translator.dialect import AnswerContext
 from translator.openai_chat import DIALECT

@@ -1,7 +1,8 @@
 """What Gemini gives with a tool call (``thought_signature``) goes back with it, to Gemini alone."""
 
 from tests.translator.openai_chat.answers import calls, chunk, message, piece, stream
-from tests.translator.openai_chat.requests import KEYS, ask, assistant, build, result, user
+from tests.translator.openai_chat.requests import build
+from tests.translator.requests import KEYS, ask, assistant, result, user
 
 EXTRA = {"google": {"thought_signature": "AYe4+/=="}}
 CALL = calls(

@@ -1,6 +1,7 @@
 """Structured outputs."""
 
-from tests.translator.openai_chat.requests import ask, body, fates
+from tests.translator.openai_chat.requests import body, fates
+from tests.translator.requests import ask
 
 REQUIRED = {
     "type": "object",

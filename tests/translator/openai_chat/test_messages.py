@@ -2,20 +2,8 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import (
-    PIXEL,
-    ask,
-    assistant,
-    body,
-    build,
-    call,
-    fates,
-    result,
-    sent,
-    system,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, build, fates, sent
+from tests.translator.requests import PIXEL, ask, assistant, call, result, system, text, user
 from translator.errors import BadRequest
 
 IMAGE = {"type": "image", "source": PIXEL}

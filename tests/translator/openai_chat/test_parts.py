@@ -2,17 +2,8 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import (
-    PDF,
-    PIXEL,
-    ask,
-    body,
-    build,
-    fates,
-    sent,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, build, fates, sent
+from tests.translator.requests import PDF, PIXEL, ask, text, user
 from translator.errors import BadRequest
 
 

@@ -2,19 +2,8 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import (
-    KEYS,
-    ask,
-    assistant,
-    body,
-    build,
-    call,
-    fates,
-    result,
-    target,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, build, fates, target
+from tests.translator.requests import KEYS, ask, assistant, call, result, text, user
 from translator.carrier import Reasoning, mint
 from translator.dialect import AnswerContext
 from translator.openai_chat import DIALECT

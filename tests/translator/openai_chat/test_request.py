@@ -7,17 +7,8 @@ from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
 from tests.translator.openai_chat.answers import chunk, message
-from tests.translator.openai_chat.requests import (
-    ask,
-    assistant,
-    body,
-    build,
-    call,
-    fates,
-    result,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, build, fates
+from tests.translator.requests import ask, assistant, call, result, text, user
 from translator.anthropic.fold import fold
 from translator.dialect import Target
 from translator.errors import BadRequest

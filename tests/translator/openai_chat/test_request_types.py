@@ -18,7 +18,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParams
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tests.fakes.recordings import ABSENT, recordings
-from tests.translator.openai_chat.requests import (
+from tests.translator.openai_chat.requests import target
+from tests.translator.requests import (
     KEYS,
     PDF,
     PIXEL,
@@ -27,7 +28,6 @@ from tests.translator.openai_chat.requests import (
     assistant,
     call,
     result,
-    target,
     text,
     user,
 )

@@ -15,7 +15,7 @@ from tests.translator.openai_chat.answers import (
     usage,
     whole,
 )
-from tests.translator.openai_chat.requests import KEYS
+from tests.translator.requests import KEYS
 from translator.anthropic.fold import fold
 from translator.arguments import compact_json
 from translator.dialect import UpstreamError

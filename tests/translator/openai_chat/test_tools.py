@@ -2,16 +2,8 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import (
-    WEATHER,
-    ask,
-    body,
-    build,
-    fates,
-    system,
-    text,
-    user,
-)
+from tests.translator.openai_chat.requests import body, build, fates
+from tests.translator.requests import WEATHER, ask, system, text, user
 from translator.errors import BadRequest
 from translator.openai_chat.tools import DROPPED_TOOLS, REFUSED_TOOLS
 

@@ -1,12 +1,7 @@
 """History as input items, for their tests."""
 
-from .requests import (
-    assistant,
-    call,
-    result,
-    sent,
-    user,
-)
+from tests.translator.openai_responses.requests import sent
+from tests.translator.requests import assistant, call, result, user
 
 CALL = {"type": "function_call", "call_id": "toolu_1", "name": "get_weather", "arguments": "{}"}
 INPUT_IMAGE = {

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fakes.grammar import faults_of_events
+from tests.translator.requests import KEYS
 from translator import carrier
 from translator.anthropic.fold import MessageFold
 from translator.dialect import Target, UpstreamRequest
@@ -20,7 +21,6 @@ from translator.openai_responses import DIALECT
 from translator.profiles import profile_with
 from translator.sse import SSEDecoder, format_sse
 
-from .requests import KEYS
 from .strict_types import assert_valid
 
 CASES = sorted(

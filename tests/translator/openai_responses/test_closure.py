@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from tests.translator.openai_responses.requests import build, fates, said, sent, target
+from tests.translator.requests import ask, assistant, call, result, text, user
 from translator.anthropic.fold import fold
 from translator.openai_responses import DIALECT, ResponsesStream
-
-from .requests import ask, assistant, build, call, fates, result, said, sent, target, text, user
 
 
 def test_a_request_for_no_tokens_is_answered_here_where_no_cache_can_be_warmed():

@@ -2,25 +2,11 @@
 
 import pytest
 
+from tests.translator.openai_responses.requests import body, build, fates, said, sent
+from tests.translator.requests import PDF, ask, assistant, call, image, result, system, text, user
 from translator.errors import BadRequest
 
 from .items import CALL, INPUT_IMAGE, document, output, result_told, told
-from .requests import (
-    PDF,
-    ask,
-    assistant,
-    body,
-    build,
-    call,
-    fates,
-    image,
-    result,
-    said,
-    sent,
-    system,
-    text,
-    user,
-)
 
 # Order and pairs
 

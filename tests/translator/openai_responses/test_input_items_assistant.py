@@ -2,23 +2,11 @@
 
 import pytest
 
+from tests.translator.openai_responses.requests import body, build, fates, said, sent
+from tests.translator.requests import PIXEL, WEATHER, ask, assistant, result, system, user
 from translator.errors import BadRequest
 
 from .items import document
-from .requests import (
-    PIXEL,
-    WEATHER,
-    ask,
-    assistant,
-    body,
-    build,
-    fates,
-    result,
-    said,
-    sent,
-    system,
-    user,
-)
 from .strict_types import assert_valid
 
 # Assistant blocks

@@ -2,13 +2,14 @@
 
 import pytest
 
+from tests.translator.openai_responses.requests import body, sent, target
+from tests.translator.requests import KEYS, assistant, result, user
 from translator import carrier
 from translator.carrier import CarrierKeys, Reasoning
 from translator.openai_responses.items import Item
 from translator.openai_responses.reasoning import restored, signature_of
 
 from .answers import blocks, call, completed, created, done, reasoning, said
-from .requests import KEYS, assistant, body, result, sent, target, user
 
 MAKER = target()
 CIPHER = "gAAAAAB" + "x" * 300

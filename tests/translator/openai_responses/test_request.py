@@ -6,13 +6,14 @@ import pytest
 from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
+from tests.translator.openai_responses.requests import body, build, fates, said
+from tests.translator.requests import WEATHER, ask, assistant, call, result, text, user
 from translator.dialect import Target
 from translator.errors import BadRequest
 from translator.openai_responses import DIALECT
 from translator.openai_responses import request as tables
 from translator.profiles import PROFILES
 
-from .requests import WEATHER, ask, assistant, body, build, call, fates, result, said, text, user
 from .strict_types import assert_valid
 
 OLD_FIELDS = {"temperature", "top_p", "top_k", "stream", "output_format"}

@@ -6,9 +6,10 @@ import pydantic
 import pytest
 
 from tests.fakes import recordings
+from tests.translator.openai_responses.requests import build
+from tests.translator.requests import WEATHER, ask, user
 from translator.errors import BadRequest
 
-from .requests import WEATHER, ask, build, user
 from .strict_types import assert_valid
 
 BODIES = recordings.recordings("anthropic-requests")

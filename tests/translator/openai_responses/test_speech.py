@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.translator.requests import KEYS
 from translator.profiles import PROFILES
 
 from .answers import (
@@ -23,7 +24,6 @@ from .answers import (
     target,
     text,
 )
-from .requests import KEYS
 
 OPENAI = PROFILES["openai"]
 SIGNING = target(OPENAI, carrier_keys=KEYS)

@@ -9,6 +9,7 @@ from hypothesis import given
 from tests.fakes import recordings
 from tests.fakes.grammar import faults_of_events
 from tests.fakes.noise import RESPONSES_EVENTS
+from tests.translator.requests import KEYS
 from translator.anthropic.fold import fold
 from translator.dialect import AnswerContext, UpstreamError
 from translator.profiles import PROFILES
@@ -31,7 +32,6 @@ from .answers import (
     target,
     text,
 )
-from .requests import KEYS
 
 OPENAI = PROFILES["openai"]
 TIMEOUT = UpstreamError(status=504, error_type="timeout_error", message="upstream is silent")

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.translator.openai_responses.requests import body, build, fates
+from tests.translator.requests import WEATHER, ask, system, user
 from translator.errors import BadRequest
 
-from .requests import WEATHER, ask, body, build, fates, system, user
 from .strict_types import assert_valid
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
