@@ -46,6 +46,21 @@ def test_an_answer_of_many_small_pieces_takes_its_characters_and_little_more():
     assert held < 3 * 400_000  # the composer's and the fold's, each with some room to grow
 
 
+def test_an_answer_of_some_pieces_takes_its_characters_and_little_more():
+    pieces = [f"{number:016d}" for number in range(150)]
+    said = Said()
+    tracemalloc.start()
+    try:
+        for number in range(150):
+            said.append(f"{number:016d}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert said.getvalue() == "".join(pieces)
+    assert held < 2 * 150 * 16  # their list took 11 KB
+
+
 def test_of_an_answer_of_many_blocks_the_first_are_kept():
     fold = MessageFold()
     text = {"type": "text", "text": ""}
