@@ -61,7 +61,7 @@ def request_fields() -> str:
 def content_blocks() -> str:
     """Where a block may stand, and whether each dialect has a form for it there."""
     places = {
-        "user": (content.USER_BLOCKS, responses_parts.BLOCKS, chat_parts.USER_BLOCKS),
+        "user": (content.USER_BLOCKS, responses_parts.PARTS.BLOCKS, chat_parts.PARTS.BLOCKS),
         "assistant": (
             content.ASSISTANT_BLOCKS,
             responses_assistant.ASSISTANT_BLOCKS,
