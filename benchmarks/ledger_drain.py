@@ -124,12 +124,12 @@ def run(
     """Nanoseconds, or calls, by stage."""
     from proxy.record import spool_file
     from proxy.record.drainer import Source, drain
-    from proxy.record.records import row_of
+    from proxy.record.records import rows_of
 
     path = directory / f"drain-{first}.sqlite3"
     with contextlib.closing(spool_file.create(path)) as link:
         for records in made(first, count):
-            spool_file.append(link, [row_of(record) for record in records])
+            spool_file.append(link, rows_of(records))
         source = Source(link, lambda job, *arguments: job(link, *arguments))
         calls = 0
 

@@ -10,9 +10,10 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from proxy.models import DrainMark
 from . import database, partitions, posting, recovery, slots, spool_file
 from .errors import LedgerAway, RecordError
 from .posting import Story, story_of
-from .records import Record, decode, row_of
+from .records import Record, decode, rows_of
 from .spool import Spool
 from .spool_file import Backlog
 
@@ -58,14 +59,20 @@ class Source:
 
 
 class Drainer:
-    """``start`` it, ``wake`` it when records came, ``stop`` it."""
+    """``start`` it, ``wake`` it when records came, ``stop`` it.
 
-    def __init__(self, spool: Spool, orphans: Sequence[str], backlog: Backlog) -> None:
+    ``running``: the requests that are being served, as many as there are now.
+    """
+
+    def __init__(
+        self, spool: Spool, orphans: Sequence[str], backlog: Backlog, running: Sized = ()
+    ) -> None:
         self.error = ""  # why the database is away; empty: it is there
         # At the last look, and how many had been appended before it. Set and read as one: half of
         # it new would say for a moment that nothing waits.
         self._looked = (backlog, spool.appended)
         self._spool = spool
+        self._running = running
         self.orphans = list(orphans)  # what the last owner of the slot left open
         self._wake = threading.Event()
         self._stop_asked = threading.Event()
@@ -123,17 +130,18 @@ class Drainer:
         if pause:
             self._stop_asked.wait(pause)
             return
+        if self._more and self._is_alone():
+            return  # a start after a crash, mostly
         if self._more or self._wake.wait(IDLE_S):
             self._stop_asked.wait(rest_after(self._took, self.backlog.records))
         self._wake.clear()
 
+    def _is_alone(self) -> bool:
+        """Nobody is served, and nobody was since the last rest."""
+        return not self._running and not self._wake.is_set()
+
     def _round(self, own: Source) -> None:
-        if self.orphans:
-            recovery.close_orphans(own.link, self.orphans, self._spool.append)
-            self.orphans = []
         self._look(own.link)
-        database.check_present()
-        database.need_little()
         self._more = self._move(own)
         self._look(own.link)
         if _due(self._adopted, IDLE_S):
@@ -155,10 +163,21 @@ class Drainer:
         True: the time was over first. Whoever stops the thread wants all of it.
         """
         began = time.thread_time()
-        for _ in drain(own, 0 if self._stop_asked.is_set() else PATIENCE_S):
+        for _ in self._batches(own):
             if time.thread_time() - began >= ROUND_S and not self._stop_asked.is_set():
                 return True
         return False
+
+    def _batches(self, own: Source) -> Iterator[int]:
+        """First the orphans: what becomes of them is known without the database.
+
+        Not while the disk is full: the space that was kept free is for those who run.
+        """
+        if not self._spool.error:
+            yield from recovery.close_orphans(own.link, self.orphans, self._spool.append)
+        database.check_present()
+        database.need_little()
+        yield from drain(own, 0 if self._stop_asked.is_set() else PATIENCE_S)
 
     def _look(self, link: sqlite3.Connection) -> None:
         appended = self._spool.appended
@@ -269,12 +288,14 @@ def adopt(directory: Path) -> int:
 def _adopt_one(slot: slots.Slot) -> bool:
     with contextlib.closing(spool_file.create(slot.path)) as link:
         source = Source(link, lambda job, *arguments: job(link, *arguments))
-        recovery.close_orphans(
-            link,
-            spool_file.unclosed_ids(link),
-            lambda record: spool_file.append(link, [row_of(record)]),
-        )
-        for _ in drain(source):
+        for _ in chain(
+            recovery.close_orphans(
+                link,
+                spool_file.unclosed_ids(link),
+                lambda *records: spool_file.append(link, rows_of(records)),
+            ),
+            drain(source),
+        ):
             pass
         left = spool_file.backlog(link)
         if left.records or left.set_aside:

@@ -92,7 +92,6 @@ class Line:
             if waiter is not None:
                 self._land(waiter, None)
         self._spool.appended += len(numbers) - chunks
-        self._spool.on_append()
 
     def _refused(self, payload: bytes) -> None:
         for number in spool_talk.numbers_of(payload):

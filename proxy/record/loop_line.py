@@ -152,6 +152,10 @@ class LoopLine(Line):
         else:
             self._loop.call_later(RETRY_S, self._replace)
 
+    def _landed(self, payload: bytes) -> None:
+        super()._landed(payload)
+        self._spool.on_append()
+
     def _land(self, waiter: "Landing | Outcome", error: Exception | None) -> None:
         if isinstance(waiter, Outcome) or waiter.loop is self._loop:
             waiter.land(error)

@@ -19,8 +19,11 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Final
+
+from proxy.live.running import RUNNING
 
 from . import slots, spool_file
 from .drainer import Drainer
@@ -41,9 +44,11 @@ CLOSE_WAIT_S: Final = 5.0  # after that the close record waits for space in memo
 class Recorder:
     """One spool, its writer's process and its drainer thread. Starts itself when first used."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, running: Sized = ()) -> None:
+        """``running``: the requests that are being served; while there are any, others rest."""
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._directory = directory
+        self._running = running
         self._lock = threading.Lock()
         self._slot: slots.Slot | None = None
         self._spool: Spool | None = None
@@ -69,7 +74,7 @@ class Recorder:
             self._slot = slots.take(self.directory)
             spool = Spool(self._slot)
             spool.start()
-            self._drainer = Drainer(spool, *_left_behind(spool))
+            self._drainer = Drainer(spool, *_left_behind(spool), self._running)
             spool.on_append = self._drainer.wake
             self._drainer.start()
             self._spool = spool
@@ -196,4 +201,4 @@ def _data_dir() -> Path:
     return conf.data_dir
 
 
-recorder: Final = Recorder()
+recorder: Final = Recorder(running=RUNNING)

@@ -6,7 +6,7 @@ milliseconds; money is nano-dollars.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -117,9 +117,10 @@ def encode(record: Record) -> bytes:
         return _encode(carried(msgspec.to_builtins(record, builtin_types=(bytes,))))
 
 
-def row_of(record: Record) -> Row:
-    """For a spool that nobody else writes to: ``spool_file.append`` gives it its number."""
-    return None, record.id, KIND[type(record)], time.time(), encode(record)
+def rows_of(records: Iterable[Record]) -> list[Row]:
+    """For a spool that nobody else writes to: ``spool_file.append`` gives them their numbers."""
+    now = time.time()
+    return [(None, record.id, KIND[type(record)], now, encode(record)) for record in records]
 
 
 def carried(value: Any) -> Any:

@@ -3,7 +3,8 @@
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from . import rebuild, spool_file
 from .posting import story_of
@@ -11,26 +12,48 @@ from .records import CloseRecord, Record, decode
 
 logger = logging.getLogger(__name__)
 
-Write = Callable[[Record], object]
+MOST_TOGETHER: Final = 256
+"""Share a commit: ten thousand that had one each took some ten seconds of waiting for the disk."""
+MOST_BYTES: Final = 2 * 2**20  # of what was read for one commit: an answer is no longer than that
+
+Write = Callable[[*tuple[Record, ...]], object]
+"""Returns when all of them are on the disk, or raises."""
 
 
-def close_orphans(link: sqlite3.Connection, ids: Iterable[str], write: Write) -> int:
-    """Close each as ``interrupted``, with the part of the answer that its checkpoints hold."""
+def close_orphans(link: sqlite3.Connection, ids: list[str], write: Write) -> Iterator[int]:
+    """Close each as ``interrupted``, with the part of the answer that its checkpoints hold.
+
+    Some share a commit; yields their number after each, when they are no longer in ``ids``.
+    """
     closed = 0
-    for exchange_id in ids:
-        story = story_of(decode(body) for _, body in spool_file.bodies_of(link, exchange_id))
+    while ids:
+        looked_at, records = _closing(link, ids)
+        if records:
+            write(*records)
+        del ids[:looked_at]
+        closed += len(records)
+        yield len(records)
+    if closed:
+        logger.warning("spool: %d requests were interrupted by the end of their process", closed)
+
+
+def _closing(link: sqlite3.Connection, ids: Sequence[str]) -> tuple[int, list[CloseRecord]]:
+    """How many of the first ones go together, and their close records."""
+    records: list[CloseRecord] = []
+    looked_at = size = 0
+    for exchange_id in ids[:MOST_TOGETHER]:
+        bodies = [body for _, body in spool_file.bodies_of(link, exchange_id)]
+        looked_at += 1
+        size += sum(map(len, bodies))
+        story = story_of(map(decode, bodies))
         if story is None:
             logger.warning("spool: %s has no open record", exchange_id)
             continue
-        write(
-            interrupted(
-                story.opening.id, rebuild.partial(story), last_sign_of_life(link, exchange_id)
-            )
-        )
-        closed += 1
-    if closed:
-        logger.warning("spool: %d requests were interrupted by the end of their process", closed)
-    return closed
+        seen = last_sign_of_life(link, exchange_id)
+        records.append(interrupted(story.opening.id, rebuild.partial(story), seen))
+        if size > MOST_BYTES:
+            break
+    return looked_at, records
 
 
 def interrupted(exchange_id: str, part: "rebuild.Partial", seen: float) -> CloseRecord:

@@ -117,9 +117,9 @@ class Spool:
         """Wait, for so long at most, until everything that was entered is answered."""
         self._loop_line.settle(within_s)
 
-    def append(self, record: Record) -> None:
-        """Returns when the record is on the disk; SpoolUnavailable when it cannot be. Waits."""
-        self._thread_line.append(record)
+    def append(self, *records: Record) -> None:
+        """Returns when they are on the disk; SpoolUnavailable when one cannot be. Waits."""
+        self._thread_line.append(records)
 
     def enter(self, record: Record, landing: Landing | None = None) -> None:
         """The same for an event loop, told by ``landing``; None: nobody waits for it."""

@@ -5,6 +5,7 @@ import json
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from . import spool_talk
@@ -30,29 +31,37 @@ class ThreadLine(Line):
         """Returns when the writer listens. Raises SpoolUnavailable when it does not in time."""
         self._wait(self._listens)
 
-    def append(self, record: Record) -> None:
-        name, body = KIND[type(record)], encode(record)
-        if error := self._ask(name, time.time(), record.id, body).error:
-            raise error
+    def append(self, records: Sequence[Record]) -> None:
+        """All are said before the first is waited for: they share a commit, or few."""
+        now = time.time()
+        for outcome in self._ask(
+            [(KIND[type(record)], now, record.id, encode(record)) for record in records]
+        ):
+            if outcome.error is not None:
+                raise outcome.error
 
     def call(self, job: str, arguments: tuple[Any, ...]) -> Any:
-        told = self._ask(JOB, 0, job, json.dumps(arguments).encode())
+        (told,) = self._ask([(JOB, 0, job, json.dumps(arguments).encode())])
         result = json.loads(told.result)
         if "fault" in result:
             raise sqlite3.OperationalError(result["fault"])
         return result["is"]
 
-    def _ask(self, kind: int, at: float, name: str, body: bytes) -> Outcome:
-        number, outcome = self._spool.number(), Outcome()
-        said = spool_talk.say(number, kind, at, name, body)
+    def _ask(self, some: Sequence[tuple[int, float, str, bytes]]) -> list[Outcome]:
+        """Say all of it, then wait for each answer. Each: kind, time, name and body."""
+        waiting = {self._spool.number(): Outcome() for _ in some}
+        said = [spool_talk.say(number, *each) for number, each in zip(waiting, some, strict=True)]
         with self._lock:
-            self._open[number] = said, outcome
+            for number, each in zip(waiting, said, strict=True):
+                self._open[number] = each, waiting[number]
             try:
-                self._say([said])
-                self._wait(outcome)
+                self._say(said)
+                for outcome in waiting.values():
+                    self._wait(outcome)
             finally:
-                self._open.pop(number, None)
-        return outcome
+                for number in waiting:
+                    self._open.pop(number, None)
+        return [*waiting.values()]
 
     def _say(self, some: list[bytes]) -> None:
         if self._link is not None:

@@ -32,7 +32,7 @@ from proxy.live.running import RUNNING
 from proxy.record import recovery, spool_file
 from proxy.record.posting import Story, story_of
 from proxy.record.recorder import recorder
-from proxy.record.records import CloseRecord, decode, row_of
+from proxy.record.records import CloseRecord, decode, rows_of
 from proxy.secrets import digest_of
 from translator.profiles import PROFILES
 
@@ -140,11 +140,12 @@ class World:
             link.execute("PRAGMA synchronous=OFF")  # no power goes here
             records = self.disk.records()
             for at in range(0, len(records), 200):
-                spool_file.append(link, [row_of(one) for one in records[at : at + 200]])
+                spool_file.append(link, rows_of(records[at : at + 200]))
             orphans = spool_file.unclosed_ids(link)
-            recovery.close_orphans(
-                link, orphans, lambda one: spool_file.append(link, [row_of(one)])
-            )
+            for _ in recovery.close_orphans(
+                link, orphans, lambda *some: spool_file.append(link, rows_of(some))
+            ):
+                pass
             ids = [row[0] for row in link.execute("SELECT DISTINCT id FROM records WHERE kind = 0")]
             found: dict[int, Story] = {}
             for name in ids:
@@ -243,14 +244,14 @@ def gateway(loop: VirtualLoop, spool: SimulatedSpool, upstream: Upstream) -> Ite
     directory._thread = object()  # type: ignore[assignment]  # it runs: nobody need start it
     recorder._spool = spool  # type: ignore[assignment]  # what the recorder asks of it is there
     cooldown._clock = loop.time
-    cooldown._troubles.clear()
+    cooldown.troubles.clear()
     calling._pools[loop] = SimulatedPool(upstream)
     try:
         yield
     finally:
         (directory.snapshot, directory._thread, directory.fresh, recorder._spool,
          cooldown._clock) = before  # fmt: skip
-        cooldown._troubles.clear()
+        cooldown.troubles.clear()
         calling._pools.pop(loop, None)
         upstream.lines.clear()
 

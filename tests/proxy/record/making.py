@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from proxy.record.records import CloseRecord, OpenRecord, Record, row_of
+from proxy.record.records import CloseRecord, OpenRecord, Record, rows_of
 from proxy.record.spool_file import Row
 
 NOON = 1_795_262_400.0  # 2026-11-21T12:00:00Z
@@ -55,7 +55,7 @@ def closing(number: int = 1, **fields: Any) -> CloseRecord:
 
 def rows(*records: Record) -> list[Row]:
     """For ``spool_file.append``."""
-    return [row_of(record) for record in records]
+    return rows_of(records)
 
 
 def answer(text: str, **fields: Any) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """The drainer lets the streams have the interpreter: its rounds end, and it rests between them."""
 
+import asyncio
+
 import pytest
 
 from proxy.models import Exchange
 from proxy.record import drainer
 from proxy.record.drainer import Drainer, Source, rest_after
+from proxy.record.landing import Landing
 from proxy.record.spool import Spool
 from proxy.record.spool_file import Backlog
 
@@ -27,6 +30,22 @@ def test_a_round_ends_though_more_waits_and_the_last_one_takes_all(
     one._stop_asked.set()
     assert not one._move(source)
     assert Exchange.objects.count() == 10
+
+
+async def test_streams_that_run_or_ran_are_no_time_to_go_on_without_a_rest(spool: Spool) -> None:
+    running: list[str] = []
+    one = Drainer(spool, [], Backlog(0, None, 0), running)
+    spool.on_append = one.wake
+    await asyncio.to_thread(spool.append, closing(1))  # what it closes itself after a crash
+    assert one._is_alone()
+
+    running.append("req_2")
+    assert not one._is_alone()
+
+    running.clear()
+    spool.enter(opening(2), landing := Landing(lambda: None))
+    await landing.future
+    assert not one._is_alone()
 
 
 def test_the_rest_is_nine_times_the_work_and_shrinks_as_the_backlog_grows() -> None:

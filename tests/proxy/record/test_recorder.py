@@ -1,6 +1,7 @@
 """The front door: starts itself, tells the truth about its state, survives cancelled callers."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from proxy.models import Exchange
 from proxy.record import recovery, schema, spool_file
 from proxy.record.errors import SchemaMismatch
 from proxy.record.recorder import Recorder
+from proxy.record.records import Record
 
 from .driver import until
 from .making import closing, exchange_id, opening, rows
@@ -113,7 +115,33 @@ def test_an_orphan_without_its_open_record_is_nobodys(tmp_path: Path) -> None:
     link = spool_file.create(tmp_path / "spool-0.sqlite3")
     written: list = []
 
-    assert recovery.close_orphans(link, ["req_gone"], written.append) == 0
+    assert sum(recovery.close_orphans(link, ["req_gone"], written.append)) == 0
 
     assert written == []
+    link.close()
+
+
+def test_orphans_share_commits_and_a_commit_that_fails_leaves_them_orphans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "MOST_TOGETHER", 4)
+    monkeypatch.setattr(recovery, "MOST_BYTES", 10_000)
+    link = spool_file.create(tmp_path / "spool-0.sqlite3")
+    spool_file.append(
+        link, rows(*(opening(n, body=b"x" * (20_000 if n == 5 else 9)) for n in range(10)))
+    )
+    ids = spool_file.unclosed_ids(link)
+    written: list = []
+
+    def write(*records: Record) -> None:
+        if len(written) == 2:
+            raise sqlite3.OperationalError("disk I/O error")
+        written.append([record.id for record in records])
+        spool_file.append(link, rows(*records))
+
+    with pytest.raises(sqlite3.OperationalError, match="I/O"):
+        list(recovery.close_orphans(link, ids, write))
+
+    assert [len(some) for some in written] == [4, 2]  # then a large one: they are in memory at once
+    assert ids == spool_file.unclosed_ids(link) == [exchange_id(n) for n in range(6, 10)]
     link.close()
