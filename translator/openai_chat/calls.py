@@ -57,6 +57,7 @@ class ToolCalls:
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[Any, Call] = {}
         self._ids = set(composer.context.call_ids)  # that the client has
+        self._told: set[str] = set()  # the server's ids of calls that have ended
         self._unfinished = False  # something waits behind a call whose arguments are incomplete
 
     def feed(self, piece: dict[str, Any], *, whole: bool) -> None:
@@ -77,6 +78,11 @@ class ToolCalls:
         call.extra = call.extra or piece.get("extra_content")
         if arguments:
             self._arguments(call, arguments, whole=whole or dumped)
+
+    def heard(self, piece: Any) -> bool:
+        """Whether a whole call was told before; without an id: whether any was."""
+        id_ = _text(piece.get("id")) if isinstance(piece, dict) else ""
+        return id_ in self._by_id or id_ in self._told if id_ else self._composer.tool_calls > 0
 
     def step_aside(self) -> None:
         """Let something else speak: start what waited for its name, end what is complete."""
@@ -102,6 +108,7 @@ class ToolCalls:
                 )
             self._composer.close(call.key)
         self._calls.clear()
+        self._told.update(self._by_id)
         self._by_id.clear()
         self._by_index.clear()
 

@@ -54,6 +54,19 @@ class Speech:
         block.pieces.append(piece)
         return [self._composer.writer.text(piece)]
 
+    def told(self, kind: Kind) -> str:
+        """All that was said of one kind."""
+        blocks = [self._composer.block(("speech", n)) for n in range(1, self._key[1] + 1)]
+        return "".join(b.said for b in blocks if b is not None and b.type == kind)
+
+    def text_in(self, whole: Any) -> str:
+        """The text of a whole content, without the reasoning that its tags enclose."""
+        if not isinstance(whole, str) or self._tags is None:
+            return whole if isinstance(whole, str) else ""
+        profile = self._composer.context.target.profile
+        tags = ThinkTags(opened=profile.think_tags_opened)
+        return "".join(piece for kind, piece in tags.feed(whole) + tags.rest() if kind == "text")
+
     def refuse(self, piece: str) -> None:
         """Say a refusal: it is text to the client, and the reason why the answer stopped."""
         self.refusal += piece

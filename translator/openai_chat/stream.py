@@ -21,6 +21,7 @@ from translator.notes import Fate, Note
 from translator.steps import step
 
 from .calls import ToolCalls
+from .choices import joined, unsaid
 from .details import details_of
 from .error_body import error_in_answer
 from .finish import FAILURES, FINISH_REASONS, finish_word
@@ -55,6 +56,7 @@ class ChatStream:
         self._finish_reason = ""  # the first that came
         self._matched_upstream: str | None = None  # the stop string that the upstream names
         self._whole = False  # the answer came as one message
+        self._in_pieces: bool | None = None  # a message that now comes whole came so before
         self._usage_closed = False  # a chunk that holds nothing but usage came: it is the last
         self.flowing: Block | None = None  # the text that a piece of text was said into last
         self.finished = False
@@ -98,7 +100,7 @@ class ChatStream:
         if isinstance(delta, dict):
             self._delta(delta, whole=False)
         else:
-            self._delta(choice.get("message"), whole=True)
+            self._message(choice.get("message"))
         if choice.get("finish_reason"):
             self._choice_ended(choice)
 
@@ -149,7 +151,7 @@ class ChatStream:
                     self._note_once(
                         name, "dropped", "sources beside the answer have no place in it"
                     )
-        choices = chunk.get("choices")
+        choices: Any = chunk.get("choices")
         counts = counts_in(chunk)
         self._usage_closed = False
         if counts is not None:
@@ -159,7 +161,7 @@ class ChatStream:
             self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
         for choice in choices or ():
             if isinstance(choice, dict) and not choice.get("index"):
-                return choice
+                return joined(choice, choices) if choices[1:] else choice
         return None
 
     def _counted(self, counts: Mapping[str, Any], service_tier: Any) -> None:
@@ -181,6 +183,15 @@ class ChatStream:
         for name in self.HANDLERS:
             if name in delta and delta[name] and not self.finished:
                 self.HANDLERS[name](self, delta[name], whole)
+
+    def _message(self, message: Any) -> None:
+        """A message where a delta should be: a piece that came whole, or all of them once more."""
+        if self._in_pieces is None and isinstance(message, dict):
+            self._in_pieces = bool(self._speech.said or self.composer.tool_calls)
+        if self._in_pieces and isinstance(message, dict):
+            self._pause()
+            message = unsaid(message, self.THOUGHTS, self._speech, self._calls)
+        self._delta(message, whole=True)
 
     def _started(self) -> None:
         """``message_start``, on the first chunk that says anything."""
