@@ -36,7 +36,16 @@ class UpstreamAdmin(ManagedAdmin):
         (None, {"fields": ("name", "dialect", "base_url", "secret", "new_secret", "enabled")}),
         (
             "How it behaves",
-            {"fields": ("profile", "capabilities", "timeouts", "extra_body", "allow_http")},
+            {
+                "fields": (
+                    "profile",
+                    "capabilities",
+                    "timeouts",
+                    "extra_body",
+                    "when_client_leaves",
+                    "allow_http",
+                )
+            },
         ),
     )
 

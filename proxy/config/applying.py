@@ -102,6 +102,7 @@ def _upstreams(file: schema.BridgeFile, rows: Rows) -> None:
             "capabilities": entry.capabilities,
             "timeouts": msgspec.to_builtins(entry.timeouts),
             "extra_body": entry.extra_body,
+            "when_client_leaves": entry.when_client_leaves,
             "allow_http": entry.allow_http,
             "enabled": entry.enabled,
         }

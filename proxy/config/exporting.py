@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from proxy.models import ApiKey, Budget, Leaving, Price, Route, Team, Upstream
 
 from .first_start import SANDBOXES
 
@@ -43,6 +43,9 @@ def _upstream(upstream: Upstream) -> Table:
         "capabilities": upstream.capabilities,
         "timeouts": upstream.timeouts,
         "extra_body": upstream.extra_body,
+        "when_client_leaves": None
+        if upstream.when_client_leaves == Leaving.ABORT
+        else upstream.when_client_leaves,
         "allow_http": upstream.allow_http or None,
         "enabled": None if upstream.enabled else False,
     }

@@ -51,6 +51,7 @@ class Upstream(Strict):
     capabilities: dict[str, Any] = {}
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_body: dict[str, Any] = {}
+    when_client_leaves: Literal["abort", "drain"] = "abort"
     allow_http: bool = False
     enabled: bool = True
 

@@ -36,7 +36,8 @@ async def answer(entry: Exchange, route: Route) -> None:
             may_do = _another_may_do(exc.error)
             if may_do:
                 cooldown.failed(key_of(target, entry.model), exc.error)
-            if outlet.committed or not left or not may_do:
+            nobody = entry.consumer.unheard_from is not None
+            if outlet.committed or not left or not may_do or nobody:
                 raise
         else:
             if not entry.outcome:  # nothing went wrong in the middle either

@@ -42,6 +42,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     methods: ClassVar[tuple[str, ...]] = ("POST",)
     probe: ClassVar[bool] = False  # answered however busy the gateway is
+    unheard_from: int | None = None
+    """Bytes that were told when the client left, where its answer is heard out all the same."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope = scope
@@ -179,7 +181,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     def _has_left(self) -> None:
         self._left = True
-        if not self.complete:
+        if self.complete:
+            return
+        if self.entry is not None and self.entry.goes_on():
+            self.unheard_from = self.response_bytes
+        else:
             self.stop(Stop.CLIENT_GONE)
 
     async def begin(

@@ -22,6 +22,7 @@ from django.db import DatabaseError, connection
 from proxy.models import (
     ApiKey,
     Budget,
+    Leaving,
     Price,
     Revision,
     Route,
@@ -297,6 +298,7 @@ def server_of(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Server:
         timeouts=Timeouts(**upstream.timeouts),
         extra_body=upstream.extra_body,
         capabilities=upstream.capabilities,
+        hears_out=upstream.when_client_leaves == Leaving.DRAIN,
     )
     rules = list(rules)
     policies = policies_of(

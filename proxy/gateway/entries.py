@@ -114,7 +114,9 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         tool_calls=len(tools),
         tool_names=sorted(set(tools)) if tools else [],
         has_thinking=has_thinking,
-        response_bytes=consumer.response_bytes,
+        response_bytes=(
+            consumer.response_bytes if consumer.unheard_from is None else consumer.unheard_from
+        ),
         delivered=consumer.delivered and consumer.stopped is None,
         upstream_request_sha256=exchange.body_digest,
         target=target,
@@ -166,6 +168,8 @@ def _fault(exchange: "Exchange", refusal: Refusal | None, error: UpstreamError |
 def _ending(exchange: "Exchange", refusal: Refusal | None) -> tuple[str, int]:
     """Outcome and status of what did not end well."""
     seen = 200 if exchange.consumer.begun else 499
+    if exchange.consumer.unheard_from is not None:  # whatever became of it later
+        return "client_gone", 499
     if refusal is not None:
         status = 200 if exchange.consumer.begun and exchange.outcome else refusal.status
         return exchange.outcome or refusal.outcome, status

@@ -47,6 +47,10 @@ MOST_READ_BYTES: Final = 32 * 2**20
 still reaches the client, but an answer without end must not fill the spool."""
 LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
 LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
+HEARD_OUT: Final = "heard_out"
+GOES_ON: Final = Note(
+    "answer", "dropped", "the client left; its upstream is heard to the end: it bills all of it"
+)
 KEPT_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
 """Of a request, when nobody will translate it again: for its row, its trace and the live view."""
 BYTES_PER_TOKEN: Final = 4  # of English text and code; only for what no upstream reported
@@ -197,6 +201,14 @@ class Exchange:
         self.stopped_by = who
         self.remarks.append(Note("answer", "dropped", f"stopped by {who} in the admin"))
         self.consumer.stop(Stop.STOPPED)
+
+    def goes_on(self) -> bool:
+        """Whether the answer is heard to its end, now that nobody listens: it is billed whole."""
+        if not self.dials or self.target is None or not self.target.server.hears_out:
+            return False
+        self.outcome, self.detail = "client_gone", HEARD_OUT
+        self.remarks.append(GOES_ON)
+        return True
 
     async def accept(self, route: Route, seat: Seat) -> None:
         """Begin to write the open record: the request is translated while the disk takes it."""

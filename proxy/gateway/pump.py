@@ -156,6 +156,8 @@ class Attempt:
 
     async def _mended(self, call: Call) -> bool:
         """Strict clients rather hear the refusal than lose something."""
+        if self.consumer.unheard_from is not None:
+            return False  # nobody waits for another try
         try:
             refusal = decode_json(await call.preview())
         except BadUpstream:
@@ -179,7 +181,7 @@ class Attempt:
         try:
             call = await self._dial(headers)
         except UpstreamFailed as exc:
-            if exc.detail != UNDELIVERED:
+            if exc.detail != UNDELIVERED or self.consumer.unheard_from is not None:
                 raise
             call = await self._dial(headers)
         request_id = call.request_id

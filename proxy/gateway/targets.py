@@ -46,6 +46,8 @@ class Server:
     timeouts: Timeouts
     extra_body: Mapping[str, Any]
     capabilities: Mapping[str, Any]
+    hears_out: bool
+    """An answer is read to its end when its client has left: this upstream bills all of it."""
     policies: Policies = NO_POLICIES
 
     @classmethod
@@ -61,6 +63,7 @@ class Server:
         timeouts: Timeouts,
         extra_body: Mapping[str, Any],
         capabilities: Mapping[str, Any],
+        hears_out: bool = False,
     ) -> Self:
         """Raises ValueError for a secret that no header can hold."""
         count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
@@ -85,6 +88,7 @@ class Server:
             timeouts=timeouts,
             extra_body=extra_body,
             capabilities=capabilities,
+            hears_out=hears_out,
         )
 
 

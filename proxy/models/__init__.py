@@ -28,7 +28,7 @@ from .rollups import (
     QuarterWhat,
     QuarterWho,
 )
-from .routes import DialectName, Price, Route, RouteTarget, Upstream
+from .routes import DialectName, Leaving, Price, Route, RouteTarget, Upstream
 from .views import SavedView
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Export",
     "ExportState",
     "Identity",
+    "Leaving",
     "LedgerHead",
     "Outcome",
     "Part",

@@ -70,6 +70,13 @@ class DialectName(models.TextChoices):
     ANTHROPIC = "anthropic", "Anthropic Messages"
 
 
+class Leaving(models.TextChoices):
+    """What becomes of an answer whose client has left."""
+
+    ABORT = "abort", "hang up at once"
+    DRAIN = "drain", "hear it to its end"
+
+
 class Upstream(models.Model):
     """A server that answers.
 
@@ -92,6 +99,9 @@ class Upstream(models.Model):
         default=dict, blank=True, help_text="connect_s, first_byte_s, idle_s, total_s"
     )
     extra_body = models.JSONField(default=dict, blank=True)  # fixed fields added after translation
+    when_client_leaves = models.CharField(
+        max_length=8, choices=Leaving.choices, default=Leaving.ABORT
+    )
     allow_http = models.BooleanField(default=False)
     enabled = models.BooleanField(default=True)
     managed = models.BooleanField(default=False, editable=False)

@@ -245,6 +245,7 @@ class UpstreamRow(serializers.Serializer[Any]):
     capabilities = serializers.JSONField()
     timeouts = serializers.JSONField()
     has_secret = serializers.BooleanField(help_text="Not which: neither the key nor its place.")
+    when_client_leaves = serializers.CharField(help_text="abort, or drain: hear the answer out")
     allow_http = serializers.BooleanField()
     enabled = serializers.BooleanField()
     managed = serializers.BooleanField()
@@ -269,6 +270,7 @@ class UpstreamsView(ListView):
             "capabilities": upstream.capabilities,
             "timeouts": upstream.timeouts,
             "has_secret": bool(upstream.secret),
+            "when_client_leaves": upstream.when_client_leaves,
             "allow_http": upstream.allow_http,
             "enabled": upstream.enabled,
             "managed": upstream.managed,

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from rest_framework import serializers
 
-from proxy.models import Scope, Store, Team, Upstream
+from proxy.models import Leaving, Scope, Store, Team, Upstream
 from proxy.models.routes import DialectName
 from proxy.reports.parameters import Choice
 from proxy.visibility import visible_teams
@@ -182,6 +182,7 @@ class UpstreamShape(Shape):
     capabilities = Json(required=False)
     timeouts = Json(required=False)
     extra_body = Json(required=False)
+    when_client_leaves = Choice(choices=Leaving.values, required=False)
     allow_http = serializers.BooleanField(required=False)
     enabled = serializers.BooleanField(required=False)
 

@@ -24,6 +24,7 @@ timeouts = { connect_s = 5, first_byte_s = 120, idle_s = 120, total_s = 1800 }
 name = "vllm"
 dialect = "chat"
 base_url = "http://vllm:8000/v1"
+when_client_leaves = "drain"
 
 [[routes]]
 model = "claude-*"

@@ -65,6 +65,11 @@ def test_a_dry_run_tells_the_same_plan_and_changes_nothing(toml):
         ("retention_days = 30", "retention_days = 7", "~ team ada: retention_days 30 -> 7"),
         ('usd = "500"', 'usd = "600"', "~ budget ada a month: usd 500.000000 -> 600"),
         ("idle_s = 120", "idle_s = 60", "~ upstream openai: timeouts"),
+        (
+            'leaves = "drain"',
+            'leaves = "abort"',
+            "~ upstream vllm: when_client_leaves drain -> abort",
+        ),
         ("weight = 1", "weight = 3", "~ targets of route claude-*"),
         ("expires = 2027-01-01", "expires = 2028-01-01", "~ key ada/ci: expires"),
     ],

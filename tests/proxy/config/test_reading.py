@@ -28,6 +28,10 @@ MISTAKES = {
         UPSTREAM + "timeouts = { idel_s = 5 }",
         "timeouts: unknown key 'idel_s'; did you mean 'idle_s'?",
     ),
+    "when a client leaves": (
+        UPSTREAM + 'when_client_leaves = "estimate"',
+        "when_client_leaves: Invalid enum value 'estimate'; expected one of 'abort', 'drain'",
+    ),
     "dialect": (
         UPSTREAM.replace("chat", "gopher"),
         "dialect: Invalid enum value 'gopher'; expected one of 'responses', 'chat', 'anthropic'",

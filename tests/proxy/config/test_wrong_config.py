@@ -55,7 +55,7 @@ def upstream_form(**changed):
     return {
         "name": "vllm", "dialect": "chat", "base_url": "https://a.example", "secret": "{}",
         "enabled": "on", "profile": "generic", "capabilities": "{}", "timeouts": "{}",
-        "extra_body": "{}",
+        "extra_body": "{}", "when_client_leaves": "abort",
     } | changed  # fmt: skip
 
 
