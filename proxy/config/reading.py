@@ -6,16 +6,18 @@ import ipaddress
 import re
 import tomllib
 import zoneinfo
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from proxy.secrets import ConfigError
 
 from .schema import BridgeFile, Budget
+
+Read = TypeVar("Read")
 
 UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$")
 STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
@@ -25,14 +27,17 @@ AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$(?P<at>.*)`)?$", re.DOTA
 
 def read_file(path: Path) -> BridgeFile:
     """Raises ConfigError: the file is missing, no TOML, or says something that cannot be."""
+    return of_file(path, read)
+
+
+def of_file(path: Path, read: Callable[[str], Read]) -> Read:
+    """What ``read`` makes of a file's text. Raises ConfigError, which then names the path."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return read(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    try:
-        return read(text)
     except ConfigError as mistake:
         raise ConfigError(f"{path}: {mistake}") from None
 

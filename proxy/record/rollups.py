@@ -27,7 +27,7 @@ from proxy.models import (
 from proxy.models.rollups import UsageCounts
 
 from .latency import METRICS, Sketch, bucket_of, merged
-from .pricing import CLASSES, Cost, cost_of
+from .pricing import CLASSES, SOURCE_OF, Cost, cost_of
 from .rows import AnyRow
 from .seals import hold_ledger
 from .statements import select, write
@@ -53,14 +53,8 @@ COUNTS: Final = tuple(
     for field in UsageCounts._meta.get_fields()  # noqa: SLF001 -- Django's documented model API
     if field.name not in ("id", "start")
 )
-TOKENS: Final = {  # a class of tokens -> the column that says who counted it
-    "input": "input_source",
-    "output": "output_source",
-    "cache_read": "cache_read_source",
-    "cache_write_5m": "cache_write_source",
-    "cache_write_1h": "cache_write_source",
-    "reasoning": "reasoning_source",
-}
+TOKENS: Final = {name: f"{told}_source" for name, told in SOURCE_OF.items()}
+"""A class of tokens -> the column that says who counted it."""
 
 MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
 

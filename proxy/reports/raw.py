@@ -10,20 +10,11 @@ from django.db.models.functions import Cast, Coalesce, Substr, TruncMinute
 from django.db.models.lookups import GreaterThan
 
 from proxy.models import Exchange, Outcome, State
-from proxy.record.rollups import LARGE_PROMPT, NO_ERROR
+from proxy.record.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
 from proxy.visibility import Reader, visible_exchanges
 
 from .spans import Span
 from .sums import DIMENSIONS, SUMMED, Key, Sums, Table
-
-SOURCE_OF: Final[Mapping[str, str]] = {
-    "input": "input_source",
-    "output": "output_source",
-    "cache_read": "cache_read_source",
-    "cache_write_5m": "cache_write_source",
-    "cache_write_1h": "cache_write_source",
-    "reasoning": "reasoning_source",
-}
 
 
 def _prompt() -> Any:
@@ -57,10 +48,10 @@ def _aggregates() -> dict[str, Any]:
             & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
         ),
     }
-    for name, source in SOURCE_OF.items():
+    for name, source in TOKENS.items():
         for kind in ("reported", "estimated"):
             sums[f"{name}_{kind}"] = Sum(f"{name}_tokens", filter=Q(**{source: kind}))
-    for source in dict.fromkeys(SOURCE_OF.values()):
+    for source in dict.fromkeys(TOKENS.values()):
         name = source.replace("_source", "_missing")
         sums[name] = Count("pk", filter=Q(**{source: "missing"}))
     return {f"sum_{name}": one for name, one in sums.items()}

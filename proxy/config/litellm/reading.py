@@ -3,6 +3,7 @@
 import datetime as dt
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,16 +36,7 @@ class Imported(NamedTuple):
 
 def read_file(path: Path, *, today: dt.date, environ: Mapping[str, str] = os.environ) -> Imported:
     """Raises ConfigError: the file is missing, no YAML, or not shaped like a LiteLLM config."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    try:
-        return read(text, today=today, environ=environ)
-    except ConfigError as mistake:
-        raise ConfigError(f"{path}: {mistake}") from None
+    return reading.of_file(path, partial(read, today=today, environ=environ))
 
 
 def read(text: str, *, today: dt.date, environ: Mapping[str, str] = os.environ) -> Imported:
