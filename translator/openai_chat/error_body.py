@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from translator.dialect import UpstreamError
-from translator.upstream_errors import inner_status, map_error, read_error
+from translator.upstream_errors import error_aside, inner_status, map_error, read_error
 
 __all__ = ["error_in_answer", "map_error"]
 
-SIGNS: Final = frozenset({"detail", "error", "message", "type"})
+SIGNS: Final = frozenset({"base_resp", "detail", "error", "message", "type", "x_groq"})
 """Fields that hardly any chunk has and that may make it an error."""
 
 
@@ -32,4 +32,6 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
 def _is_error(answer: dict[str, Any]) -> bool:
     if "choices" not in answer and (answer.get("detail") or answer.get("message")):
         return True
-    return bool(answer.get("error")) or answer.get("type") == "error"
+    if answer.get("error") or answer.get("type") == "error":
+        return True
+    return bool(error_aside(answer))

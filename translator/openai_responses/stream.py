@@ -75,6 +75,8 @@ class ResponsesStream:
             handler(self, event)
         elif kind in self.PINGS:
             self.composer.writer.written.append(PING.copy())
+        elif "type" not in event and event.get("error"):
+            self._response_failed(event)  # as the body of an HTTP error
         elif kind not in self.IGNORED:
             # Counted and reported, so that drift shows; an unknown event never ends a stream.
             self.unknown[kind] += 1

@@ -1,7 +1,14 @@
 """Errors of OpenAI-like upstreams, for every dialect that hears them."""
 
-from .fields import ErrorFields, read_error
+from .fields import ErrorFields, error_aside, read_error
 from .places import told_in_ours
 from .verdicts import inner_status, map_error
 
-__all__ = ["ErrorFields", "inner_status", "map_error", "read_error", "told_in_ours"]
+__all__ = [
+    "ErrorFields",
+    "error_aside",
+    "inner_status",
+    "map_error",
+    "read_error",
+    "told_in_ours",
+]

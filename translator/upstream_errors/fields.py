@@ -42,12 +42,25 @@ def read_error(body: Any) -> ErrorFields:
         body = next((entry for entry in body if isinstance(entry, dict)), None)
     if not isinstance(body, dict):
         return ErrorFields(message=body if isinstance(body, str) else "", readable=False)
-    inner = body.get("error")
+    inner = body.get("error") or error_aside(body)
     if isinstance(inner, dict):
         return _fields(inner, body)
     if isinstance(inner, str) and inner:  # Ollama, xAI
         return _fields({**body, "message": inner}, body)
     return _fields(body, body)  # vLLM, FastAPI, Azure's front door
+
+
+def error_aside(body: Mapping[str, Any]) -> dict[str, Any] | str | None:
+    """An error that a vendor keeps beside its answer; None: there is none.
+
+    MiniMax ends all in a ``base_resp``, whose codes are numbers of its own. Groq tells in
+    ``x_groq`` why it broke a stream off.
+    """
+    base, groq = body.get("base_resp"), body.get("x_groq")
+    if isinstance(base, dict) and base.get("status_code"):
+        return {"message": base.get("status_msg"), "code": f"minimax.{base['status_code']}"}
+    error = groq.get("error") if isinstance(groq, dict) else None
+    return error if isinstance(error, dict | str) else None
 
 
 def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
@@ -89,7 +102,7 @@ def _word(value: Any) -> str:
 
 
 def _status(error: Mapping[str, Any]) -> int | None:
-    for name in ("code", "status_code", "statusCode", "status"):
+    for name in ("code", "status_code", "statusCode", "status", "http_code"):
         value = error.get(name)
         if isinstance(value, str) and value.isascii() and value.isdigit():
             value = int(value[:4])

@@ -61,19 +61,34 @@ BY_WORD: Final = {
     "insufficient_quota": UNPAID,
     "billing_hard_limit_reached": UNPAID,
     "billing_not_active": UNPAID,
+    "Arrearage": UNPAID,  # Qwen
+    "exceeded_current_quota_error": UNPAID,  # Moonshot
+    "1113": UNPAID,  # GLM
+    "minimax.1008": UNPAID,
     "model_not_found": NO_MODEL,
     "DeploymentNotFound": NO_MODEL,
     "invalid_api_key": UNAUTHENTICATED,
+    "minimax.1004": UNAUTHENTICATED,
+    "minimax.2049": UNAUTHENTICATED,
     "unsupported_country_region_territory": FORBIDDEN,
     "rate_limit_exceeded": LIMITED,
     "RateLimitReached": LIMITED,
     "RESOURCE_EXHAUSTED": LIMITED,
+    "rate_limit_reached_error": LIMITED,  # Moonshot
+    "too_many_requests": LIMITED,
+    "minimax.1002": LIMITED,
+    "minimax.1039": LIMITED,
+    "minimax.1041": LIMITED,
+    "minimax.2056": LIMITED,
+    "minimax.1001": SLOW,
     "server_is_overloaded": OVERLOADED,
+    "engine_overloaded_error": OVERLOADED,  # Moonshot
     "data_residency_mismatch": FORBIDDEN,
     # why a response failed, where there is no status
     "server_error": FAILED,
     "vector_store_timeout": FAILED,
     "invalid_prompt": INVALID,
+    "minimax.2013": INVALID,
     "invalid_image": INVALID,
     "invalid_image_format": INVALID,
     "invalid_base64_image": INVALID,
@@ -138,6 +153,10 @@ ASKED: Final = re.compile(
 REFUSALS: Final = {
     "content_filter": None,
     "ResponsibleAIPolicyViolation": None,
+    "data_inspection_failed": None,  # Qwen
+    "1301": None,  # GLM
+    "minimax.1026": None,  # what was asked, and what was about to be answered
+    "minimax.1027": None,
     "content_policy_violation": None,
     "image_content_policy_violation": None,
     "bio_policy": "bio",

@@ -24,8 +24,29 @@ from translator.openai_chat.error_body import error_in_answer
             529,
             "overloaded_error",
         ),
+        (
+            {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
+            429,
+            "rate_limit_error",
+        ),
+        (
+            {"choices": [{"finish_reason": "stop"}], "x_groq": {"error": "tool_use_failed"}},
+            502,
+            "api_error",
+        ),
     ],
-    ids=["openrouter", "ollama", "vllm", "anthropic", "gemini", "fastapi", "azure", "in a choice"],
+    ids=[
+        "openrouter",
+        "ollama",
+        "vllm",
+        "anthropic",
+        "gemini",
+        "fastapi",
+        "azure",
+        "in a choice",
+        "minimax",
+        "groq",
+    ],
 )
 def test_an_error_that_came_as_an_answer_is_found(answer, status, error_type):
     error = error_in_answer(answer)
@@ -41,6 +62,8 @@ def test_an_error_that_came_as_an_answer_is_found(answer, status, error_type):
         {"choices": ["x"]},
         {"choices": None},
         {"object": "chat.completion.heartbeat"},
+        {"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}},
+        {"choices": [], "base_resp": None, "x_groq": {"id": "req_1", "error": None}},
     ],
 )
 def test_an_answer_is_no_error(answer):

@@ -54,6 +54,16 @@ def test_the_message_id_follows_from_the_upstream_id():
     assert "resp" not in first
 
 
+def test_the_body_of_an_http_error_in_mid_stream_ends_it():
+    machine = stream()
+    machine.feed(created())
+
+    events = machine.feed({"error": {"message": "Slow down.", "code": "too_many_requests"}})
+
+    assert events[-1]["error"] == {"type": "rate_limit_error", "message": "Slow down."}
+    assert not machine.unknown
+
+
 def test_the_first_usage_is_the_estimate():
     start = stream(input_estimate=42).feed(created())[0]
 

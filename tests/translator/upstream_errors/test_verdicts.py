@@ -19,6 +19,11 @@ def error(message="It broke.", **fields):
     ("status", "body", "expected"),
     [
         (400, error(), (400, "invalid_request_error")),
+        (400, error(code="Arrearage"), (402, "billing_error")),
+        (403, error(type="exceeded_current_quota_error"), (402, "billing_error")),
+        (429, error(code="1113"), (402, "billing_error")),
+        (429, error(type="engine_overloaded_error"), (529, "overloaded_error")),
+        (200, {"base_resp": {"status_code": 1008, "status_msg": "no"}}, (402, "billing_error")),
         (401, error(), (500, "api_error")),
         (402, error(), (402, "billing_error")),
         (403, error(), (403, "permission_error")),
@@ -167,6 +172,9 @@ def test_a_prompt_that_is_too_long_is_told_in_anthropics_words(body, message):
     ("body", "category", "explanation"),
     [
         (error("Flagged.", code="bio_policy"), "bio", "Flagged."),
+        (error("Flagged.", code="data_inspection_failed"), None, "Flagged."),
+        (error("Flagged.", code="1301"), None, "Flagged."),
+        ({"base_resp": {"status_code": 1027, "status_msg": "Flagged."}}, None, "Flagged."),
         (error("Flagged.", code="cyber_policy"), "cyber", "Flagged."),
         (error("Flagged.", code="x", type="content_policy_violation"), None, "Flagged."),
         (
