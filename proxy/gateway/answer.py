@@ -40,7 +40,7 @@ async def answer(entry: Exchange, route: Route) -> None:
             if outlet.committed or not left or not may_do or nobody:
                 raise
         else:
-            if not entry.outcome:  # nothing went wrong in the middle either
+            if cooldown.troubles and not entry.outcome:  # nothing went wrong in the middle either
                 cooldown.answered(key_of(target, entry.model))
             return
 

@@ -32,7 +32,9 @@ class MessagesConsumer(StreamingHttpConsumer):
         async with Exchange(self, caller) as entry:  # one row, whatever happens below
             authorise(caller, self.head)
             await self._receive(entry)
-            _check_wishes(entry)
+            entry.wishes = Wishes.of(self.head, caller)
+            if entry.wishes.strict:
+                _check_fields(entry)
             if KEY in self.head.headers and (name := idempotency.wanted(entry)):
                 await idempotency.once(entry, name, lambda: self._serve(entry))
             else:
@@ -84,10 +86,9 @@ def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, An
     return request
 
 
-def _check_wishes(entry: Exchange) -> None:
+def _check_fields(entry: Exchange) -> None:
     """Strict mode refuses unknown fields in Anthropic's own words."""
-    wishes = entry.wishes = Wishes.of(entry.head, entry.caller)
-    if wishes.strict and (unknown := unknown_fields(entry.request)):
+    if unknown := unknown_fields(entry.request):
         if entry.caller.team.store_full:
             radar.refused(entry.head.request_id, entry.body)
         raise BadRequest(unknown[0], "Extra inputs are not permitted")

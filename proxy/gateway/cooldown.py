@@ -31,13 +31,13 @@ class Trouble:
 class Cooldown:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._troubles: dict[Key, Trouble] = {}
+        self.troubles: dict[Key, Trouble] = {}  # mostly none: nobody need tell of an answer then
 
     def failed(self, key: Key, error: UpstreamError) -> None:
         """The target could not answer, and another might have."""
-        if len(self._troubles) >= MOST_KEPT:
-            self._troubles.clear()
-        trouble = self._troubles.setdefault(key, Trouble())
+        if len(self.troubles) >= MOST_KEPT:
+            self.troubles.clear()
+        trouble = self.troubles.setdefault(key, Trouble())
         trouble.failures += 1
         if error.status == 429:
             wait = float(error.retry_after_s or RATE_LIMITED_S)
@@ -48,16 +48,15 @@ class Cooldown:
         trouble.until = self._clock() + min(wait, LONGEST_S)
 
     def answered(self, key: Key) -> None:
-        if self._troubles:
-            self._troubles.pop(key, None)
+        self.troubles.pop(key, None)
 
     def is_cooling(self, key: Key) -> bool:
-        trouble = self._troubles.get(key)
+        trouble = self.troubles.get(key)
         return trouble is not None and self._clock() < trouble.until
 
     def healthy_first(self, items: Sequence[Item], key: Callable[[Item], Key]) -> tuple[Item, ...]:
         """The same items; those that cool are moved behind the others."""
-        if not self._troubles:
+        if not self.troubles:
             return tuple(items)
         return tuple(sorted(items, key=lambda item: self.is_cooling(key(item))))
 

@@ -16,6 +16,7 @@ from translator.sse import SSEDecoder
 
 from .decoding import decode_event, decode_json
 from .frames import frames
+from .policies import NONE as NO_POLICIES
 from .pump import MAX_ANSWER_BYTES, Attempt, upstream_error
 from .refusals import UpstreamFailed
 from .upstream import Call
@@ -56,7 +57,7 @@ class Passthrough(Attempt):
             if FORWARDED.fullmatch(name)
         }
         headers.setdefault("anthropic-version", head.version)
-        if server.policies:
+        if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
         self.noted(made)
         return self._spliced(made), headers

@@ -35,9 +35,6 @@ class Policies:
     native: bool = False  # it speaks Anthropic's dialect, so what we do not know may reach it
     wary: bool = False  # requests may hold what we do not know: a rule of some upstream is for it
 
-    def __bool__(self) -> bool:
-        return bool(self.rules) or self.wary
-
     def rule_for(self, kind: str, name: str) -> Rule | None:
         for rule in self.rules:
             if rule.kind == kind and fnmatch.fnmatchcase(name, rule.name):
@@ -101,10 +98,11 @@ class Policies:
 
 
 NONE: Final = Policies()
+"""Of an upstream that may be told everything; the only one of its kind."""
 
 
 def policies_of(
     rules: Iterable[Mapping[str, Any]], *, native: bool = False, wary: bool = False
 ) -> Policies:
     made = tuple(Rule(each["kind"], each["name"], each["action"]) for each in rules)
-    return Policies(made, native, wary)
+    return Policies(made, native, wary) if made or wary else NONE

@@ -26,6 +26,7 @@ from .hearing import Hearing
 from .ledger import Exchange
 from .masking import masked
 from .outlets import Outlet
+from .policies import NONE as NO_POLICIES
 from .refusals import SHUTTING_DOWN, STOPPED, UpstreamFailed
 from .targets import Target
 from .upstream import UNDELIVERED, Call, Dial, post, retry_after
@@ -113,7 +114,7 @@ class Attempt:
         """The request as this upstream may be told it."""
         self.withheld = []
         policies = self.target.server.policies
-        if not policies:
+        if policies is NO_POLICIES:
             return self.entry.request
         client = " ".join(self.entry.head.client).strip()
         return policies.permitted(self.entry.request, self.withheld, client)
@@ -147,8 +148,8 @@ class Attempt:
                     case kind:
                         error = _broken(f"upstream answered with {kind}")
                         raise UpstreamFailed(error, detail="bad_type")
-            self.watch.expect(None)
-            if not call.is_over:
+            self.watch.wait = None
+            if not call.wire.is_over:
                 await _read_to_end(call)
         finally:
             call.close()
@@ -175,7 +176,8 @@ class Attempt:
             self.target.server.timeouts,
             conf.write_timeout_s,
             self._tick,
-            min(conf.ping_interval_s, conf.hold_s),
+            conf.ping_interval_s,
+            conf.hold_s,
         )
         self.entry.body_digest = hashlib.sha256(self.body).hexdigest()
         try:
@@ -201,7 +203,7 @@ class Attempt:
         self.entry.dialled(dial, self.target, self.stream)
         if self.entry.trace is not None:
             headers = headers | self.entry.trace.dialled(self.target, self.entry.request, model)
-        self.watch.expect(Stop.FIRST_BYTE)
+        self.watch.wait, self.watch.since = Stop.FIRST_BYTE, dial.at
         return post(server, self.url, self.body, headers, dial)
 
     async def refused(self, call: Call) -> None:

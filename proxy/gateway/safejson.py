@@ -32,7 +32,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
         raise BadRequest("", f"the body is not valid UTF-8 (byte {exc.start})") from None
     except msgspec.MsgspecError as exc:
         raise BadRequest("", f"the body is not valid JSON: {exc}") from None
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise BadRequest("", "the body must be a JSON object")
     _check_depth(value)
     _check_duplicates(body, value)

@@ -128,7 +128,7 @@ class Call:
         self.headers = wire.headers
         self.dial = dial
         self.ended = False
-        self._wire = wire
+        self.wire = wire
         self._origin = origin
         self._pool = pool
         packed = wire.headers.get("content-encoding")
@@ -156,7 +156,7 @@ class Call:
             return peeked
         try:
             piece: bytes = await (
-                self._wire.read(take) if self._unpacker is None else self._unpacked()
+                self.wire.read(take) if self._unpacker is None else self._unpacked()
             )
         except zlib.error:
             raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
@@ -166,16 +166,11 @@ class Call:
         return piece
 
     async def _unpacked(self) -> bytes:
-        while packed := self._unpacker.unconsumed_tail or await self._wire.read():
+        while packed := self._unpacker.unconsumed_tail or await self.wire.read():
             plain: bytes = self._unpacker.decompress(packed, SLICE_BYTES)
             if plain:
                 return plain
         return b""
-
-    @property
-    def is_over(self) -> bool:
-        """All of it was read, though its end may not have been told."""
-        return self._wire.is_over
 
     async def peek(self) -> bytes:
         """The next bytes, left to be read again."""
@@ -211,7 +206,7 @@ class Call:
 
     def close(self) -> None:
         """Give the connection back if the body was read to its end, else close it at once."""
-        self._pool.give_back(self._wire, self._origin)
+        self._pool.give_back(self.wire, self._origin)
 
 
 def _unpacker(encoding: str) -> Any:

@@ -57,13 +57,15 @@ class Wire(asyncio.Protocol):
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()  # which is a system call in Python 3.11
         self._transport: Any = None
-        self._parser: Any = None  # None: nothing was asked, so nothing may come
+        self._parser: Any = None  # of all answers, one after the other
         self.status = 0
         self.headers: dict[str, str] = {}
         self._came = 0  # bytes, before the head was complete
-        self._head: list[bytes] = []  # names and texts in turns, until it is complete
+        self._head: dict[bytes, bytes] = {}  # its lines, until it is complete
+        # The parser's own call for each line: the first of several with one name stays.
+        self.on_header = self._head.setdefault
         self._headed = False
         self._done = True  # the answer was whole
         self._keep = False  # and the upstream listens for another request
@@ -85,12 +87,11 @@ class Wire(asyncio.Protocol):
         """
         self._came = self._unread = 0
         self._headed = self._done = self._keep = False
-        self._parser = httptools.HttpResponseParser(self)
         self._transport.writelines((request, body))
         while not self._headed:
             if self._fault is not None:
                 raise _anew(self._fault)
-            self._waiter = self._loop.create_future()
+            self._waiter = self.loop.create_future()
             try:
                 await self._waiter
             finally:
@@ -107,15 +108,13 @@ class Wire(asyncio.Protocol):
                 return b""
             if self._fault is not None:
                 raise _anew(self._fault)
-            self._waiter, self._take = self._loop.create_future(), take
+            self._waiter, self._take = self.loop.create_future(), take
             try:
                 await self._waiter
             finally:
                 self._waiter = self._take = None
-        piece = self._pieces.pop()
-        if self._pieces:
-            piece = b"".join((*self._pieces, piece))
-            self._pieces.clear()
+        piece = b"".join(self._pieces)  # the same object where it is the only one
+        self._pieces.clear()
         self._unread = 0
         if self._paused:
             self._paused = False
@@ -152,6 +151,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, raw: bytes) -> None:
         if self._done:  # nobody asked for that
@@ -227,16 +227,14 @@ class Wire(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._done:
             raise Garbage("a second answer to one request")
-
-    def on_header(self, name: bytes, text: bytes) -> None:
-        if not self._headed:  # else a trailer, which nobody reads
-            self._head += (name, text)
+        if self._head:  # what "103 Early Hints" said, or the trailers of the answer before
+            self._head.clear()
 
     def on_headers_complete(self) -> None:
-        head, self._head = self._head, []
         self.status = self._parser.get_status_code()
         if self.status >= 200:  # else "100 Continue", "103 Early Hints": there is more to come
-            self.headers = _headers_in(head)
+            self.headers = _headers_in(self._head)
+            self._head.clear()
             self._headed = True
 
     def on_message_complete(self) -> None:
@@ -263,7 +261,7 @@ class Pool:
         waiting = self._idle.get(origin)
         while waiting:
             since, wire = waiting.pop()
-            if wire.is_free and asyncio.get_running_loop().time() - since < IDLE_S:
+            if wire.is_free and wire.loop.time() - since < IDLE_S:
                 return wire
             wire.close()
         return None
@@ -285,12 +283,11 @@ class Pool:
         if not wire.is_free:
             wire.close()
             return
-        loop = asyncio.get_running_loop()
         if origin not in self._idle:
             self._idle[origin] = []
-        self._idle[origin].append((loop.time(), wire))
+        self._idle[origin].append((wire.loop.time(), wire))
         if self._sweep is None:
-            self._sweep = loop.call_later(IDLE_S, self._tidy)
+            self._sweep = wire.loop.call_later(IDLE_S, self._tidy)
 
     def close(self) -> None:
         if self._sweep is not None:
@@ -349,18 +346,20 @@ class Pool:
             self._sweep = loop.call_later(IDLE_S, self._tidy)
 
 
-def _headers_in(head: list[bytes]) -> dict[str, str]:
+def _headers_in(head: dict[bytes, bytes]) -> dict[str, str]:
     """By name in lower case, the first of several. Raises Garbage where there is too much.
 
-    All names at once, and all texts: 10 calls for a head where each line took 7. What llhttp lets
+    All names at once, and all texts: 9 calls for a head where each line took 7. What llhttp lets
     pass has no line feed in it.
     """
-    names, texts = b"\n".join(head[::2]), b"\n".join(head[1::2])
-    if len(head) > 2 * MOST_HEAD_LINES or len(names) + len(texts) > MOST_HEAD_BYTES:
+    names, texts = b"\n".join(head), b"\n".join(head.values())
+    if len(head) > MOST_HEAD_LINES or len(names) + len(texts) > MOST_HEAD_BYTES:
         raise Garbage("the head is too large")
+    if not head:
+        return {}
     headers: dict[str, str] = {}
-    told = names.decode("latin-1").lower().split("\n") if head else []
-    for name, text in zip(told, texts.decode("latin-1").split("\n"), strict=False):
+    told = names.decode("latin-1").lower().split("\n")
+    for name, text in zip(told, texts.decode("latin-1").split("\n"), strict=True):
         if name not in headers:
             headers[name] = text
     return headers

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.gateway.directory import directory
-from proxy.gateway.policies import Policies, policies_of
+from proxy.gateway.policies import NONE, policies_of
 from proxy.models import Upstream, UpstreamPolicy
 from tests.fakes.steps import json_answer
 from tests.fakes.upstream import ScriptedUpstream
@@ -120,4 +120,4 @@ def test_the_first_rule_that_fits_counts():
     assert policies.of("beta", "context-1m-2025-08-07") == "pass"
     assert policies.of("beta", "advisor") == "drop"
     assert policies.of("field", "advisor") == "pass"
-    assert not Policies()
+    assert policies_of([]) is NONE

@@ -174,7 +174,7 @@ def test_what_cools_does_not_fill_the_memory():
     for n in range(10_000):
         cooling.failed(("a", f"model-{n}"), failure())
 
-    assert len(cooling._troubles) <= 4_096
+    assert len(cooling.troubles) <= 4_096
 
 
 def test_globs_allow_everything_when_there_are_none():
