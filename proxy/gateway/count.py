@@ -1,7 +1,8 @@
 """POST /v1/messages/count_tokens: from the upstream where it can count, else an estimate.
 
 An estimate says so in ``x-bridge-estimate: true``; it errs high, because a client that believes
-in too few tokens overruns the model's window.
+in too few tokens overruns the model's window. ``x-bridge-estimate-factor`` tells what was learned
+of this model's tokenizer.
 """
 
 import asyncio
@@ -18,13 +19,13 @@ from .auth import authenticate
 from .base import JSON, StreamingHttpConsumer
 from .consumer import parsed
 from .decoding import decode_json
+from .estimates import corrected
 from .refusals import UpstreamFailed
 from .routes import choose_route
 from .shared_limits import admit
 from .targets import Target
 from .upstream import Dial, post
 
-ESTIMATED: Final = (b"x-bridge-estimate", b"true")
 COUNT_WITHIN_S: Final = 10
 COUNTED: Final = frozenset(
     {"input", "instructions", "model", "parallel_tool_calls", "reasoning", "text", "tool_choice",
@@ -47,8 +48,12 @@ class CountTokensConsumer(StreamingHttpConsumer):
             counted = await self._counted(route.targets[0], request, body)
         if counted is not None:
             await self._answer(counted)
-        else:
-            await self._answer(estimate_tokens(request), ESTIMATED)
+            return
+        target = route.targets[0]
+        model = target.model_for(request["model"])
+        estimate = estimate_tokens(request)
+        tokens, headers = await corrected(target.server.name, model, estimate)
+        await self._answer(tokens, *headers)
 
     async def _answer(self, tokens: int, *headers: tuple[bytes, bytes]) -> None:
         await self.respond(200, msgspec.json.encode({"input_tokens": tokens}), (JSON, *headers))

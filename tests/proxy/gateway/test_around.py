@@ -5,12 +5,14 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 
 from proxy.gateway import count
 from proxy.gateway.directory import directory
+from proxy.record import calibration
 from proxy.record.recorder import recorder
 from tests.fakes.steps import json_answer
 from tests.fakes.upstream import ScriptedUpstream
 
+from . import scripts
 from .browser import Browser
-from .conftest import add_route, add_upstream, message
+from .conftest import add_route, add_upstream, message, row
 
 
 @pytest.fixture
@@ -97,6 +99,28 @@ def test_tokens_are_estimated_where_no_upstream_counts(gateway: Browser):
 
     assert reply.headers["x-bridge-estimate"] == "true"
     assert 0 < reply.json["input_tokens"] < longer.json["input_tokens"]
+
+
+def test_estimates_learn_from_what_the_upstream_counted(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    model, said = "chat-dense", "A sentence that a tokenizer of its own kind cuts small. " * 60
+    asked = {**message(model), "messages": [{"role": "user", "content": said}]}
+    usage = {"prompt_tokens": 4_000, "completion_tokens": 5, "total_tokens": 4_005}
+    scripted.on(model, json_answer(scripts.COMPLETION | {"usage": usage}))
+    for _ in range(calibration.ENOUGH):
+        row(gateway.post(asked).id)
+
+    reply = gateway.post(asked, "/v1/messages/count_tokens")
+    half = gateway.post(
+        {**asked, "messages": [{"role": "user", "content": said[: len(said) // 2]}]},
+        "/v1/messages/count_tokens",
+    )
+
+    assert reply.headers["x-bridge-estimate"] == "true"
+    assert float(reply.headers["x-bridge-estimate-factor"]) > 2
+    assert 4_000 <= reply.json["input_tokens"] < 4_400
+    assert 2_000 <= half.json["input_tokens"] < 2_300
 
 
 def test_an_upstream_without_the_endpoint_is_asked_once(
