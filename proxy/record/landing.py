@@ -1,11 +1,12 @@
 """How a request that waits for its record hears that it is on the disk, or that it cannot be."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 
 class Landing:
-    """Made in the event loop that waits; ``await`` its ``future``.
+    """Made in the event loop that waits; ``await`` its ``future``, and tell where it was cancelled.
 
     ``withdraw`` is called, in the loop, when the record landed and whoever waited had gone.
     """
@@ -18,6 +19,7 @@ class Landing:
         self._withdraw = withdraw
 
     def land(self, error: Exception | None) -> None:
+        """In its loop."""
         if self.future.cancelled():
             if error is None:
                 self._withdraw()
@@ -26,7 +28,18 @@ class Landing:
         else:
             self.future.set_exception(error)
 
-    def land_unheard(self) -> None:
-        """Whoever waited was cancelled in the moment in which the record landed."""
-        if self.future.exception() is None:
+    def left(self) -> None:
+        """Whoever waited was cancelled, maybe in the moment in which the record landed."""
+        if not self.future.cancelled() and self.future.exception() is None:
             self._withdraw()
+
+
+class Elsewhere:
+    """A landing in another loop than the one that hears of it."""
+
+    def __init__(self, landing: Landing) -> None:
+        self._landing = landing
+
+    def land(self, error: Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # closed: nobody waits there any more
+            self._landing.loop.call_soon_threadsafe(self._landing.land, error)

@@ -6,11 +6,10 @@ Event loops speak on one (``loop_line.py``), threads on another (``thread_line.p
 import json
 import logging
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from . import spool_talk
-from .landing import Landing
-from .spool_talk import CHUNK, KIND_AT
+from .spool_talk import CHUNK, KIND_AT, numbers_of, told
 
 if TYPE_CHECKING:
     from .spool import Spool
@@ -26,6 +25,14 @@ class Fresh(NamedTuple):
 
     life: int
     link: socket.socket
+
+
+class Waiter(Protocol):
+    """Who waits for an answer."""
+
+    def land(self, error: Exception | None) -> None:
+        """It is on the disk, or cannot be because of the error."""
+        ...
 
 
 class Outcome:
@@ -54,8 +61,8 @@ class Line:
         self._spool = spool
         self._link: socket.socket | None = None
         self._life = 0  # of which writer
-        self._got = bytearray()
-        self._open: dict[int, tuple[bytes, Landing | Outcome | None]] = {}  # said, and who waits
+        self._got = b""  # the beginning of an answer
+        self._open: dict[int, tuple[bytes, Waiter | None]] = {}  # said, and who waits
         self._answers = {
             spool_talk.LANDED: self._landed,
             spool_talk.REFUSED: self._refused,
@@ -69,7 +76,7 @@ class Line:
     def _take(self, fresh: Fresh) -> list[bytes]:
         """Speak to a new writer from now on; returns what it must be told first."""
         self._life, self._link = fresh
-        self._got.clear()
+        self._got = b""
         return [spool_talk.say_again(said) for said, _ in list(self._open.values())]
 
     def taken(self) -> Fresh | None:
@@ -79,39 +86,35 @@ class Line:
         return fresh
 
     def _hear(self, data: bytes) -> None:
-        self._got += data
-        for kind, payload in spool_talk.told(self._got):
+        answers, self._got = told(self._got + data if self._got else data)
+        for kind, payload in answers:
             self._answers[kind](payload)
 
     def _landed(self, payload: bytes) -> None:
-        take, chunks = self._open.pop, 0
-        numbers = spool_talk.numbers_of(payload)
-        for number in numbers:
+        take, to_move = self._open.pop, 0
+        for number in numbers_of(payload):
             said, waiter = take(number, NOBODY)
-            chunks += said[KIND_AT] == CHUNK
+            to_move += said[KIND_AT] != CHUNK
             if waiter is not None:
-                self._land(waiter, None)
-        self._spool.appended += len(numbers) - chunks
+                waiter.land(None)
+        self._spool.appended += to_move
 
     def _refused(self, payload: bytes) -> None:
-        for number in spool_talk.numbers_of(payload):
+        for number in numbers_of(payload):
             said, waiter = self._open.pop(number, NOBODY)
             self._spool.lost_chunks += said[KIND_AT] == CHUNK
             if waiter is not None:
-                self._land(waiter, self._spool.refusal())
-
-    def _land(self, waiter: "Landing | Outcome", error: Exception | None) -> None:
-        waiter.land(error)
+                waiter.land(self._spool.refusal())
 
     def _fault(self, payload: bytes) -> None:
-        (at,) = spool_talk.numbers_of(payload[:8])
+        (at,) = numbers_of(payload[:8])
         self._spool.hear_fault((self._life, at), payload[8:].decode())
 
     def _opened(self, payload: bytes) -> None:
-        self._spool.opened(*spool_talk.numbers_of(payload))
+        self._spool.opened(*numbers_of(payload))
 
     def _result(self, payload: bytes) -> None:
-        (number,) = spool_talk.numbers_of(payload[:8])
+        (number,) = numbers_of(payload[:8])
         _, waiter = self._open.pop(number, NOBODY)
         if isinstance(waiter, Outcome):
             waiter.result = payload[8:]

@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
-from . import spool_talk
-from .landing import Landing
-from .lines import READ_BYTES, RETRY_S, Fresh, Line, Outcome
+from .landing import Elsewhere, Landing
+from .lines import READ_BYTES, RETRY_S, Fresh, Line
 from .records import KIND, Record, encode
+from .spool_talk import say
 
 if TYPE_CHECKING:
     from .spool import Spool
@@ -27,21 +26,24 @@ class LoopLine(Line):
     def __init__(self, spool: "Spool") -> None:
         super().__init__(spool)
         self._loop: asyncio.AbstractEventLoop | None = None  # which reads the answers
-        self._lock = threading.Lock()  # of what follows: the end of the spool is another thread's
+        self._lock = spool.speaking  # of what follows: the end of the spool is another thread's
         self._outbox: list[bytes] = []
         self._unsent: bytes | memoryview = b""  # the socket took no more
         self._lingering = False
 
-    def enter(self, record: Record, landing: Landing | None) -> None:
-        number = self._spool.number()
-        said = spool_talk.say(number, KIND[type(record)], time.time(), record.id, encode(record))
-        loop = asyncio.get_running_loop()
+    def enter(self, record: Record, landing: Landing | None = None) -> None:
+        """Say the record. It is told to ``landing``, if given, that it is on the disk."""
+        loop = asyncio.get_running_loop() if landing is None else landing.loop
         if loop is not self._loop and (self._loop is None or self._loop.is_closed()):
             self._join(loop)
+        waiter = landing if landing is None or loop is self._loop else Elsewhere(landing)
+        body = encode(record)
         with self._lock:
-            self._open[number] = said, landing
+            self._spool.last = number = self._spool.last + 1
+            said = say(number, KIND[type(record)], time.time(), record.id, body)
+            self._open[number] = said, waiter
             self._outbox.append(said)
-            if landing is not None:
+            if waiter is not None:
                 self._send()
             elif loop is not self._loop:  # which may end before a timer does
                 self._in_the_loop(self._linger_no_more)
@@ -55,9 +57,13 @@ class LoopLine(Line):
             self._send()
 
     def _join(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop read the answers."""
+        """Let this loop read the answers, now that the one before it is closed."""
         self._loop = loop
-        self._lingering = False  # the timer was the other loop's
+        with self._lock:
+            self._lingering = False  # the timer was the other loop's
+            for number, (said, waiter) in self._open.items():
+                if isinstance(waiter, Landing):  # nobody waits there any more
+                    self._open[number] = said, None
         if (fresh := self.taken()) is not None:
             self._take_fresh(fresh)
         elif self._link is not None:
@@ -73,14 +79,13 @@ class LoopLine(Line):
     def _listen(self, link: socket.socket) -> None:
         """In a context of its own: what is logged there belongs to no request."""
         if self._loop is not None:
-            Context().run(self._loop.add_reader, link, self._readable)
+            Context().run(self._loop.add_reader, link, self._heard)
 
     def _send(self) -> None:
         """What waits, as far as the socket takes it; the rest when it takes more."""
         if not self._outbox or self._unsent or self._link is None:
             return
-        data = b"".join(self._outbox)
-        self._outbox.clear()
+        data, self._outbox = b"".join(self._outbox), []
         sent = self._sent(data)
         self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
         if self._unsent:
@@ -106,9 +111,6 @@ class LoopLine(Line):
                 return
             self._loop.remove_writer(self._link)
             self._send()
-
-    def _readable(self) -> None:
-        self._heard()
 
     def _heard(self) -> bool:
         """Take what the socket has. False: nothing, and it has not ended."""
@@ -141,7 +143,7 @@ class LoopLine(Line):
         waiters = [waiter for _, waiter in self._open.values() if waiter is not None]
         self._open.clear()
         for waiter in waiters:
-            self._land(waiter, self._spool.refusal())
+            waiter.land(self._spool.refusal())
 
     def _replace(self) -> None:
         if self._loop is None or self._spool.ending:
@@ -155,13 +157,6 @@ class LoopLine(Line):
     def _landed(self, payload: bytes) -> None:
         super()._landed(payload)
         self._spool.on_append()
-
-    def _land(self, waiter: "Landing | Outcome", error: Exception | None) -> None:
-        if isinstance(waiter, Outcome) or waiter.loop is self._loop:
-            waiter.land(error)
-        else:
-            with contextlib.suppress(RuntimeError):  # closed: nobody waits there any more
-                waiter.loop.call_soon_threadsafe(waiter.land, error)
 
     def finish(self, within_s: float) -> None:
         """Say what is left to say, and no more. From any thread."""

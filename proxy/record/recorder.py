@@ -113,8 +113,7 @@ class Recorder:
         try:
             await landing.future
         except asyncio.CancelledError:
-            if not landing.future.cancelled():  # it had landed just before
-                landing.land_unheard()
+            landing.left()
             raise
 
     def chunk(self, record: Chunk) -> None:

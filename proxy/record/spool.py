@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from .errors import SpoolUnavailable
-from .landing import Landing
 from .lines import Fresh
 from .loop_line import LoopLine
 from .records import Record
@@ -81,9 +80,11 @@ class Spool:
         self.ending = False
         self.life = 0  # of how many writers this is the last one's
         self._launch = launch
-        self._number = 0  # the last one that was given away
-        self._numbering = threading.Lock()
+        self.last = 0  # number that was given away
+        self.speaking = threading.Lock()  # whoever gives one away, or speaks in the loop's place
         self._loop_line = LoopLine(self)
+        self.enter = self._loop_line.enter
+        """``append`` for an event loop: told by a landing, or nobody waits for it."""
         self._thread_line = ThreadLine(self)
         self.renewing = threading.Lock()  # the writer, and the lines that have it fresh
         self.writer: Process | None = None
@@ -121,10 +122,6 @@ class Spool:
         """Returns when they are on the disk; SpoolUnavailable when one cannot be. Waits."""
         self._thread_line.append(records)
 
-    def enter(self, record: Record, landing: Landing | None = None) -> None:
-        """The same for an event loop, told by ``landing``; None: nobody waits for it."""
-        self._loop_line.enter(record, landing)
-
     def call(self, job: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of ``spool_file`` returns, called over the connection that writes.
 
@@ -136,9 +133,9 @@ class Spool:
     # For the lines
 
     def number(self) -> int:
-        with self._numbering:
-            self._number += 1
-            return self._number
+        with self.speaking:
+            self.last += 1
+            return self.last
 
     def renew(self, life: int) -> bool:
         """Have a writer after that of ``life``. False: not yet, it would only die as well."""
@@ -172,8 +169,8 @@ class Spool:
 
     def opened(self, number: int) -> None:
         """The first number that the file has not. Those of this process are higher, mostly."""
-        with self._numbering:
-            self._number = max(self._number, number - 1)
+        with self.speaking:
+            self.last = max(self.last, number - 1)
 
     def hear_fault(self, when: tuple[int, int], fault: str) -> None:
         """What a writer told of itself: both lines hear it, and one of them may be late."""

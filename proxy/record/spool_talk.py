@@ -73,18 +73,18 @@ def numbers(some: list[int]) -> bytes:
     return array("Q", some).tobytes()
 
 
-def numbers_of(payload: bytes | memoryview) -> list[int]:
-    return memoryview(payload).cast("Q").tolist()
+def numbers_of(payload: bytes) -> "array[int]":
+    return array("Q", payload)
 
 
-def told(buffer: bytearray) -> Iterator[tuple[int, bytes]]:
-    """What the writer told: kind and payload of what is whole in ``buffer``."""
-    at, end = 0, len(buffer)
+def told(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+    """What the writer told: kind and payload of what is whole in ``data``, and what is not."""
+    answers, at, end = [], 0, len(data)
     while end - at >= TOLD.size:
-        kind, size = TOLD.unpack_from(buffer, at)
+        kind, size = TOLD.unpack_from(data, at)
         first = at + TOLD.size
         if first + size > end:
             break
-        yield kind, bytes(buffer[first : first + size])
         at = first + size
-    del buffer[:at]
+        answers.append((kind, data[first:at]))
+    return answers, data[at:]

@@ -48,6 +48,6 @@ async def test_a_waiter_cancelled_in_the_moment_of_landing_withdraws_as_well(
     landing = Landing(lambda: withdrawn.append(True))
     landing.land(error)
 
-    landing.land_unheard()
+    landing.left()
 
     assert len(withdrawn) == times
