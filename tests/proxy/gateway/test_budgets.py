@@ -5,16 +5,21 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth import get_user_model
 
 from proxy.counters.shared import budget_store
-from proxy.counters.store import Standing
+from proxy.counters.store import Ceiling, Standing, StoreAway, Verdict
 from proxy.counters.windows import window
-from proxy.gateway.budgets import reserve
+from proxy.gateway import budgets
+from proxy.gateway.budgets import most, reserve
+from proxy.gateway.ceilings import BudgetEntry
+from proxy.gateway.refusals import Refusal
 from proxy.models import ApiKey, Budget, Exchange, Price, Team, Upstream
 from proxy.record import spending
+from proxy.record.recorder import recorder
 from tests.fakes.steps import Hold, Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -24,6 +29,7 @@ from .conftest import message, row
 
 numbers = itertools.count()
 MODEL = "chat-priced"
+NOBODYS = 10**6  # no budget has this number
 
 
 @pytest.fixture
@@ -271,6 +277,75 @@ def test_a_soft_budget_refuses_nobody_and_counts(gateway: Browser, cleo: Cast, p
     for reply in replies:
         row(reply.id)
     assert booked(budget, team=cleo.team.name) > 1_000
+
+
+@pytest.mark.parametrize(
+    ("price", "nanousd"),
+    [
+        ({"input": "1", "output": "10"}, 2_000 + 30_000),
+        ({"input": "9", "output": "10", "cache_write_5m": "11.5"}, 23_000 + 30_000),  # as numbers
+        ({"input": "3", "output": "0", "cache_write_5m": "1", "cache_write_1h": "4"}, 8_000),
+    ],
+)
+def test_the_worst_case_is_all_input_at_the_dearest_class_and_all_output(price, nanousd):
+    whole = {"cache_read": "99", "cache_write_5m": None, "cache_write_1h": None, **price}
+
+    assert most(whole, tokens=2, max_tokens=3) == nanousd
+
+
+@pytest.fixture
+def asked(database, monkeypatch) -> SimpleNamespace:
+    """A request of somebody whose budget was taken away, and a store that says ``verdicts``."""
+    month = BudgetEntry(id=NOBODYS, owner="team x", limit=5, period="month", zone="UTC", hard=True)
+    entry = SimpleNamespace(
+        caller=SimpleNamespace(budgets=(month,)), created=0.0, remarks=[], hold=None,
+        head=SimpleNamespace(request_id="req_1"),
+    )  # fmt: skip
+    route = SimpleNamespace(targets=())
+    told = SimpleNamespace(entry=entry, route=route, verdicts=[], seen=[], published=[])
+
+    def reserve(*arguments):
+        told.seen.append(arguments)
+        verdict = told.verdicts.pop(0)
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    store = SimpleNamespace(reserve=reserve, publish=lambda *sums: told.published.append(sums))
+    monkeypatch.setattr(budgets, "budget_store", lambda: store)
+    return told
+
+
+COUNTER = spending.counter_of(NOBODYS, window("month", "UTC", 0.0))
+
+
+@pytest.mark.parametrize(
+    "verdicts", [[StoreAway("gone")], [Verdict(unknown=(COUNTER,))] * budgets.SEEDINGS]
+)
+async def test_money_is_not_spent_unseen(asked, verdicts):
+    asked.verdicts = [*verdicts]
+
+    with pytest.raises(Refusal) as caught:
+        await reserve(asked.entry, asked.route)
+
+    refusal = caught.value
+    assert (refusal.status, refusal.error_type) == (503, "api_error")
+    assert refusal.message == "budgets cannot be checked right now"
+    assert refusal.headers == {"retry-after": "5"}
+    assert (refusal.outcome, refusal.source) == ("gateway_error", "gateway")
+    assert refusal.detail == "budgets"
+    assert asked.entry.hold == budgets.Hold("req_1", (COUNTER,))
+    assert asked.verdicts == []
+
+
+async def test_a_counter_that_nobody_asked_for_yet_is_seeded_and_asked_again(asked):
+    asked.verdicts = [Verdict(unknown=(COUNTER,)), Verdict()]
+
+    await reserve(asked.entry, asked.route)
+
+    once = ("req_1", recorder.worker, budgets.UNPRICED, [Ceiling(COUNTER, 5)])
+    assert asked.seen == [once, once]
+    assert asked.published == [(COUNTER, 0)]
 
 
 async def test_without_a_budget_no_store_is_asked(monkeypatch):

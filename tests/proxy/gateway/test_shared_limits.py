@@ -15,7 +15,7 @@ from proxy.gateway import shared_limits
 from proxy.gateway.directory import NO_LIMITS, Caller, Globs, Limits, TeamEntry
 from proxy.gateway.limits import Limiter
 from proxy.gateway.refusals import Refusal
-from proxy.gateway.shared_limits import Common, admit
+from proxy.gateway.shared_limits import Common, SharedSeat, admit
 from tests.fakes.redis_server import PATIENT_S, redis_server, running_redis
 
 __all__ = ["redis_server", "running_redis"]  # fixtures
@@ -54,6 +54,11 @@ def let_in(process: Common, who: Caller, estimate: int = 0) -> bool:
     except Refusal:
         return False
     return True
+
+
+def written() -> None:
+    """What was given to the pool before is done."""
+    shared_limits._pool.submit(int).result()
 
 
 @pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
@@ -95,6 +100,61 @@ def test_tokens_are_set_right_and_seats_given_back(processes: list[Common]):
     one.give(seat, 880, 1)
 
     assert let_in(other, who, 900)
+
+
+def test_a_seat_is_settled_once_and_left_by_itself(processes: list[Common]):
+    one, other = processes
+    who = caller(Limits(tpm=1_000, rpm=600), Limits(concurrency=2))
+    names = ["key platform/ada", "team platform"]
+    seat, alone = one.take(who, 900), SharedSeat((), 5)
+    assert dict(seat.headers)[b"anthropic-ratelimit-requests-limit"] == b"600"
+
+    for each in (seat, alone):
+        for used in (None, 500, 100):
+            each.settle(used)
+    written()
+
+    key, team = other.look(names)
+    assert [meter.name for meter in (key, team)] == names
+    assert key.tokens.left == pytest.approx(500, abs=1)  # a unit refills in 60 ms
+    assert (key.elsewhere, team.elsewhere, team.tokens, team.requests) == (1, 1, None, None)
+    assert (seat.settled, alone.settled) == (True, False)
+    assert (key.tokens.size, key.requests.size) == (1_000, 600)
+    assert key.tokens.at == pytest.approx(time.time(), abs=60)
+
+    seat.leave()
+    alone.leave()
+    written()
+    assert [meter.elsewhere for meter in other.look(names)] == [0, 0]
+
+
+def test_a_lease_is_believed_as_long_as_it_says_and_no_longer(processes: list[Common], monkeypatch):
+    one, other = processes
+    clock = [1_000.0]
+    monkeypatch.setattr(shared_limits.time, "time", lambda: clock[0])
+    who, name = caller(Limits(concurrency=9)), ["key platform/ada"]
+
+    def seats_at(unix_s: float) -> int:
+        clock[0] = unix_s
+        return other.look(name)[0].elsewhere
+
+    seat, _ = one.take(who, 0), one.take(who, 0)
+    end = 1_000.0 + shared_limits.LEASE_S
+    assert [seats_at(at) for at in (1_000, end - 1, end)] == [2, 2, 0]
+
+    clock[0] = 1_010.0
+    one.renew()  # twenty seconds more from here
+    assert [seats_at(at) for at in (end + 1, end + 9, end + 10)] == [2, 2, 0]
+    clock[0] = 1_020.0
+    one.give(seat, 0, 1)  # so does whoever gives one of several back
+    assert [seats_at(at) for at in (end + 19, end + 20)] == [1, 0]
+
+
+def test_what_nobody_of_us_has_written_is_nothing():
+    for text in (None, "", "{", '{"running": 3}', "[]"):
+        stored = shared_limits._read(text, 0.0)
+
+        assert (stored.requests, stored.tokens, stored.running) == (None, None, {})
 
 
 def test_the_seats_of_a_dead_process_become_free_and_those_of_a_living_one_stay(
