@@ -86,7 +86,7 @@ class Profile:
     thinking_switch: Literal["", "thinking", "enable_thinking"] = ""
     """A vendor's switch: ``thinking.type`` or ``chat_template_kwargs.enable_thinking``."""
     think_tags: bool = False
-    """Writes reasoning as ``<think>…</think>`` at the start of the content."""
+    """Writes reasoning as ``<think>…</think>`` at the start of the content, or in like tags."""
     think_tags_opened: bool = False
     """Its template writes the opening tag into the prompt, so that the content has only
     ``</think>``. What comes before is held back until it comes: without it, it was the answer."""

@@ -47,6 +47,19 @@ def _both(before: Any, value: Any) -> Any:
     return before or value
 
 
+def message_of(choice: Choice) -> Any:
+    """What a choice says where it has no delta: its message, or nothing but text.
+
+    Some servers stream the choices of plain completions, or text where the delta should be.
+    """
+    message = choice.get("message")
+    if message is None:
+        delta = choice.get("delta")
+        text = choice.get("text") or delta
+        message = {"content": text} if text and isinstance(text, str) else delta
+    return message
+
+
 def unsaid(
     message: dict[str, Any], thoughts: Collection[str], speech: Speech, calls: ToolCalls
 ) -> dict[str, Any]:

@@ -9,9 +9,28 @@ GROWING: Final = ("text", "summary", "data")
 """Fields whose fragments are joined; of any other the last value that is not null counts."""
 
 
+WRAPPED: Final = ("text", "thinking", "content", "summary")
+"""Fields that a part of reasoning has its text in."""
+
+
 def details_of(value: Any) -> list[dict[str, Any]]:
     """The fragments in one delta, whatever the server made of the list."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def thought_text(value: Any) -> str:
+    """The text of reasoning, whatever it is wrapped in.
+
+    Databricks puts it into a ``summary`` of parts, Mistral into ``thinking``, others into
+    ``content`` or ``text``.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(thought_text, value))
+    if isinstance(value, dict):
+        return next(filter(None, (thought_text(value.get(name)) for name in WRAPPED)), "")
+    return ""
 
 
 def details_text(details: list[dict[str, Any]]) -> str:

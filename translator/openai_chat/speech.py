@@ -54,6 +54,11 @@ class Speech:
         block.pieces.append(piece)
         return [self._composer.writer.text(piece)]
 
+    def expect_tags(self) -> None:
+        """What is said first is reasoning between tags, whatever the profile says."""
+        if self._tags is None and not self.said:
+            self._tags = ThinkTags()
+
     def told(self, kind: Kind) -> str:
         """All that was said of one kind."""
         blocks = [self._composer.block(("speech", n)) for n in range(1, self._key[1] + 1)]

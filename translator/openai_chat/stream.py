@@ -21,8 +21,8 @@ from translator.notes import Fate, Note
 from translator.steps import step
 
 from .calls import ToolCalls
-from .choices import joined, unsaid
-from .details import details_of
+from .choices import joined, message_of, unsaid
+from .details import details_of, thought_text
 from .error_body import error_in_answer
 from .finish import FAILURES, FINISH_REASONS, finish_word
 from .speech import Speech
@@ -100,7 +100,7 @@ class ChatStream:
         if isinstance(delta, dict):
             self._delta(delta, whole=False)
         else:
-            self._message(choice.get("message"))
+            self._message(message_of(choice))
         if choice.get("finish_reason"):
             self._choice_ended(choice)
 
@@ -119,7 +119,7 @@ class ChatStream:
         choice = self._opened(body)
         if choice is None:
             raise BadUpstream("empty completion from upstream")
-        self._delta(choice.get("message", choice.get("delta")), whole=True)
+        self._delta(message_of(choice), whole=True)
         self._choice_ended(choice)
         if not self.finished:
             self._finished()
@@ -177,8 +177,9 @@ class ChatStream:
             self._reasoning(delta)
         for name in delta:
             if name not in self.KNOWN and delta[name]:
-                heard = name in REASONING_FIELDS and isinstance(delta[name], str)  # no other form
-                if not heard:
+                value = delta[name]
+                known = name in REASONING_FIELDS
+                if not (known and (isinstance(value, str) or thought_text(value))):
                     self.unknown[f"delta.{name}"] += 1
         for name in self.HANDLERS:
             if name in delta and delta[name] and not self.finished:
@@ -204,8 +205,10 @@ class ChatStream:
     def _reasoning(self, delta: dict[str, Any]) -> None:
         details = details_of(delta.get("reasoning_details"))
         for name in REASONING_FIELDS:
-            if isinstance(delta.get(name), str) and delta[name]:
-                self._thought(name, delta[name], details)
+            value = delta.get(name)
+            piece = value if isinstance(value, str) else thought_text(value) if value else ""
+            if piece:
+                self._thought(name, piece, details)
                 return
         if details:
             self._thought("reasoning_details", "", details)
@@ -224,12 +227,10 @@ class ChatStream:
     def _part(self, part: dict[str, Any]) -> None:
         """One content part; Mistral sends text and reasoning as lists of them."""
         match part.get("type"):
-            case "text":
+            case "text" | "output_text" | None:
                 self._text(part.get("text") or "")
-            case "thinking":
-                inner = part.get("thinking") or ""
-                pieces = [inner] if isinstance(inner, str) else [p.get("text") or "" for p in inner]
-                self._thought("content", "".join(pieces), [])
+            case "thinking" | "reasoning":
+                self._thought("content", thought_text(part), [])
             case "refusal":
                 self._refusal(part.get("refusal") or "", whole=False)
             case kind:
@@ -254,11 +255,20 @@ class ChatStream:
             self._finished()
 
     def _tool_calls(self, pieces: Any, whole: bool) -> None:
-        for piece in pieces:
+        # Older TGI sends the one call itself.
+        for piece in [pieces] if isinstance(pieces, dict) else pieces:
             self._calls.feed(piece, whole=whole)
 
     def _function_call(self, function: Any, whole: bool) -> None:
         self._tool_calls([{"index": "function_call", "function": function}], whole)
+
+    def _extra(self, extra: Any, whole: bool) -> None:
+        """What Gemini says of the content: that it is reasoning, or begins with it, in tags."""
+        google = extra.get("google") if isinstance(extra, dict) else None
+        if isinstance(google, dict) and google.get("thought"):
+            self._speech.expect_tags()
+        else:
+            self.unknown["delta.extra_content"] += 1
 
     def _annotations(self, annotations: Any, whole: bool) -> None:
         for annotation in annotations:
@@ -342,6 +352,7 @@ class ChatStream:
     # At the foot of the class, where the functions above exist as plain names. The order of the
     # table is the order in which a chunk is worked off.
     HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {
+        "extra_content": _extra,
         "content": _content,
         "refusal": _refusal,
         "annotations": _annotations,

@@ -1,15 +1,22 @@
 """Splits ``<think>…</think>`` at the start of an answer's text from the text itself.
 
-Only for servers whose profile says that they write reasoning like that: a user's own text may
-hold such tags anywhere else. Where a template has written the opening tag into the prompt, nothing
-but the closing one tells that all before it was reasoning; until then it is neither.
+Only for servers whose profile says that they write reasoning like that, or that mark it (Gemini):
+a user's own text may hold such tags anywhere else. Where a template has written the opening tag
+into the prompt, nothing but the closing one tells that all before it was reasoning; until then it
+is neither.
 """
 
 import enum
 from typing import Final, Literal
 
-OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
+TAGS: Final = {
+    "<think>": CLOSE,
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",  # Gemini
+    "<reasoning>": "</reasoning>",  # gpt-oss at Bedrock
+}
+"""What opens reasoning, and what ends it."""
 
 Part = tuple[Literal["text", "thinking"], str]
 
@@ -30,17 +37,22 @@ class ThinkTags:
         self._state = State.UNDECIDED
         self._held = ""
         self._otherwise = State.OPENED if opened else State.TEXT
+        self._close = CLOSE
         self._before: list[str] = []  # what is held while ``OPENED``
 
     def feed(self, piece: str) -> list[Part]:
         piece, self._held = self._held + piece, ""
         if self._state is State.UNDECIDED:
             start = piece.lstrip()
-            if OPEN.startswith(start[: len(OPEN)]) and len(start) < len(OPEN):
+            opening = next((tag for tag in TAGS if start.startswith(tag)), None)
+            if opening is not None:
+                self._state, self._close = State.INSIDE, TAGS[opening]
+                piece = start[len(opening) :]
+            elif any(tag.startswith(start) for tag in TAGS):
                 self._held = piece
                 return []
-            self._state = State.INSIDE if start.startswith(OPEN) else self._otherwise
-            piece = start[len(OPEN) :] if self._state is State.INSIDE else piece
+            else:
+                self._state = self._otherwise
         if self._state is State.OPENED:
             piece = self._opened(piece)
         parts: list[Part] = []
@@ -77,11 +89,11 @@ class ThinkTags:
 
     def _reasoning(self, piece: str, parts: list[Part]) -> str:
         """Take reasoning up to the closing tag into ``parts``; return what stands after the tag."""
-        before, tag, after = piece.partition(CLOSE)
+        before, tag, after = piece.partition(self._close)
         if tag:
             self._state = State.TRIMMING
         else:
-            cut = len(piece) - _overlap(piece, CLOSE)
+            cut = len(piece) - _overlap(piece, self._close)
             before, self._held = piece[:cut], piece[cut:]
         if before:
             parts.append(("thinking", before))

@@ -2,12 +2,31 @@
 
 import pytest
 
-from translator.openai_chat.details import details_of, details_text, merged_details
+from translator.openai_chat.details import details_of, details_text, merged_details, thought_text
 
 
 @pytest.mark.parametrize("value", [None, "text", {"type": "x"}, 7, [7, None]])
 def test_what_is_no_list_of_objects_holds_nothing(value):
     assert details_of(value) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Hm.",
+        ["H", {"text": "m."}],
+        {"content": "Hm.", "signature": "s"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "closed": True},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+    ],
+)
+def test_reasoning_is_found_in_whatever_it_is_wrapped(value):
+    assert thought_text(value) == "Hm."
+
+
+@pytest.mark.parametrize("value", [None, 7, {"signature": "s"}, {"text": 7}, []])
+def test_what_holds_no_text_is_no_reasoning(value):
+    assert thought_text(value) == ""
 
 
 def test_the_text_is_what_can_be_read():

@@ -53,6 +53,71 @@ def test_without_an_id_of_ours_the_upstream_s_decides():
     assert first["model"] == "qwen3"
 
 
+REASONING = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+THOUGHT = {"google": {"thought": True}}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": [REASONING, {"type": "text", "text": "Yes."}], "tool_calls": [CALL]},
+        {"content": [REASONING, {"type": "output_text", "text": "Yes."}], "tool_calls": CALL},
+        {"content": [REASONING, {"text": "Yes."}], "tool_calls": CALL},
+        {"reasoning": {"content": "Hm."}, "content": {"text": "Yes."}, "tool_calls": CALL},
+        {"reasoning_content": ["Hm."], "content": ["Yes."], "tool_calls": CALL},
+        {
+            "content": "<thought>Hm.</thought>Yes.",
+            "extra_content": THOUGHT,
+            "tool_calls": CALL,
+        },
+    ],
+)
+def test_vendors_wrap_what_they_say(delta):
+    """Databricks, TGI, Gemini and others; the same streamed and whole."""
+    heard = stream()
+    streamed = fold(hear(heard, chunk(**delta), chunk("tool_calls"), usage()))
+
+    assert [list(block.values())[:2] for block in streamed["content"]] == [
+        ["thinking", "Hm."],
+        ["text", "Yes."],
+        ["tool_use", "c"],
+    ]
+    assert not heard.unknown
+    assert fold(stream().feed_whole(whole(delta, "tool_calls"))) == streamed
+
+
+def test_gemini_ends_its_reasoning_where_the_answer_begins():
+    told = message(
+        chunk(content="<thought>H", extra_content=THOUGHT),
+        chunk(content="m.", extra_content=THOUGHT),
+        chunk(content="</thought>Yes."),
+        chunk("stop", content="", extra_content={"google": {"thought_signature": "s"}}),
+    )
+
+    assert [list(block.values())[:2] for block in told["content"]] == [
+        ["thinking", "Hm."],
+        ["text", "Yes."],
+    ]
+
+
+@pytest.mark.parametrize("extra", [7, {"google": None}, {"google": {"thought_signature": "s"}}])
+def test_what_is_said_beside_the_content_is_counted_where_nobody_knows_it(extra):
+    heard = stream()
+    hear(heard, chunk(content="Yes."), chunk("stop", extra_content=extra))
+
+    assert heard.unknown == {"delta.extra_content": 1}
+
+
+@pytest.mark.parametrize("plain", [{"text": "Yes."}, {"delta": "Yes."}])
+def test_a_choice_may_be_nothing_but_text(plain):
+    pieces = [{"choices": [{"index": 0, **plain}]}, {"choices": [{"finish_reason": "stop"}]}]
+
+    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes."}]
+    body = {"choices": [{"finish_reason": "stop", **plain}], "usage": {}}
+    assert fold(stream().feed_whole(body))["content"] == [{"type": "text", "text": "Yes."}]
+
+
 def test_an_estimate_of_the_input_opens_the_message():
     start, *_ = hear(stream(input_estimate=77), chunk(content="x"), chunk("stop"), usage())
 
