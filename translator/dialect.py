@@ -106,10 +106,11 @@ class UpstreamError:
 class Stream(Protocol):
     """The machine that hears one upstream answer and speaks one Anthropic stream.
 
-    ``feed`` takes one decoded upstream event, ``end`` says that the bytes ended. Both return the
+    ``feed`` takes decoded upstream events, ``end`` says that the bytes ended. Both return the
     Anthropic events that follow, in order, already legal by the grammar of ``MessageWriter``;
     they never raise on upstream's input. ``finished`` is true once ``message_stop`` or ``error``
-    was returned; the caller then stops reading (and closes the upstream call).
+    was returned, and what is fed behind it says nothing; the caller then stops reading (and closes
+    the upstream call).
     """
 
     notes: list[Note]
@@ -125,7 +126,7 @@ class Stream(Protocol):
     def usage(self) -> Usage: ...
     @property
     def finished(self) -> bool: ...
-    def feed(self, event: dict[str, Any]) -> list[Event]: ...
+    def feed(self, *events: dict[str, Any]) -> list[Event]: ...
     def feed_whole(self, body: dict[str, Any]) -> list[Event]:
         """Take a whole (non-streamed) answer; the stream is finished afterwards."""
         ...

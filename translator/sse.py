@@ -88,37 +88,28 @@ class SSEDecoder:
 
     def frames(self, chunk: bytes) -> list[bytes]:
         """The frames that are complete now: an event's lines, without the blank one behind."""
-        return self.cut(self.complete(chunk))
-
-    def complete(self, chunk: bytes) -> bytes:
-        """All that was not told yet, line ends as LF; empty while no event of it is complete.
-
-        Whoever takes it gives what is left of it to ``cut``.
-        """
         if self._head is not None:
             chunk = self._without_bom(chunk)
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_lf(chunk)
         if not chunk:
-            return b""
+            return []
         # Joining only when an event is complete keeps a big event in small reads linear.
-        complete = b"\n\n" in chunk or (self._line_ended and chunk.startswith(b"\n"))
+        complete = b"\n\n" in chunk or (self._line_ended and chunk[:1] == b"\n")
         if self._rest or not complete:
             self._rest.append(chunk)
             self._size += len(chunk)
             if not complete:
                 self._line_ended = chunk.endswith(b"\n")
                 self._check(self._size - self._line_ended)
-                return b""
+                return []
             chunk = b"".join(self._rest)
             self._rest, self._size = [], 0
         self._line_ended = False
-        return chunk
+        return self._cut(chunk)
 
-    def cut(self, whole: bytes) -> list[bytes]:
-        """The frames of what ``complete`` gave; what is left behind the last one is kept."""
-        if not whole:
-            return []
+    def _cut(self, whole: bytes) -> list[bytes]:
+        """Its frames; what is left behind the last one is kept."""
         # Where each event is one line, looking for one LF takes half the time of looking for two.
         lines = whole.split(b"\n")
         if any(lines[1::2]):

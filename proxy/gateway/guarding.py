@@ -19,28 +19,23 @@ ILLEGAL: Final = "illegal_move"
 Events = list[dict[str, Any]]
 
 
-class GrammarGuard:
+class GrammarGuard(Guard):
     """Follows one answer, from ``message_start`` to its end."""
-
-    def __init__(self) -> None:
-        self._guard = Guard()
 
     def sound(self, events: Events) -> tuple[Events, IllegalMove | None]:
         """The events that may leave; and why the rest may not, where it may not."""
-        check = self._guard.check
-        for number, event in enumerate(events):
-            try:
-                check(event)
-            except (IllegalMove, LookupError, TypeError) as exc:
-                log.exception("a translated stream broke the grammar; it is ended")
-                cause = exc if isinstance(exc, IllegalMove) else IllegalMove(f"malformed: {exc!r}")
-                return events[:number], cause
+        try:
+            self.check(*events)
+        except (IllegalMove, LookupError, TypeError) as exc:
+            log.exception("a translated stream broke the grammar; it is ended")
+            cause = exc if isinstance(exc, IllegalMove) else IllegalMove(f"malformed: {exc!r}")
+            return events[: self.passed], cause
         return events, None
 
     def closing(self) -> Events:
         """The error that ends the stream here, with the open block closed before it."""
         closing: Events = []
-        if self._guard.phase == INSIDE:
-            closing.append({"type": "content_block_stop", "index": self._guard.index})
+        if self.phase == INSIDE:
+            closing.append({"type": "content_block_stop", "index": self.index})
         error = {"type": BUG.error_type, "message": BUG.message}
         return [*closing, {"type": "error", "error": error}]

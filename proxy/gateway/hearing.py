@@ -23,13 +23,8 @@ from .decoding import SLIPS, decode_event
 from .frames import TextRun
 from .plain import DECODERS, LAST, PLAIN, TOGETHER, Mould
 
-MANY_BYTES: Final = 1_500
-"""From so many on (some five frames) a read is worth a try to decode its frames together."""
 FEW_BYTES: Final = 16 * 1024
 """Up to so many a read is taken on the spot; to wake somebody for more is nothing beside them."""
-MOST_BYTES: Final = 2**20  # of them: what is left of a read is copied
-OPENING: Final = 6
-"""Frames at most that open an answer, before its first delta: no run can begin with them."""
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """Some servers number nothing, or everything alike: 0 or -1."""
 MOST_MISSES: Final = 8
@@ -48,10 +43,9 @@ class Hearing:
         self.events: list[dict[str, Any]] = []
         self._stream = stream
         self._decoder = SSEDecoder()
-        self._name = dialect_name
         self._plain = PLAIN[dialect_name]
-        self._head_size = len(self._plain.heads[0])
         self._decode_plain = DECODERS[dialect_name]
+        self._decode_together = TOGETHER[dialect_name]
         self._mould: Mould | None = None
         self._odd_moulds = 0 if self._plain.text else MOST_MISSES
         self._misses = 0
@@ -68,23 +62,17 @@ class Hearing:
         if self._likely and self._take_lone(raw):
             return
         self.events = []
-        stream = self._stream
-        whole = self._decoder.complete(raw)
-        run: list[Any] = []
-        if MANY_BYTES < len(whole) < MOST_BYTES:
-            run, whole = self._take_many(whole)
-        frames = self._decoder.cut(whole)
+        frames = self._decoder.frames(raw)
         if self._numbered and frames:
-            if frames[0] == self._last or any(map(operator.eq, frames, frames[1:])):
+            if _repeats(frames, self._last):
                 frames = _unheard(frames, self._last)
             self._last = frames[-1] if frames else self._last
-        at, count = self._take_run(frames, run) if run else 0, len(frames)
+        at, count, stream = 0, len(frames), self._stream
         while at < count and not stream.finished:
             if self._hoping and count - at >= self._plain.worthwhile:
-                at += self._take_run(frames[at:], [])
-                continue
-            self._take_frame(frames[at])
-            at += 1
+                at += self._take_run(frames[at:])
+            else:
+                at += self._take_others(frames, at)
         if not raw:
             self._take_end()
         self._likely = self._hoping and self._decoder.is_between
@@ -98,9 +86,10 @@ class Hearing:
 
     def _take_lone(self, raw: bytes) -> bool:
         """4.5 µs for all that becomes of one delta, 10 by way of frames and runs."""
-        head, text = raw[: self._head_size], raw[self._head_size : -2]
+        size = self._plain.size
+        text = raw[size:-2]
         if (
-            head != self._plain.heads[0]
+            raw[:size] != self._plain.heads[0]
             or b"\n" in text
             or raw[-2:] != b"\n\n"
             or (self._numbered and raw[:-2] == self._last)
@@ -116,11 +105,13 @@ class Hearing:
 
     def _take_few(self, raw: bytes) -> bool:
         """Some deltas that came together, as they do where there is more to do than time for it."""
-        head = self._plain.heads[0]
-        if raw[-3:] != b"}\n\n" or len(raw) > FEW_BYTES or raw[: self._head_size] != head:
+        head, size = self._plain.heads[0], self._plain.size
+        if raw[-3:] != b"}\n\n" or len(raw) > FEW_BYTES or raw[:size] != head:
             return False
-        lines = raw[len(head) : -2].split(b"\n\n" + head)
-        run = self._decoded(head, lines) if len(lines) > 1 else []
+        lines = raw[size:-2].split(b"\n\n" + head)
+        if len(lines) == 1 or (self._numbered and _repeats(lines, self._last[size:])):
+            return False
+        run = self._decoded(lines)
         if not run:
             return False
         self._last = head + lines[-1]
@@ -128,17 +119,17 @@ class Hearing:
         self._say(run)
         return True
 
-    def _decoded(self, head: bytes, lines: list[bytes]) -> list[Any]:
+    def _decoded(self, lines: list[bytes]) -> list[Any]:
         """Plain deltas, decoded by one call as one JSON array; none where one of them is not plain.
 
         JSON has no bare line feed in a string: where none is left when the heads are gone, each
         frame was its head and one line.
         """
         array = b"[%b]" % b",".join(lines)
-        if not lines or b"\n" in array or (self._numbered and self._repeats(head, lines)):
+        if b"\n" in array:
             return []
         try:
-            plain: list[Any] = TOGETHER[self._name](array)
+            plain: list[Any] = self._decode_together(array)
         except SLIPS:
             return []
         return plain if len(plain) == len(lines) else []
@@ -149,34 +140,46 @@ class Hearing:
         if not self._stream.finished:
             self.events += self._stream.end()
 
-    def _take_frame(self, frame: bytes) -> None:
-        """The general way. Nearly each frame is one line of data, maybe under a name.
+    def _take_others(self, frames: list[bytes], at: int) -> int:
+        """Take some that need not be text, the general way; how many they are.
 
-        Where the data tell their type, or there is no name, nobody asks for it: 5 calls where
-        reading it takes 7.
+        Nearly each frame is one line of data, maybe under a name, and nobody asks for a name where
+        the data tell their type.
         """
-        at = frame.find(b"data: {")
-        text = frame[at + 6 :]
-        named = at > 0 and frame[:7] == b"event: " and frame.find(b"\n") == at - 1
-        if (named or not at) and b"\n" not in text:
+        few = len(frames) - at <= LAST
+        taken = frames[at:] if few else frames[at : at + self._plain.opening]
+        events: list[dict[str, Any]] = []
+        for frame in taken:
+            name, text = b"", b""
+            if frame[:7] == b"data: {":
+                text = frame[6:]
+            elif frame[:7] == b"event: ":
+                name, _, text = frame.partition(b"\ndata: ")
+            usual = text and b"\n" not in text and b"\n" not in name
             try:
-                event = _object_of(text)
+                event = _object_of(text) if usual else {}
             except SLIPS:
                 event = {}
-            if "type" in event or (event and not named):
-                self._take_said(self._stream.feed(event))
-                return
-        odd = event_of(frame)
-        if odd is not None:
-            self._take_one(*odd)
+            if "type" in event or (event and not name):
+                events.append(event)
+                continue
+            if events:
+                self._hear(events)
+                events = []
+            if not self._stream.finished and (odd := event_of(frame)) is not None:
+                self._take_one(*odd)
+        if events:
+            self._hear(events)
+        return len(taken)
 
     def _take_one(self, name: str, text: bytes) -> None:
-        if text[-1:] != b"}" and text.strip() == DONE:  # some servers pad it
-            self._take_said(self._stream.end())
+        if text == DONE or (text[-1:] != b"}" and text.strip() == DONE):  # some servers pad it
+            self.events += self._stream.end()
         else:
-            self._take_said(self._stream.feed(decode_event(name, text)))
+            self._hear([decode_event(name, text)])
 
-    def _take_said(self, said: list[dict[str, Any]]) -> None:
+    def _hear(self, events: list[dict[str, Any]]) -> None:
+        said = self._stream.feed(*events)
         self.events += said
         self._hoping = False
         if said and self._misses < MOST_MISSES:
@@ -186,11 +189,19 @@ class Hearing:
             else:  # most answers begin with text
                 self._hoping = self._plain.at_once and last["type"] == "message_start"
 
-    def _take_run(self, frames: list[bytes], run: list[Any]) -> int:
-        """Take a run, and all plain deltas that go on with it; how many of the frames they are."""
-        before, head, size = len(run), self._plain.heads[0], self._head_size
+    def _take_run(self, frames: list[bytes]) -> int:
+        """Take the plain deltas that these begin with; how many they are."""
+        run: list[Any] = []
+        if len(frames) > LAST:
+            if self._odd_moulds < MOST_MISSES and (texts := self._texts(frames)):
+                self._misses = 0
+                self._hoping = len(texts) == len(frames)  # else text is not likely to come next
+                self._tell(*self._plain.run(self._stream, texts))
+                return len(texts)
+            run = self._alike(frames[:-LAST])
+        head, size = self._plain.heads[0], self._plain.size
         try:
-            for frame in frames:
+            for frame in frames[len(run) :]:
                 text = frame[size:]
                 if frame[:size] != head or b"\n" in text:
                     if self._numbered and frame[:7] == b"event: ":
@@ -202,7 +213,31 @@ class Hearing:
             self._hoping = False
         self._misses = 0 if run else self._misses + 1
         self._say(run)
-        return len(run) - before
+        return len(run)
+
+    def _texts(self, frames: list[bytes]) -> list[str]:
+        """The texts of a run whose frames differ in nothing else.
+
+        None: there is none, or it is too short to be worth its own way.
+        """
+        mould = self._mould
+        if mould is None or not frames[0].startswith(mould.before):
+            mould = self._mould = Mould.of(frames[0])
+        texts = mould.texts(frames) if mould is not None else []
+        if len(texts) <= LAST:
+            self._odd_moulds += 1
+            return []
+        self._odd_moulds = 0
+        return texts
+
+    def _alike(self, frames: list[bytes]) -> list[Any]:
+        """A long run. No run where one of the frames is not plain."""
+        for head in self._plain.heads:
+            if frames[0].startswith(head):
+                size = len(head)
+                lines = [frame[size:] for frame in frames if frame[:size] == head]
+                return self._decoded(lines) if len(lines) == len(frames) else []
+        return []
 
     def _say(self, run: list[Any]) -> None:
         for pieces, text, said in self._plain.said(self._stream, run) if run else ():
@@ -215,60 +250,10 @@ class Hearing:
             said[-1] = TextRun(last, pieces)
         self.events += said
 
-    def _take_many(self, whole: bytes) -> tuple[list[Any], bytes]:
-        """Take what opens an answer and decode the run that follows; what is left to take."""
-        at = 0
-        for _ in range(OPENING):
-            if self._hoping:
-                return self._together(whole[at:])
-            end = whole.find(b"\n\n", at)
-            if end < 0 or self._stream.finished:
-                break
-            frame, at = whole[at:end], end + 2
-            if self._numbered and frame == self._last and NUMBERED.search(frame):
-                continue
-            self._last = frame
-            self._take_frame(frame)
-        return [], whole[at:]
 
-    def _together(self, whole: bytes) -> tuple[list[Any], bytes]:
-        """A long run, and what is left behind it. No run where one of the frames is not plain."""
-        nothing: list[Any] = []
-        for head in self._plain.heads:
-            if whole.startswith(head):
-                break
-        else:
-            return nothing, whole
-        if self._odd_moulds < MOST_MISSES and (left := self._take_texts(whole, head)) is not None:
-            return nothing, left
-        between = b"\n\n" + head
-        lines = whole[len(head) :].split(between)
-        run, rest = lines[:-LAST], lines[-LAST:]
-        plain = self._decoded(head, run)
-        if not plain:
-            return nothing, whole
-        self._last = head + run[-1]
-        return plain, head + between.join(rest)
-
-    def _take_texts(self, whole: bytes, head: bytes) -> bytes | None:
-        """Take a run whose frames differ in nothing but their text, and return what is left.
-
-        None: there is none, or it is too short to be worth its own way.
-        """
-        mould = self._mould
-        if mould is None or not whole.startswith(mould.before, len(head)):
-            mould = self._mould = Mould.of(whole[: whole.find(b"\n\n")], head, self._name)
-        texts, left = mould.texts(whole) if mould is not None else ([], whole)
-        if len(texts) <= LAST:
-            self._odd_moulds += 1
-            return None
-        self._odd_moulds = self._misses = 0
-        self._hoping = b"\n\n" not in left  # else what comes next is likely to be no text
-        self._tell(*self._plain.run(self._stream, texts))
-        return left
-
-    def _repeats(self, head: bytes, run: list[bytes]) -> bool:
-        return self._last == head + run[0] or any(map(operator.eq, run, run[1:]))
+def _repeats(frames: list[bytes], last: bytes) -> bool:
+    """Whether one of them came twice in a row."""
+    return frames[0] == last or any(map(operator.eq, frames, frames[1:]))
 
 
 def _unheard(frames: list[bytes], last: bytes) -> list[bytes]:

@@ -58,7 +58,7 @@ class MessageFold:
         """The message so far; empty before ``message_start``."""
         if not self._head:
             return {}
-        blocks = [self._finished(index) for index in self._blocks]
+        blocks = list(map(self._finished, self._blocks))
         if begun := self._head.get("content"):  # a message may start with all of its content
             blocks = [*begun, *blocks]
         return {**self._head, "content": blocks}

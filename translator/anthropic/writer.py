@@ -58,6 +58,9 @@ BLOCK_DELTAS: Final[dict[str, frozenset[str]]] = {
 """Which deltas fit which block; a block type that is not here arrives whole in its start."""
 
 
+NONE: Final[frozenset[str]] = frozenset()
+
+
 class MessageWriter:
     """Writes one message: start, blocks with rising indices, and exactly one ending."""
 
@@ -65,7 +68,7 @@ class MessageWriter:
         self.phase = Phase.BEFORE
         self.index = -1  # of the open block, or of the last one
         self.block: dict[str, Any] = {}  # the open block as it was started
-        self._fitting: frozenset[str] = frozenset()  # deltas that the block takes
+        self._fitting = NONE  # deltas that the block takes
         self.written: list[Event] = []
         """Of the step that runs: who begins one puts a new list here, and delivers it."""
 
@@ -87,7 +90,7 @@ class MessageWriter:
         self.phase = TRANSITIONS[self.phase][Move.OPEN]
         self.index += 1
         self.block = block
-        self._fitting = BLOCK_DELTAS.get(block.get("type", ""), frozenset())
+        self._fitting = BLOCK_DELTAS.get(block["type"], NONE)
         self.written.append(
             {"type": "content_block_start", "index": self.index, "content_block": block}
         )

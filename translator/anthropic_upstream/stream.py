@@ -54,22 +54,25 @@ class AnthropicStream:
         guess = -(-self._said // CHARACTERS_PER_TOKEN)
         return replace(usage, output=max(guess, usage.output or 0), output_source="estimated")
 
-    def feed(self, event: Event) -> list[Event]:
-        if self.finished:
-            return []
+    def feed(self, *events: Event) -> list[Event]:
+        heard: list[Event] = []
         try:
-            if event["type"] == "error":
-                return self._failed(event)
-            self.guard.check(event)
-            reader = self.READERS.get(event["type"])
-            if reader is not None:
-                reader(self, event)
-            elif event["type"] not in KINDS and event["type"] != "ping":
-                self.unknown[str(event["type"])] += 1
+            for event in events:
+                if self.finished:
+                    break
+                if event["type"] == "error":
+                    return heard + self._failed(event)
+                self.guard.check(event)
+                reader = self.READERS.get(event["type"])
+                if reader is not None:
+                    reader(self, event)
+                elif event["type"] not in KINDS and event["type"] != "ping":
+                    self.unknown[str(event["type"])] += 1
+                heard.append(event)
         except (TranslatorError, LookupError, TypeError, ValueError, AttributeError) as exc:
             self.fault = exc
-            return self.fail(BAD)
-        return [event]
+            return heard + self.fail(BAD)
+        return heard
 
     def feed_whole(self, body: dict[str, Any]) -> list[Event]:
         """Take a whole message, as the events of the stream that it would have been."""
@@ -80,7 +83,7 @@ class AnthropicStream:
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
             self.fault = exc
             return self.fail(BAD)
-        return [said for event in events for said in self.feed(event)]
+        return self.feed(*events)
 
     def end(self) -> list[Event]:
         """Say that upstream's bytes ended; before ``message_stop`` that is a cut."""

@@ -23,8 +23,8 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
         body = answer
     elif "choices" in answer:
         choices = answer["choices"]
-        first = choices[0] if choices and isinstance(choices, list) else None
-        if isinstance(first, dict) and "error" in first and first["error"]:
+        first = choices[0] if choices and type(choices) is list else None
+        if type(first) is dict and "error" in first and first["error"]:
             body = {"error": first["error"]}
     return None if body is None else map_error(inner_status(read_error(body)), body)
 

@@ -35,18 +35,12 @@ class Speech:
         self._field = ""  # the vendor's name for the reasoning of this segment
         self._details: list[dict[str, Any]] = []
 
-    def say(self, piece: str) -> None:
+    def say(self, piece: str) -> Block | None:
+        """The block that more of this text may ``flow`` into; None where it is looked at first."""
         if self._tags is None:
-            self._text(piece)
-        else:
-            self._tagged(self._tags.feed(piece))
-
-    @property
-    def block(self) -> Block | None:
-        """The text that is being said, where a piece of it needs no look at its tags."""
-        if self._kind != "text" or self._tags is not None:
-            return None
-        return self._composer.block(self._key)
+            return self._text(piece)
+        self._tagged(self._tags.feed(piece))
+        return None
 
     def flow(self, block: Block, piece: str) -> list[Event]:
         """``say`` more of a text that flows."""
@@ -126,11 +120,11 @@ class Speech:
         if self._tags is not None:
             self._tagged(self._tags.rest())
 
-    def _text(self, piece: str) -> None:
+    def _text(self, piece: str) -> Block | None:
         self.said += len(piece)
         if self._kind != "text":
             self._turn_to("text")
-        self._composer.text(self._key, piece)
+        return self._composer.text(self._key, piece)
 
     def _tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> None:
         for kind, piece in parts:

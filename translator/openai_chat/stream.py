@@ -70,9 +70,7 @@ class ChatStream:
         self._usage_closed = False
         if self.flowing is not None and self.flowing.flows:
             return self._speech.flow(self.flowing, piece)
-        events = self._plain(piece)
-        self.flowing = None if self._finish_reason else self._speech.block
-        return events
+        return self._plain(piece)
 
     def fail(self, error: UpstreamError) -> list[Event]:
         written = self.composer.writer.written = []
@@ -88,25 +86,30 @@ class ChatStream:
             self.composer.fail(error_type=error.error_type, message=error.message)
 
     @step
-    def feed(self, event: Any) -> None:
-        failure = error_in_answer(event)
-        if failure is not None:
-            self._failed(failure)
-            return
-        choice = self._opened(event)
-        if choice is None:
-            return
-        delta = choice.get("delta")
-        if isinstance(delta, dict):
-            self._delta(delta, whole=False)
-        else:
-            self._message(message_of(choice))
-        if choice.get("finish_reason"):
-            self._choice_ended(choice)
+    def feed(self, *chunks: Any) -> None:
+        for chunk in chunks:
+            if self.finished:
+                return
+            self.flowing = None
+            failure = error_in_answer(chunk)
+            if failure is not None:
+                self._failed(failure)
+                return
+            choice = self._opened(chunk)
+            if choice is None:
+                continue
+            delta = choice.get("delta")
+            if type(delta) is not dict:
+                self._message(message_of(choice))
+            elif delta or not self.composer.begun:
+                self._delta(delta, whole=False)
+            if choice.get("finish_reason"):
+                self._choice_ended(choice)
 
     @step
     def _plain(self, piece: str) -> None:
-        self._started()
+        if not self.composer.begun:
+            self._started()
         self._text(piece)
 
     @step
@@ -152,26 +155,27 @@ class ChatStream:
                         name, "dropped", "sources beside the answer have no place in it"
                     )
         choices: Any = chunk.get("choices")
-        counts = counts_in(chunk)
+        counts = counts_in(chunk, choices)
         self._usage_closed = False
         if counts is not None:
             self._usage_closed = self.composer.begun and not choices
             self._counted(counts, chunk.get("service_tier"))
-        elif not isinstance(choices, list):
+        elif type(choices) is not list:
             self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
         for choice in choices or ():
-            if isinstance(choice, dict) and not choice.get("index"):
+            if type(choice) is dict and not choice.get("index"):
                 return joined(choice, choices) if choices[1:] else choice
         return None
 
     def _counted(self, counts: Mapping[str, Any], service_tier: Any) -> None:
         self.usage, notes = usage_of(counts, service_tier)
-        self.notes += [note for note in notes if note not in self.notes]
+        if notes:
+            self.notes += [note for note in notes if note not in self.notes]
 
     def _delta(self, delta: Any, *, whole: bool) -> None:
         if not self.composer.begun:
             self._started()
-        if not delta or not isinstance(delta, dict):
+        if not delta or type(delta) is not dict:
             return
         if not self.THOUGHTS.isdisjoint(delta):
             self._reasoning(delta)
@@ -196,8 +200,6 @@ class ChatStream:
 
     def _started(self) -> None:
         """``message_start``, on the first chunk that says anything."""
-        if self.composer.begun:
-            return
         identity = self.context.message_id or message_id(self.upstream_id)
         self._calls.seed = identity
         self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
@@ -242,9 +244,11 @@ class ChatStream:
         if self._finish_reason:
             self._note_once("content", "repaired", "text after the finish reason was accepted")
         self._calls.step_aside()
-        self._speech.say(piece)
+        block = self._speech.say(piece)
         if self.composer.matched_stop is not None:
             self._finished()
+        elif not self._finish_reason:
+            self.flowing = block
 
     def _refusal(self, piece: Any, whole: bool) -> None:
         if not piece:
@@ -281,7 +285,7 @@ class ChatStream:
 
     def _choice_ended(self, choice: dict[str, Any]) -> None:
         told = choice.get("finish_reason")
-        if not told or self.finished or self._finish_reason or not isinstance(told, str):
+        if not told or self.finished or self._finish_reason or type(told) is not str:
             return
         reason = told if told in FINISH_REASONS else finish_word(told)
         if reason in FAILURES:
@@ -290,9 +294,10 @@ class ChatStream:
         if reason not in FINISH_REASONS:
             self.unknown[f"finish_reason.{told}"] += 1
         self._finish_reason = reason
-        named = choice.get("stop_reason")
-        if reason == "stop" and isinstance(named, str) and named and named not in FINISH_REASONS:
-            self._matched_upstream = named
+        if reason == "stop" and "stop_reason" in choice:
+            named = choice["stop_reason"]
+            if type(named) is str and named and named not in FINISH_REASONS:
+                self._matched_upstream = named
         self._pause()
 
     def _pause(self) -> None:
@@ -310,7 +315,8 @@ class ChatStream:
             "category": error.refusal_category,
             "explanation": error.message,
         }
-        self._started()
+        if not self.composer.begun:
+            self._started()
         self._closed("refusal", stop_details=details)
 
     def _finished(self) -> None:
@@ -320,12 +326,14 @@ class ChatStream:
         if matched is not None:
             self._closed("stop_sequence", stop_sequence=matched)
             return
-        profile = self.context.target.profile
+        cause = FINISH_REASONS.get(self._finish_reason)
+        window = self.context.target.profile.context_window
         reason = stop_reason_of(
-            FINISH_REASONS.get(self._finish_reason),
+            cause,
             called_tool=self.composer.tool_calls > 0,
             refused=bool(self._speech.refusal),
-            window_full=is_window_full(self.usage, profile.context_window, self.context.max_tokens),
+            window_full=cause == "max_tokens"
+            and is_window_full(self.usage, window, self.context.max_tokens),
         )
         details = None
         if reason == "refusal":

@@ -22,17 +22,14 @@ Counts = Mapping[str, Any]
 NONE: Final[Counts] = {}
 
 
-def counts_in(chunk: Mapping[str, Any]) -> Counts | None:
+def counts_in(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away."""
-    counts = chunk.get("usage")
-    if counts and isinstance(counts, dict):
-        return counts
-    choices = chunk.get("choices")
-    first = choices[0] if choices and isinstance(choices, list) else None
-    for holder in (chunk.get("x_groq"), first):
-        counts = holder.get("usage") if holder and isinstance(holder, dict) else None
-        if counts and isinstance(counts, dict):
-            return counts
+    first = choices[0] if choices and type(choices) is list else None
+    for holder in (chunk, chunk.get("x_groq"), first):
+        if type(holder) is dict and "usage" in holder:
+            counts = holder["usage"]
+            if counts and type(counts) is dict:
+                return counts
     return None
 
 
@@ -50,7 +47,7 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
     if "server_tool_use_details" in counts:  # OpenRouter
         searches = _details(counts, "server_tool_use_details").get("web_search_requests")
     tier = None
-    if service_tier is not None and isinstance(service_tier, str):
+    if type(service_tier) is str:
         tier = SERVICE_TIERS.get(service_tier, "standard")
     return usage_from_openai(
         total_input=counts.get("prompt_tokens"),
@@ -91,4 +88,4 @@ def _output(counts: Counts, said: Any, reasoning: Any) -> Any:
 
 def _details(counts: Counts, name: str) -> Counts:
     details = counts.get(name)
-    return details if details and isinstance(details, dict) else NONE
+    return details if type(details) is dict else NONE

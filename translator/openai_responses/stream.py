@@ -66,20 +66,23 @@ class ResponsesStream:
         self.finished = False
 
     @step
-    def feed(self, event: UpstreamEvent) -> None:
-        kind = event.get("type")
-        if type(kind) is not str:
-            kind = str(kind)
-        handler = self.HANDLERS.get(kind)
-        if handler is not None:
-            handler(self, event)
-        elif kind in self.PINGS:
-            self.composer.writer.written.append(PING.copy())
-        elif "type" not in event and event.get("error"):
-            self._response_failed(event)  # as the body of an HTTP error
-        elif kind not in self.IGNORED:
-            # Counted and reported, so that drift shows; an unknown event never ends a stream.
-            self.unknown[kind] += 1
+    def feed(self, *events: UpstreamEvent) -> None:
+        for event in events:
+            if self.finished:
+                return
+            kind = event.get("type")
+            if type(kind) is not str:
+                kind = str(kind)
+            handler = self.HANDLERS.get(kind)
+            if handler is not None:
+                handler(self, event)
+            elif kind in self.PINGS:
+                self.composer.writer.written.append(PING.copy())
+            elif "type" not in event and event.get("error"):
+                self._response_failed(event)  # as the body of an HTTP error
+            elif kind not in self.IGNORED:
+                # Counted and reported, so that drift shows; an unknown event never ends a stream.
+                self.unknown[kind] += 1
 
     def text(self, place: Place, piece: str) -> list[Event]:
         """What ``feed`` makes of a delta of text that says this piece at this place.

@@ -124,8 +124,8 @@ def test_the_service_tier_has_anthropic_s_name(tier, told):
 
 
 def test_older_groq_servers_tuck_the_usage_away():
-    assert counts_in({"x_groq": {"usage": {"prompt_tokens": 1}}}) == {"prompt_tokens": 1}
-    assert counts_in({"usage": None, "x_groq": {"id": "x"}}) is None
+    assert counts_in({"x_groq": {"usage": {"prompt_tokens": 1}}}, []) == {"prompt_tokens": 1}
+    assert counts_in({"usage": None, "x_groq": {"id": "x"}}, []) is None
 
 
 def test_an_estimate_fills_only_what_nobody_told():
