@@ -11,7 +11,7 @@ from typing import Any, Final
 from .items import Item
 from .speech import Speech
 
-Say = Callable[[Speech, Item, int, Any], None]
+Say = Callable[[Speech, Item, int, Any], object]
 
 
 @dataclass(frozen=True, slots=True)

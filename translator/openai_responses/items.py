@@ -23,19 +23,20 @@ class Part:
     What was said of it as text is in the blocks that it became (mostly one), and nowhere twice.
     """
 
-    __slots__ = ("blocks", "cited", "pieces", "waiting")
+    __slots__ = ("blocks", "cited", "pieces", "told", "waiting")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.pieces = Said()  # what was said of it otherwise
         self.cited: list[dict[str, Any]] = []  # annotations that were heard
         self.waiting: list[dict[str, Any]] = []  # of these, not yet sent
+        self.told: dict[str, Any] | None = None  # the finished part, if nothing was said since
 
     @property
     def said(self) -> str:
         if len(self.blocks) == 1:
             return self.blocks[0].pieces.getvalue()
-        return "".join(block.said for block in self.blocks) or self.pieces.getvalue()
+        return "".join([block.said for block in self.blocks]) or self.pieces.getvalue()
 
 
 @dataclass(slots=True)
@@ -65,9 +66,12 @@ class Item:
 
         vLLM counts a message's parts from 1 while it streams, and lists them from 0.
         """
-        heard = sorted([number for said, number in self.parts if said == kind])
-        if not heard or heard[-1] < count:
+        for said, number in self.parts:
+            if number >= count and said == kind:
+                break
+        else:
             return list(range(count))
+        heard = sorted([number for said, number in self.parts if said == kind])
         unheard = range(heard[-1] + 1, heard[-1] + 1 + count)
         return [*heard, *unheard][:count]
 
@@ -88,7 +92,7 @@ class Items:
             item = None
         return self._learned(item or self._new(index), body)
 
-    def of(self, index: Any, item_id: Any, kind: str) -> Item:
+    def of(self, index: Any, item_id: Any, kind: Any) -> Item:
         """The item that a delta or done event speaks of; ``kind`` is the type it must have."""
         if type(index) is int and index in self._at:
             item = self._at[index]
@@ -104,7 +108,19 @@ class Items:
 
     def finished(self, index: Any, body: OutputItem) -> Item:
         """The item that ``output_item.done`` ends."""
-        return self._learned(self.of(index, body.get("id"), str(body.get("type"))), body)
+        return self._learned(self.of(index, body.get("id"), body.get("type")), body)
+
+    def are_all_of(self, output: Any) -> bool:
+        """Whether each was heard to its end, and the final ``response.output`` tells no other.
+
+        As many of each type, that is: ``settled`` would lead no entry to an item that is new.
+        """
+        if not isinstance(output, list) or len(output) != len(self._all):
+            return False
+        for item, body in zip(self._all, output, strict=True):
+            if not item.done or not isinstance(body, dict) or body.get("type") != item.type:
+                return False
+        return True
 
     def settled(self, output: list[OutputItem]) -> list[Item]:
         """For each entry of the final ``response.output`` the item that it is; new if never heard.
@@ -112,16 +128,10 @@ class Items:
         Proxies renumber and rename: where neither id nor place leads to an item, the k-th entry
         of a type is the k-th heard of it. Saying something twice is worse than an odd order.
         """
-        found = self._all if self._is_told_by(output) else self._matched(output)
         return [
             item if item.done else self._learned(item, body)
-            for item, body in zip(found, output, strict=True)
+            for item, body in zip(self._matched(output), output, strict=True)
         ]
-
-    def _is_told_by(self, output: list[OutputItem]) -> bool:
-        """Whether these are the items in the order in which they were heard, as they should be."""
-        places = range(len(output))
-        return len(output) == len(self._all) and all(map(_same_id, self._all, places, output))
 
     def _matched(self, output: list[OutputItem]) -> list[Item]:
         left = list(self._all)
@@ -139,7 +149,7 @@ class Items:
     def _by_id(self, item_id: Any) -> Item | None:
         return self._named.get(item_id) if isinstance(item_id, str) else None
 
-    def _latest_open(self, kind: str) -> Item | None:
+    def _latest_open(self, kind: Any) -> Item | None:
         fitting = [i for i in self._all if not i.done and i.type in ("", kind)]
         return fitting[-1] if fitting else None
 

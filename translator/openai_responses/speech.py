@@ -31,14 +31,17 @@ class Speech:
 
     # Text
 
-    def text(self, item: Item, number: int, piece: Any) -> None:
+    def text(self, item: Item, number: int, piece: Any) -> Block | None:
+        """The block that says this piece; None where nobody does."""
         if item.done or not isinstance(piece, str) or not piece:
-            return
+            return None
         part = item.part("text", number)
+        part.told = None
         self.characters += len(piece)
         block = self.composer.text((item.key, "text", number), piece)
         if block is not None and (not part.blocks or part.blocks[-1] is not block):
             part.blocks.append(block)
+        return block
 
     def flow(self, block: Block, piece: str) -> list[Event]:
         """``text`` for one who knows that it flows into this block."""
@@ -76,16 +79,25 @@ class Speech:
         if not isinstance(end, int) or end <= len(part.said):
             self._cite_waiting((item.key, "text", number), part)
 
-    def end_text(self, item: Item, number: int) -> None:
-        """The upstream is done with this text: what waits for it is attached, its block closes."""
+    def end_text(self, item: Item, number: int, told: dict[str, Any] | None = None) -> None:
+        """The upstream is done with this text: what waits for it is attached, its block closes.
+
+        ``told``: all of it, as the upstream has it.
+        """
         part = item.parts.get(("text", number))
-        if part is not None and part.waiting:
+        if part is None:
+            return
+        part.told = told
+        if part.waiting:
             self._cite_waiting((item.key, "text", number), part)
         self.composer.close((item.key, "text", number))
 
     def whole_part(self, item: Item, number: int, part: Any) -> None:
-        """A finished content part of a message."""
+        """A finished content part of a message; its item tells it again."""
         if not isinstance(part, dict):
+            return
+        heard = item.parts.get(("text", number))
+        if heard is not None and heard.told == part:
             return
         match part.get("type"):
             case "output_text" | "text":
@@ -100,7 +112,7 @@ class Speech:
         if part.get("annotations"):
             for annotation in _list(part["annotations"]):
                 self.cite(item, number, annotation)
-        self.end_text(item, number)
+        self.end_text(item, number, part)
 
     # Reasoning
 
@@ -248,13 +260,15 @@ class Speech:
         item.done = True
 
     def _end_message(self, item: Item, body: OutputItem) -> None:
-        content = body.get("content")
-        # A few servers write the text itself where its parts belong.
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
-        for number, part in zip(item.numbers("text", len(parts)), parts, strict=True):
-            self.whole_part(item, number, part)
-        for _, number in list(item.parts):
-            self.end_text(item, number)
+        parts = body.get("content")
+        if not isinstance(parts, list):
+            # A few servers write the text itself where its parts belong.
+            parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else []
+        for number, whole in zip(item.numbers("text", len(parts)), parts, strict=True):
+            self.whole_part(item, number, whole)
+        for (_, number), part in item.parts.items():
+            if part.told is None:
+                self.end_text(item, number)
 
     def _unusual(self, item: Item, body: OutputItem) -> None:
         """A compaction, which only the upstream that made it can read; nothing else has a block."""

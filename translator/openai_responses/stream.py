@@ -8,7 +8,7 @@ Source: mapping.md 3.1 and 4.3.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from translator.anthropic.composer import Block, MessageComposer
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS, is_window_full, stop_reason_of
@@ -37,13 +37,6 @@ Place = tuple[str, int, int]
 """Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
 
 
-class Flow(NamedTuple):
-    """A text that leaves as it comes, and where it is heard."""
-
-    place: Place
-    block: Block
-
-
 class ResponsesStream:
     """One answer; see ``translator.dialect.Stream`` for what each member promises."""
 
@@ -62,7 +55,8 @@ class ResponsesStream:
         self.upstream_model = ""
         self._items = Items()
         self._speech = Speech(self.composer)
-        self.flowing: Flow | None = None  # the text that ``text`` said last, if nothing came since
+        self.flowing: Block | None = None  # what ``text`` said into last, if nothing came since
+        self._place: Place = ("", 0, 0)  # and where that is heard
         self.finished = False
 
     @step
@@ -73,9 +67,8 @@ class ResponsesStream:
             kind = event.get("type")
             if type(kind) is not str:
                 kind = str(kind)
-            handler = self.HANDLERS.get(kind)
-            if handler is not None:
-                handler(self, event)
+            if kind in self.HANDLERS:
+                self.HANDLERS[kind](self, event)
             elif kind in self.PINGS:
                 self.composer.writer.written.append(PING.copy())
             elif "type" not in event and event.get("error"):
@@ -90,9 +83,9 @@ class ResponsesStream:
         For a caller that read the event with a stricter eye: 8 calls in the middle of a text,
         where ``feed`` takes 24.
         """
-        flow = self.flowing
-        if flow is not None and flow.place == place and flow.block.flows:
-            return self._speech.flow(flow.block, piece)
+        block = self.flowing
+        if block is not None and block.flows and self._place == place:
+            return self._speech.flow(block, piece)
         return self._plain(place, piece)
 
     @step
@@ -101,14 +94,9 @@ class ResponsesStream:
         item = self._items.of(index, item_id, "message")
         if not self.composer.begun:
             self._started()
-        self._speech.text(item, number, piece)
+        self.flowing, self._place = self._speech.text(item, number, piece), place
         if self.composer.matched_stop is not None:
             self._stopped()
-            return
-        # If the next piece of it would leave as it comes:
-        block = self.composer.live
-        if block is not None and block.flows and block.key == (item.key, "text", number):
-            self.flowing = Flow(place, block)
 
     @step
     def feed_whole(self, body: dict[str, Any]) -> None:
@@ -143,7 +131,7 @@ class ResponsesStream:
 
     def _started(self, response: Any = None) -> None:
         """``message_start``, on the first event that says anything."""
-        if response is not None and isinstance(response, dict):
+        if isinstance(response, dict):
             if not self.upstream_id:
                 self.upstream_id = str(response.get("id") or "")
             if not self.upstream_model:
@@ -155,7 +143,8 @@ class ResponsesStream:
             )
 
     def _begun(self, event: UpstreamEvent) -> None:
-        self._started(event.get("response"))
+        if not (self.composer.begun and self.upstream_id and self.upstream_model):
+            self._started(event.get("response"))
 
     def _completed(self, event: UpstreamEvent) -> None:
         response = event.get("response")
@@ -182,10 +171,8 @@ class ResponsesStream:
         """Say what of the final response was not said yet, and end the message."""
         self._started(response)
         output = response.get("output")
-        output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []
-        for item, body in zip(self._items.settled(output), output, strict=True):
-            if not item.done:
-                self._speech.end_item(item, body)
+        if not self._items.are_all_of(output):
+            self._say_rest(output)
         details = response.get("incomplete_details")
         why = str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
         if self._speech.inputs and not why:
@@ -199,14 +186,21 @@ class ResponsesStream:
             return
         if why and why not in INCOMPLETE_REASONS:
             self.unknown[f"incomplete.{why}"] += 1
-        profile = self.context.target.profile
+        cause, window = INCOMPLETE_REASONS.get(why), self.context.target.profile.context_window
         reason = stop_reason_of(
-            INCOMPLETE_REASONS.get(why),
+            cause,
             called_tool=self.composer.tool_calls > 0,
             refused=bool(self._speech.refusal),
-            window_full=is_window_full(self.usage, profile.context_window, self.context.max_tokens),
+            window_full=cause == "max_tokens"
+            and is_window_full(self.usage, window, self.context.max_tokens),
         )
         self._finished(reason, explanation=self._speech.refusal or None)
+
+    def _say_rest(self, output: Any) -> None:
+        output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []
+        for item, body in zip(self._items.settled(output), output, strict=True):
+            if not item.done:
+                self._speech.end_item(item, body)
 
     def _finished(
         self, reason: str, *, category: str | None = None, explanation: str | None = None

@@ -21,15 +21,13 @@ def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[No
     """The usage of a whole response; ``searches`` were seen, should it not count them itself."""
     counts = _under(response, "usage")
     read = _under(counts, "input_tokens_details")
-    tier, named = None, response.get("service_tier")
-    if named is not None and isinstance(named, str):
-        tier = SERVICE_TIERS.get(named, "standard")
     written_1h = None
     if "cache_write_tokens_details" in read:
         written_1h = _under(read, "cache_write_tokens_details").get("ttl_12h_tokens")
     if "tool_usage" in response:
         counted = _under(_under(response, "tool_usage"), "web_search").get("num_requests")
         searches = counted if type(counted) is int and counted >= 0 else searches
+    tier = response.get("service_tier")
     return usage_from_openai(
         total_input=counts.get("input_tokens"),
         output=counts.get("output_tokens"),
@@ -38,7 +36,7 @@ def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[No
         written_1h=written_1h,
         reasoning=_under(counts, "output_tokens_details").get("reasoning_tokens"),
         web_searches=searches or None,
-        service_tier=tier,
+        service_tier=SERVICE_TIERS.get(tier, "standard") if isinstance(tier, str) else None,
     )
 
 

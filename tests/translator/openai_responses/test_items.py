@@ -1,5 +1,7 @@
 """Which item an event means, when upstreams count, name and repeat in their own ways."""
 
+import pytest
+
 from translator.openai_responses.items import Items
 
 MESSAGE = {"type": "message", "id": "msg_1"}
@@ -131,6 +133,28 @@ def test_an_item_never_heard_of_is_new_and_steals_nobodys_place():
 
     assert found is known
     assert new is not known
+
+
+@pytest.mark.parametrize(
+    ("output", "are"),
+    [
+        ([MESSAGE, CALL], True),
+        ([MESSAGE | {"id": "another"}, CALL], True),  # there is no third whose it could be
+        ([CALL, MESSAGE], False),
+        ([MESSAGE], False),
+        ([MESSAGE, "x"], False),
+        ([MESSAGE, MESSAGE], False),
+        (None, False),
+    ],
+)
+def test_items_that_ended_are_all_of_an_output_that_has_as_many_of_their_types(output, are):
+    items = Items()
+    for number, body in enumerate((MESSAGE, CALL)):
+        items.added(at(number), body)
+        assert not items.are_all_of([MESSAGE, CALL])
+        items.finished(number, body).done = True
+
+    assert items.are_all_of(output) is are
 
 
 def test_parts_keep_the_numbers_under_which_they_were_heard():

@@ -77,6 +77,26 @@ def test_text_after_the_item_is_finished_is_not_said():
     assert texts(done(0, **said("Hi")), text(" again"), completed()) == ["Hi"]
 
 
+def text_done(whole):
+    kind = "response.output_text.done"
+    return {"type": kind, "output_index": 0, "content_index": 0, "text": whole}
+
+
+def test_a_text_is_told_four_times_and_said_once():
+    final = said("Hi")
+    events = [text("H"), text("i"), text_done("Hi"), part_done(final["content"][0])]
+
+    assert texts(*events, done(0, **final), completed(final)) == ["Hi"]
+
+
+def test_a_text_that_goes_on_after_its_part_was_finished_is_told_anew():
+    final = said("Hi there")
+    events = [text("Hi"), part_done(said("Hi")["content"][0]), text(" there"), done(0, **final)]
+
+    assert texts(*events, text(" again"), completed(final)) == ["Hi", " there"]
+    assert notes(*events) == []
+
+
 def test_a_part_that_is_none_says_nothing():
     assert texts(text("Hi"), part_done(None), part_done({"type": "hologram"}), completed()) == [
         "Hi"

@@ -96,6 +96,15 @@ def test_nothing_follows_a_good_end():
     assert machine.end() == []
 
 
+def test_events_told_together_sound_as_one_after_the_other():
+    events = [created(), text("Hi"), {"type": "odd"}, completed(said("Hi")), failed("server_error")]
+
+    together = stream()
+
+    assert [*together.feed(*events), *together.end()] == heard(*events)
+    assert together.unknown == {"odd": 1}
+
+
 def test_a_cut_stream_says_so():
     machine = stream()
 
