@@ -25,6 +25,8 @@ class Words:
 
 
 SAID: Final[Mapping[str, Words]] = {
+    # OpenRouter's page on streaming
+    "response.content_part.delta": Words("message", "content_index", "delta", Speech.text),
     "response.content_part.done": Words("message", "content_index", "part", Speech.whole_part),
     "response.custom_tool_call_input.delta": Words(
         "custom_tool_call", "", "delta", Speech.input_text
@@ -41,6 +43,9 @@ SAID: Final[Mapping[str, Words]] = {
     ),
     "response.output_text.delta": Words("message", "content_index", "delta", Speech.text),
     "response.output_text.done": Words("message", "content_index", "text", Speech.whole_text),
+    # The Open Responses specification; not in OpenAI's own list
+    "response.reasoning.delta": Words("reasoning", "content_index", "delta", Speech.thought),
+    "response.reasoning.done": Words("reasoning", "content_index", "text", Speech.whole_thought),
     "response.reasoning_summary_text.delta": Words(
         "reasoning", "summary_index", "delta", Speech.summary
     ),

@@ -152,7 +152,7 @@ class Speech:
         for channel, say in (("content", self.whole_thought), ("summary", self.whole_summary)):
             parts = _list(body.get(channel))
             for number, part in zip(item.numbers(channel, len(parts)), parts, strict=True):
-                say(item, number, part.get("text") if isinstance(part, dict) else None)
+                say(item, number, part.get("text") if isinstance(part, dict) else part)
         signature = signature_of(item, body, self.composer.context.target)
         # Else there is nothing to show and nothing to carry.
         if item.channel or (signature and body.get("encrypted_content")):
@@ -207,6 +207,8 @@ class Speech:
 
     def whole_input(self, item: Item, number: int, text: Any) -> None:
         """All of a custom tool's input; what was heard of it, where the end tells none."""
+        if isinstance(text, dict | list):
+            text = compact_json(text)
         if not isinstance(text, str) or not text:
             text = item.part("input", 0).said
         self.whole_arguments(item, number, {"input": text})

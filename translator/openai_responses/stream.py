@@ -272,6 +272,7 @@ class ResponsesStream:
         "response.cancelled": _response_failed,  # not in OpenAI's own list
         "response.completed": _completed,
         "response.created": _begun,
+        "response.done": _completed,  # nor this
         "response.failed": _response_failed,
         "response.in_progress": _begun,
         "response.incomplete": _completed,

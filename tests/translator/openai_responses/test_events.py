@@ -20,6 +20,10 @@ IN_THE_WILD = {
     "response.apply_patch_call_operation_diff.delta",
     "response.apply_patch_call_operation_diff.done",
     "response.cancelled",
+    "response.content_part.delta",
+    "response.done",
+    "response.reasoning.delta",
+    "response.reasoning.done",
     "response.reasoning_part.added",
     "response.reasoning_part.done",
 }

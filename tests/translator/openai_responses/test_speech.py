@@ -304,6 +304,28 @@ def input_delta(piece):
     return {"type": "response.custom_tool_call_input.delta", "output_index": 0, "delta": piece}
 
 
+def test_a_custom_tools_input_that_is_an_object_is_kept_as_text():
+    item = {"type": "custom_tool_call", "id": "c", "call_id": "call_1", "name": "sql"}
+
+    told = blocks(completed({**item, "input": {"query": 1}}))
+
+    assert told[0]["input"] == {"input": '{"query":1}'}
+
+
+def test_reasoning_may_be_told_in_bare_texts_and_under_other_names():
+    said = {"type": "response.reasoning.delta", "output_index": 0, "delta": "H"}
+    end = {"type": "response.reasoning.done", "output_index": 0, "text": "Hm."}
+    spoken = {"type": "response.content_part.delta", "output_index": 1, "delta": "Yes."}
+    item = {"type": "reasoning", "id": "rs_1", "summary": []}
+    last = {"type": "response.done", "response": completed()["response"]}
+
+    told = blocks(added(0, **item), said, end, done(0, **item), spoken, last)
+
+    assert [list(block.values())[:2] for block in told] == [["thinking", "Hm."], ["text", "Yes."]]
+    (bare,) = blocks(completed({**item, "summary": ["Hm."]}))
+    assert bare["thinking"] == "Hm."
+
+
 def test_what_was_heard_of_a_custom_tools_text_is_its_input_where_its_end_tells_none():
     item = {"type": "custom_tool_call", "id": "c", "call_id": "call_1", "name": "sql"}
     pieces = [input_delta(piece) for piece in ("SELECT", None, "", " 1")]
