@@ -173,6 +173,15 @@ def test_a_prompt_that_fills_the_window_is_the_client_s_to_shorten(told, taken):
     assert CHAT({"max_tokens": 32000}, 400, refusal(told.format(taken, taken))) is None
 
 
+@pytest.mark.parametrize(
+    ("told", "room"), [(VLLM.format(15_360, 15_360), 1_024), ("max_tokens: 1 < valid", None)]
+)
+def test_the_least_room_that_is_worth_a_call(told, room):
+    found = CHAT({"max_tokens": 32000}, 400, refusal(told))
+
+    assert (found and found.body) == (room and {"max_tokens": room})
+
+
 CORPUS = Path(__file__).parents[3] / "shared/corpus/errors"
 
 

@@ -154,6 +154,33 @@ def test_a_delta_is_written_as_any_event_is(kind, name, text, index, extra):
     frame.encode()
 
 
+@pytest.mark.parametrize("fields", [{"more": 1}, {"index": -1}, {"type": "other"}])
+@pytest.mark.parametrize("also", [{}, {"more": 1}])
+def test_nothing_is_left_out_of_a_delta(fields, also):
+    delta = {"type": "text_delta", "text": "hé\n", **also}
+    event = {"type": "content_block_delta", "index": 2, "delta": delta, **fields}
+
+    frame = format_sse("content_block_delta", event)
+
+    assert json.loads(frame.split("data: ", 1)[1]) == event
+
+
+def test_an_lf_that_belongs_to_a_cr_before_the_cut_ends_no_second_line():
+    decoder = SSEDecoder()
+
+    heard = [*decoder.feed(b"data: 1\r"), *decoder.feed(b"\ndata: 2\r"), *decoder.feed(b"\n\r\n")]
+
+    assert heard == [ServerSentEvent("message", b"1\n2")]
+
+
+def test_what_is_just_not_too_large_goes_out_before_what_is():
+    decoder = SSEDecoder(max_event_bytes=10)
+
+    assert [event.data for event in decoder.feed(b"data: 1234\n\ndata: 12345\n\n")] == [b"1234"]
+    with pytest.raises(BadUpstream):
+        decoder.feed(b"\n")
+
+
 def test_a_frame_is_what_the_sdk_expects():
     assert format_sse("ping", {"type": "ping"}) == 'event: ping\ndata: {"type":"ping"}\n\n'
 

@@ -152,3 +152,30 @@ def test_an_anthropic_server_may_tell_less_or_nonsense():
 
     assert usage == Usage(input=1, cache_write_5m=7, source="missing")
     assert note.fate == "ignored"
+
+
+def test_each_count_that_is_none_is_told_by_its_name():
+    names = ("5m cache write", "1h cache write", "cache write", "input", "output", "cache read")
+    wire = {
+        "input_tokens": -1,
+        "output_tokens": "x",
+        "cache_read_input_tokens": True,
+        "cache_creation_input_tokens": 0.5,
+        "cache_creation": {"ephemeral_5m_input_tokens": [], "ephemeral_1h_input_tokens": {}},
+        "output_tokens_details": {"thinking_tokens": MAX_COUNT + 1},
+        "server_tool_use": {"web_search_requests": -2},
+    }
+
+    usage, notes = usage_from_wire(wire)
+
+    assert usage == Usage(source="missing")
+    assert [(note.path, note.fate, note.reason) for note in notes] == [
+        ("usage", "ignored", f"bad_usage: {name} tokens are no count")
+        for name in (*names, "reasoning", "web search")
+    ]
+
+
+def test_a_count_may_be_the_largest_and_be_written_as_a_fraction():
+    usage, notes = usage_from_wire({"input_tokens": MAX_COUNT, "output_tokens": 12.0})
+
+    assert (usage.input, usage.output, usage.source, notes) == (MAX_COUNT, 12, "reported", [])

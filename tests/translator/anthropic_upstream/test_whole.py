@@ -31,6 +31,57 @@ def test_a_block_folds_back_into_itself(block):
     assert fold(events_of(message)) == message
 
 
+CITED = {"type": "text", "text": "x", "citations": [{"url": "1"}, {"url": "2"}]}
+
+
+@pytest.mark.parametrize(
+    ("block", "opening", "deltas"),
+    [
+        (
+            CITED, {"type": "text", "text": ""},
+            [
+                {"type": "text_delta", "text": "x"},
+                {"type": "citations_delta", "citation": {"url": "1"}},
+                {"type": "citations_delta", "citation": {"url": "2"}},
+            ],
+        ),
+        (
+            {"type": "thinking", "thinking": "why", "signature": "s"},
+            {"type": "thinking", "thinking": "", "signature": ""},
+            [
+                {"type": "thinking_delta", "thinking": "why"},
+                {"type": "signature_delta", "signature": "s"},
+            ],
+        ),
+        (
+            {"type": "thinking", "thinking": ""},
+            {"type": "thinking", "thinking": "", "signature": ""},
+            [{"type": "signature_delta", "signature": ""}],
+        ),
+        *(
+            (
+                {"type": kind, "id": "t", "input": input_}, {"type": kind, "id": "t", "input": {}},
+                [{"type": "input_json_delta", "partial_json": written}],
+            )
+            for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
+            for input_, written in (({"a": "é"}, '{"a":"é"}'), ({}, ""))
+        ),
+        ({"type": "redacted_thinking", "data": "x"}, {"type": "redacted_thinking", "data": "x"}, []),
+    ],
+)  # fmt: skip
+def test_a_block_is_told_as_a_stream_tells_it(block, opening, deltas):
+    message = {"type": "message", "content": [{"type": "new"}, block], "usage": {}}
+
+    _, _, _, start, *said, stop, _, _ = events_of(message)
+
+    assert start == {"type": "content_block_start", "index": 1, "content_block": opening}
+    assert [event["delta"] for event in said] == deltas
+    assert [(event["type"], event["index"]) for event in said] == (
+        [("content_block_delta", 1)] * len(deltas)
+    )
+    assert stop == {"type": "content_block_stop", "index": 1}
+
+
 def test_only_messages_have_a_stream():
     with pytest.raises(ValueError, match="completion"):
         events_of({"type": "completion"})

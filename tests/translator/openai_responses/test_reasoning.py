@@ -88,19 +88,25 @@ def test_redacted_thinking_with_a_carrier_is_restored_too():
     assert restored(block, MAKER)["id"] == "rs_1"
 
 
+MAKERS = "reasoning of another upstream or model stays with its maker"
+BARE = "reasoning that was not encrypted is not known upstream any more"
+FORGED = "this reasoning carrier is forged or truncated"
+FOREIGN = "reasoning without a carrier of ours stays behind"
+
+
 @pytest.mark.parametrize(
-    "block",
+    ("block", "why"),
     [
-        thought(upstream="elsewhere"),
-        thought(model="gpt-9"),
-        thought(api="chat"),
-        thought(encrypted_content=None),
-        thought(keys=CarrierKeys("k1", {"k1": b"mallory"})),
-        {**thought(), "signature": thought()["signature"][:-3]},
-        {"type": "thinking", "thinking": "Hm.", "signature": "ErUBCkYIBhgC"},
-        {"type": "thinking", "thinking": "Hm.", "signature": ""},
-        {"type": "thinking", "thinking": "Hm."},
-        {"type": "redacted_thinking", "data": "EmwKAhgB"},
+        (thought(upstream="elsewhere"), MAKERS),
+        (thought(model="gpt-9"), MAKERS),
+        (thought(api="chat"), MAKERS),
+        (thought(encrypted_content=None), BARE),
+        (thought(keys=CarrierKeys("k1", {"k1": b"mallory"})), FORGED),
+        ({**thought(), "signature": thought()["signature"][:-3]}, FORGED),
+        ({"type": "thinking", "thinking": "Hm.", "signature": "ErUBCkYIBhgC"}, FOREIGN),
+        ({"type": "thinking", "thinking": "Hm.", "signature": ""}, FOREIGN),
+        ({"type": "thinking", "thinking": "Hm."}, FOREIGN),
+        ({"type": "redacted_thinking", "data": "EmwKAhgB"}, FOREIGN),
     ],
     ids=[
         "upstream",
@@ -115,11 +121,11 @@ def test_redacted_thinking_with_a_carrier_is_restored_too():
         "redacted",
     ],
 )
-def test_reasoning_of_anybody_else_stays_behind_and_is_noted(block):
+def test_reasoning_of_anybody_else_stays_behind_and_is_noted(block, why):
     history = [user("Hi."), assistant(block, {"type": "text", "text": "Hm."}), user("Go on.")]
 
     assert [item["type"] for item in sent(*history)] == ["message"] * 3
-    assert isinstance(restored(block, MAKER), str)
+    assert restored(block, MAKER) == why
 
 
 def test_an_upstream_switch_in_mid_conversation_sends_nobody_elses_reasoning():

@@ -190,7 +190,9 @@ def test_stop_sequences_are_found_by_us():
 
     assert "stop" not in built.body
     assert built.answer.stop_sequences == ("END",)
-    assert [note.fate for note in built.notes] == ["emulated"]
+    assert [(note.path, note.fate, note.reason) for note in built.notes] == [
+        ("stop_sequences", "emulated", "found in the answer by the gateway")
+    ]
 
 
 # Reasoning

@@ -178,6 +178,10 @@ def test_other_annotations_are_dropped_with_a_note():
 
     assert cited(text("Hello"), annotation(odd), completed()) == [None]
     assert notes(text("Hello"), annotation(odd)) == ["a file_citation has no form as a citation"]
+    machine = stream()
+    for event in (text("Hello"), annotation(odd)):
+        machine.feed(event)
+    assert [note.fate for note in machine.notes] == ["dropped"]
 
 
 # Reasoning
