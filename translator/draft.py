@@ -145,9 +145,7 @@ def _call_ids(request: MessagesRequest) -> frozenset[str]:
     ids: list[str] = []
     for message in request["messages"]:
         if message["role"] == "assistant" and not isinstance(message["content"], str):
-            for block in message["content"]:
-                if block["type"] == "tool_use":
-                    ids.append(block["id"])  # noqa: PERF401 - a comprehension of three lines
+            ids += [block["id"] for block in message["content"] if block["type"] == "tool_use"]
     return frozenset(ids)
 
 

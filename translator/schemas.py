@@ -98,13 +98,13 @@ def _plain(schema: Schema) -> Schema:
         if key not in NOT_AT_ROOT:
             made[key] = schema[key]
     made["type"] = "object"
-    if "properties" not in made or not isinstance(made["properties"], dict):
+    if "properties" not in made or type(made["properties"]) is not dict:
         made["properties"] = {}
     if "required" in made:
         required: dict[str, None] = {}  # each once, in order
         names = made["required"]
         for name in names if type(names) is list else _list(names):
-            if isinstance(name, str):
+            if type(name) is str:
                 required[name] = None
         if required:
             made["required"] = [*required]

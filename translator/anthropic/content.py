@@ -9,6 +9,7 @@ from .shapes import (
     anything,
     boolean,
     either,
+    list_by,
     list_of,
     mapping,
     one_of,
@@ -25,8 +26,8 @@ TEXT: Final = shape(
     {"citations": list_of(mapping), "cache_control": CACHE_CONTROL},
 )
 _TEXT_ONLY: Final = tagged({"text": TEXT})
-TEXTS: Final = list_of(_TEXT_ONLY)
-TEXT_OR_TEXTS: Final = list_of(_TEXT_ONLY, or_text=True)
+TEXTS: Final = list_by("type", {"text": TEXT}, _TEXT_ONLY)
+TEXT_OR_TEXTS: Final = list_by("type", {"text": TEXT}, _TEXT_ONLY, or_text=True)
 
 IMAGE: Final = shape(
     {
@@ -81,7 +82,7 @@ TOOL_RESULT: Final = shape(
     {"tool_use_id": words},
     {
         "cache_control": CACHE_CONTROL,
-        "content": list_of(tagged(RESULT_PARTS), or_text=True),
+        "content": list_by("type", RESULT_PARTS, tagged(RESULT_PARTS), or_text=True),
         "is_error": boolean,
     },
 )
@@ -156,7 +157,7 @@ def _content_of(role: str) -> Check:
         for kind in kinds
         if kind not in blocks
     }
-    return list_of(tagged(blocks, elsewhere), or_text=True)
+    return list_by("type", blocks, tagged(blocks, elsewhere), or_text=True)
 
 
 _MESSAGES: Final[Mapping[str, Check]] = {
@@ -168,13 +169,13 @@ _MESSAGES: Final[Mapping[str, Check]] = {
 }
 
 
-def message(value: Any) -> None:
-    """Check one message of a conversation, by its role."""
-    if type(value) is not dict and not isinstance(value, dict):
+def _no_message(value: Any) -> None:
+    if not isinstance(value, dict):
         raise Fault("Input should be an object")
     if "role" not in value:
         raise Fault("Field required", "role")
-    role = value["role"]
-    if (type(role) is not str and not isinstance(role, str)) or role not in _MESSAGES:
-        raise Fault("Input should be one of 'user', 'assistant', 'system'", "role")
-    _MESSAGES[role](value)
+    raise Fault("Input should be one of 'user', 'assistant', 'system'", "role")
+
+
+MESSAGES: Final = list_by("role", _MESSAGES, _no_message)
+"""A conversation: each message by its role."""

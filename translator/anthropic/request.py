@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from translator.errors import BadRequest
 
-from .content import CACHE_CONTROL, TEXT_OR_TEXTS, message
+from .content import CACHE_CONTROL, MESSAGES, TEXT_OR_TEXTS
 from .shapes import (
     Check,
     Fault,
@@ -102,7 +102,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "inference_geo": string,
     "max_tokens": integer(0),
     "mcp_servers": list_of(MCP_SERVER),
-    "messages": list_of(message),
+    "messages": MESSAGES,
     "metadata": shape(optional={"user_id": _user_id}),
     "model": words,
     "output_config": shape(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),

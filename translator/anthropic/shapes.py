@@ -125,6 +125,34 @@ def list_of(check: Check, *, or_text: bool = False) -> Check:
     return check_all
 
 
+def list_by(
+    key: str, shapes: Mapping[str, Check], otherwise: Check, *, or_text: bool = False
+) -> Check:
+    """A list of objects, each of the shape that its ``key`` names; with ``or_text`` also a string.
+
+    ``otherwise`` takes what names no shape, and tells what is wrong with it. What has two layers of
+    checks elsewhere has one here: most of a request are messages and their blocks.
+    """
+
+    def check_all(value: Any) -> None:
+        if type(value) is not list and not isinstance(value, list):
+            if or_text and isinstance(value, str):
+                return
+            raise Fault("Input should be a valid list")
+        for number_, item in enumerate(value):
+            try:
+                check = shapes[item[key]]
+            except (KeyError, TypeError):
+                check = otherwise
+            try:
+                check(item)
+            except Fault as fault:
+                raise fault.under(str(number_)) from None
+
+    PASSES[check_all] = (str,) if or_text else ()
+    return check_all
+
+
 def values_of(check: Check) -> Check:
     """An object whose values ``check`` takes, whatever their names."""
 

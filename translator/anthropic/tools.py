@@ -134,9 +134,10 @@ def check_tool_names(request: dict[str, Any]) -> None:
     tools, choice = request.get("tools"), request.get("tool_choice")
     if not tools and not choice:
         return
-    names = [each.get("name") for each in tools or ()]
+    names = [each["name"] for each in tools or () if "name" in each]
     known = {name for name in names if name is not None}
     if len(known) + names.count(None) < len(names):
+        names = [each.get("name") for each in tools or ()]
         number = next(n for n, name in enumerate(names) if name is not None and name in names[:n])
         raise Fault("Tool names must be unique", "tools", str(number), "name")
     if not choice or choice["type"] != "tool" or choice["name"] in known:

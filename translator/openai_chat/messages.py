@@ -5,7 +5,7 @@ pictures from their results follow in one user message, before the user's own wo
 Source: mapping.md 1.4.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from translator.draft import SYSTEM, Draft
 from translator.errors import BadRequest
@@ -40,28 +40,33 @@ def build_messages(draft: Draft) -> list[ChatMessage]:
         path = f"messages.{number}"
         match message["role"]:
             case "assistant":
-                history += _settled(between, path, draft)
-                origins += [number - 1] * (len(history) - len(origins))
+                told = _settled(between, path, draft)
+                history += told
+                origins += [number - 1] * len(told)
                 between = Between()
-                history += _assistant(message, path, between, draft)
-                origins += [number] * (len(history) - len(origins))
+                told = _assistant(message, path, between, draft)
+                history += told
+                origins += [number] * len(told)
             case "system":
                 _system(message, number, between, draft)
             case _:
                 _user(message, path, between, draft)
-    history += _settled(between, "messages", draft)
-    origins += [number] * (len(history) - len(origins))
+    told = _settled(between, "messages", draft)
+    history += told
+    origins += [number] * len(told)
     if draft.profile.merge_users:
         history = _merged_users(history)
         draft.origins.clear()  # entries of several messages have no one place
-    _refuse_prefill(history, draft)
-    _mark_last_user(history, draft)
-    prompt = _system_prompt(draft)
-    if not prompt + history:
+    if history and history[-1]["role"] == "assistant" and not draft.profile.prefill:
+        _refuse_prefill(draft)
+    if draft.profile.cache_breakpoints and draft.request.get("cache_control"):
+        _mark_last_user(history)
+    messages = _system_prompt(draft) + history
+    if not messages:
         raise BadRequest("messages", "text content blocks must be non-empty")
     if draft.origins:
-        draft.origins[:0] = [SYSTEM] * len(prompt)
-    return prompt + history
+        draft.origins[:0] = [SYSTEM] * (len(messages) - len(history))
+    return messages
 
 
 def system_role(draft: Draft) -> Literal["developer", "system"]:
@@ -88,8 +93,7 @@ def _assistant(
         messages += filter(None, [_in_place(text, path, draft) for text in turn.summaries])
     if (built := assistant_message(turn, path, draft)) is not None:
         messages.append(built)
-    for call in turn.calls:
-        between.calls.append(call["id"] or "")
+    between.calls = [call["id"] or "" for call in turn.calls]
     return messages
 
 
@@ -176,8 +180,11 @@ def _settled(between: Between, path: str, draft: Draft) -> list[ChatMessage]:
         messages.append({"role": "tool", "tool_call_id": id_, "content": text})
     if between.results or between.media:
         _lead(between, path, draft)
-    if between.spoken:
-        messages += map(_collapsed, between.spoken)
+    for message in between.spoken:
+        if isinstance(content := message["content"], list):
+            messages.append({**message, "content": collapsed(content)})
+        else:
+            messages.append(message)
     return messages
 
 
@@ -192,11 +199,6 @@ def _lead(between: Between, path: str, draft: Draft) -> None:
         spoken[0] = {"role": "user", "content": [*first, *_parts(spoken[0])]}
     else:
         spoken.insert(0, {"role": "user", "content": first})
-
-
-def _collapsed(message: ChatMessage) -> ChatMessage:
-    content = message.get("content")
-    return {**message, "content": collapsed(content)} if isinstance(content, list) else message
 
 
 def _merged_users(messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -216,18 +218,13 @@ def _parts(message: ChatMessage) -> list[ContentPart]:
     return content if isinstance(content, list) else [PARTS.text(content or "")]
 
 
-def _refuse_prefill(history: list[ChatMessage], draft: Draft) -> None:
-    if history and history[-1]["role"] == "assistant" and not draft.profile.prefill:
-        number = len(draft.request["messages"]) - 1
-        raise BadRequest(
-            f"messages.{number}", "this model does not support assistant message prefill"
-        )
+def _refuse_prefill(draft: Draft) -> NoReturn:
+    number = len(draft.request["messages"]) - 1
+    raise BadRequest(f"messages.{number}", "this model does not support assistant message prefill")
 
 
-def _mark_last_user(history: list[ChatMessage], draft: Draft) -> None:
+def _mark_last_user(history: list[ChatMessage]) -> None:
     """The automatic cache breakpoint: the last part that the user said."""
-    if not (draft.profile.cache_breakpoints and draft.request.get("cache_control")):
-        return
     last = next((m for m in reversed(history) if m["role"] == "user"), None)
     if last is not None:
         parts = _parts(last)

@@ -28,12 +28,10 @@ PARTS: Final = ChatParts()
 
 def collapsed(parts: list[ContentPart]) -> str | list[ContentPart]:
     """A plain string where there is only text: many local servers take nothing else."""
-    texts = []
     for part in parts:
-        if "text" not in part or len(part) > 2:  # a picture, or a text with a breakpoint
+        if "text" not in part or "prompt_cache_breakpoint" in part:
             return parts
-        texts.append(part["text"])
-    return "\n\n".join(texts)
+    return "\n\n".join([part["text"] for part in parts])
 
 
 def is_text(part: ContentPart) -> bool:

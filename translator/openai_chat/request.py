@@ -46,10 +46,10 @@ def _messages(draft: Draft) -> dict[str, Any]:
 
 
 def _max_tokens(draft: Draft) -> dict[str, Any]:
-    wanted = draft.request.get("max_tokens")
+    wanted = draft.request["max_tokens"]
     if wanted is None:  # a request to count tokens may say so
         return {}
-    return {draft.profile.max_tokens_field: max(wanted, 1)}
+    return {draft.profile.max_tokens_field: wanted or 1}
 
 
 def _sampling(draft: Draft) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 import pytest
 
-from translator.anthropic.content import BLOCKS_BY_ROLE, message
+from translator.anthropic.content import BLOCKS_BY_ROLE, MESSAGES
 from translator.anthropic.shapes import Fault
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x"}}
@@ -32,7 +32,7 @@ GOOD = {
 def test_every_block_is_taken_where_it_may_stand(role, kind):
     block = {"type": kind, **GOOD.get(kind, {"tool_use_id": "s", "content": {}})}
 
-    message({"role": role, "content": [block]})
+    MESSAGES([{"role": role, "content": [block]}])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_every_block_is_taken_where_it_may_stand(role, kind):
 )
 def test_a_bad_message_is_refused_with_the_path(value, path, words):
     with pytest.raises(Fault) as caught:
-        message(value)
+        MESSAGES([{"role": "user", "content": ""}, value])
 
-    assert caught.value.path == path
+    assert caught.value.path == ["1", *path]
     assert words in caught.value.message

@@ -7,6 +7,7 @@ from translator.anthropic.shapes import (
     boolean,
     either,
     integer,
+    list_by,
     list_of,
     mapping,
     number,
@@ -17,6 +18,9 @@ from translator.anthropic.shapes import (
     tagged,
     words,
 )
+
+BY_KIND = list_by("kind", {"a": mapping}, shape({"kind": string}))
+OR_TEXT = list_by("kind", {}, mapping, or_text=True)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,8 @@ from translator.anthropic.shapes import (
         (one_of("a", "b"), ["a"], ["c", ["a"], None]),
         (string, [""], [None, b""]),
         (list_of(string, or_text=True), ["", ["a"]], [[1], 1]),
+        (OR_TEXT, ["", "a", [{}]], [[1], 1]),
+        (BY_KIND, [[], [{"kind": "a"}]], ["", {}, ["a"], [{}], [{"kind": []}]]),
         (words, ["a"], ["", 1]),
     ],
 )
