@@ -5,7 +5,7 @@ answer back into Anthropic events (``Stream``). What the second half must know o
 travels in an ``AnswerContext``; who answers is a ``Target``.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -17,7 +17,7 @@ from .notes import Note
 from .profiles import Profile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that would be a call for each field
 class Target:
     """Who will answer: an upstream, one of its models, and what it can do."""
 
@@ -66,7 +66,7 @@ class AnswerContext:
     """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end)."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: one is made for each request
+@dataclass(slots=True, kw_only=True)  # likewise
 class UpstreamRequest:
     """One translated request: the body to POST, what was lost or bent, and the way back."""
 
@@ -114,7 +114,7 @@ class Stream(Protocol):
     """
 
     notes: list[Note]
-    unknown: Counter[str]
+    unknown: defaultdict[str, int]
     fault: Exception | None
     error: UpstreamError | None
     """Why the stream ended in an ``error`` event; None while it runs or when it ended well."""
