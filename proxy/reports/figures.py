@@ -14,8 +14,8 @@ from proxy.record.latency import percentile
 
 from .answers import Row
 from .base import ReportView
-from .parameters import Choice, SpanParameters, Values
-from .raw import by_tool, minutes
+from .parameters import Choice, Number, SpanParameters, Values
+from .raw import by_session, by_tool, minutes
 from .spans import BUCKETS, MINUTES, Span
 from .sums import DIMENSIONS, Key, Sums, Table, columns_of, cost_of, sketches, usage, usd
 from .usage import CountColumns, SpanHead, head_of
@@ -240,26 +240,30 @@ class TimeseriesView(ReportView):
 
 
 TOOL: Final = "tool"
-MOST_DAYS_OF_TOOLS: Final = 31  # no rollup knows tools: each request of the span is looked at
+SESSION: Final = "session"
+MOST_DAYS_OF_ROWS: Final = 31
+"""No rollup knows tools, and one of days knows sessions: requests of the span are looked at."""
 
 
 class TopParameters(SpanParameters):
-    by = Choice(choices=sorted([*DIMENSIONS, TOOL]), default="key")
+    by = Choice(choices=sorted([*DIMENSIONS, SESSION, TOOL]), default="key")
     metric = Choice(choices=RANKED, default="cost")
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=20)
+    limit = Number(min_value=1, max_value=1000, default=20)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
         span: Span = attrs["span"]
-        if attrs["by"] == TOOL and span.end - span.start > timedelta(days=MOST_DAYS_OF_TOOLS):
-            told = f"tool is for {MOST_DAYS_OF_TOOLS} days at most"
+        of_rows = attrs["by"] in (SESSION, TOOL)
+        if of_rows and span.end - span.start > timedelta(days=MOST_DAYS_OF_ROWS):
+            told = f"{attrs['by']} is for {MOST_DAYS_OF_ROWS} days at most"
             raise serializers.ValidationError({"by": told})
         return attrs
 
 
 class TopRow(CountColumns):
     cost_estimated_usd = serializers.CharField(
-        allow_null=True, help_text="The part that rests on estimated tokens; null by tool."
+        allow_null=True,
+        help_text="The part that rests on estimated tokens; null by tool or session.",
     )
     value = serializers.JSONField(allow_null=True, help_text="Of the dimension.")
     share = serializers.FloatField(allow_null=True, help_text="Of the metric's sum.")
@@ -283,11 +287,12 @@ class TopView(ReportView):
     @extend_schema(parameters=[TopParameters], responses=TopAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
-        tools, span, condition = asked["by"] == TOOL, asked["span"], asked["condition"]
-        if tools:
-            groups = by_tool(self.reader, span, condition)
+        by, span, condition = asked["by"], asked["span"], asked["condition"]
+        of_rows = {SESSION: by_session, TOOL: by_tool}.get(by)
+        if of_rows is not None:
+            groups = of_rows(self.reader, span, condition)
         else:
-            groups = by_group(usage(self.reader, span, [asked["by"]], condition))
+            groups = by_group(usage(self.reader, span, [by], condition))
         weigh = _weights(asked["metric"])
         ranked = sorted(groups.items(), key=lambda one: (-weigh(one[1]), str(one[0])))
         whole = sum(weigh(sums) for sums in groups.values())
@@ -296,12 +301,12 @@ class TopView(ReportView):
         if rest:
             other = merge([sums for _, sums in rest])
             rows.append(_top_row(None, other, ratio(weigh(other), whole), is_other=True))
-        if tools:  # the requests do not say it of themselves
+        if of_rows is not None:  # the requests do not say it of themselves
             rows = [{**row, "cost_estimated_usd": None} for row in rows]
         if asked["format"] != "json":
             return self.rows_answer(asked, "top", rows)
         head = head_of(asked["span"])
-        return Response({**head, "by": asked["by"], "metric": asked["metric"], "data": rows})
+        return Response({**head, "by": by, "metric": asked["metric"], "data": rows})
 
 
 def _weights(metric: str) -> Callable[[Sums], int]:

@@ -31,6 +31,15 @@ class Choice(serializers.ChoiceField):
         super().fail(key, known=", ".join(map(str, self.choices)), **kwargs)
 
 
+class Number(serializers.IntegerField):
+    """A whole number within bounds; a complaint tells it, and the bound."""
+
+    default_error_messages: ClassVar = {
+        "min_value": "%(value)s is too little; {min_value} or more is expected",
+        "max_value": "%(value)s is too much; {max_value} or less is expected",
+    }
+
+
 class Values(serializers.ListField):
     """Several values: repeated, ``name[]=``, or with commas."""
 
@@ -66,7 +75,7 @@ class OnlyJson(ReportParameters):
 
 
 class PageParameters(ReportParameters):
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=100)
+    limit = Number(min_value=1, max_value=1000, default=100)
     page = serializers.CharField(
         max_length=500, default="", help_text="The next_page of the answer before."
     )
@@ -95,7 +104,7 @@ class SpanParameters(ReportParameters):
         for name in FILTERS:
             fields[name] = Values(help_text=f"Only these; compared with {name!r} as recorded.")
         fields["outcome"] = Values(child=Choice(choices=Outcome.values))
-        fields["status"] = Values(child=serializers.IntegerField(min_value=0, max_value=999))
+        fields["status"] = Values(child=Number(min_value=0, max_value=999))
         return fields
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +142,7 @@ class GroupParameters(SpanParameters, PageParameters):
 
     bucket = Choice(choices=BUCKETS, default="1d")
     group_by = Values(child=Choice(choices=sorted(DIMENSIONS)))
-    limit = serializers.IntegerField(min_value=1, max_value=10_000, default=1000)
+    limit = Number(min_value=1, max_value=10_000, default=1000)
 
     def validate_group_by(self, value: list[str]) -> list[str]:
         if len(value) > MOST_GROUPS:

@@ -14,7 +14,7 @@ from proxy.record.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
 from proxy.visibility import Reader, visible_exchanges
 
 from .spans import Span
-from .sums import DIMENSIONS, SUMMED, Key, Sums, Table
+from .sums import DIMENSIONS, SUMMED, Key, NoRollup, Sums, Table, stretches, usage
 
 
 def _prompt() -> Any:
@@ -86,6 +86,22 @@ def by_tool(reader: Reader, span: Span, condition: Q) -> dict[Key, Sums]:
         sums = _sums(row)
         for name in row["tool_names"]:
             found.setdefault((name,), Sums()).add(sums.counts)
+    return found
+
+
+def by_session(reader: Reader, span: Span, condition: Q) -> dict[Key, Sums]:
+    """Sums by session: of whole UTC days from the rollup, of the rest from the requests."""
+    found: dict[Key, Sums] = {}
+    for _, start, end in stretches(span):
+        part = Span([start, end], "all", span.zone)
+        try:
+            some = {
+                key: sums for (_, key), sums in usage(reader, part, ["session"], condition).items()
+            }
+        except NoRollup:
+            some = raw_usage(reader, start, end, ["session_id"], condition)
+        for key, sums in some.items():
+            found.setdefault(key, Sums()).add(sums.counts)
     return found
 
 

@@ -18,14 +18,14 @@ from .answers import Row
 from .base import ReportView
 from .exports import Conflict
 from .lists import MayReadSetup, iso
-from .parameters import OnlyJson
+from .parameters import Number, OnlyJson
 from .sums import usd
 
 
 class WishParameters(OnlyJson):
     model = serializers.CharField(max_length=200, help_text="As a client would name it.")
-    input_tokens = serializers.IntegerField(min_value=0, max_value=10**9, default=1000)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=10**9, default=1000)
+    input_tokens = Number(min_value=0, max_value=10**9, default=1000)
+    max_tokens = Number(min_value=1, max_value=10**9, default=1000)
     ip = serializers.IPAddressField(
         default="", help_text="Where it comes from; else a rule of addresses is `unknown`."
     )

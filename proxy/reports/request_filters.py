@@ -17,7 +17,7 @@ from rest_framework import serializers
 
 from proxy.models import Exchange, State, TokenSource
 
-from .parameters import Choice, PageParameters, SpanParameters, Values
+from .parameters import Choice, Number, PageParameters, SpanParameters, Values
 from .raw import CONTEXT_WINDOW
 from .spans import BadSpan, moment, zone_named
 
@@ -80,7 +80,7 @@ ENDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
 
 
 def _number() -> serializers.IntegerField:
-    return serializers.IntegerField(min_value=0, max_value=2**62, required=False)
+    return Number(min_value=0, max_value=2**62, required=False)
 
 
 def _flag(about: str) -> serializers.BooleanField:
@@ -95,7 +95,7 @@ class RequestParameters(SpanParameters, PageParameters):
     error = serializers.CharField(
         max_length=200, required=False, help_text="A part of its error's message."
     )
-    price_id = serializers.IntegerField(min_value=0, max_value=2**62, required=False)
+    price_id = Number(min_value=0, max_value=2**62, required=False)
     tag = serializers.CharField(
         max_length=200, required=False, help_text="A tag it has, or name:value."
     )

@@ -8,11 +8,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.record.latency import Sketch, value_of
+
 from .answers import Row
 from .base import ReportView
 from .figures import METRICS, NEEDS, Latencies, by_group, cache_hit_rate, known, percentiles, ratio
 from .parameters import Choice, SpanParameters
-from .sums import DIMENSIONS, sketches, usage
+from .savings import Saving, savings
+from .sums import DIMENSIONS, Sums, sketches, usage
 from .usage import SpanHead, head_of
 
 
@@ -24,6 +27,10 @@ class ByParameters(SpanParameters):
 
 class LatencyRow(Latencies):
     value = serializers.JSONField(allow_null=True)
+    output_tokens_per_upstream_s = serializers.FloatField(
+        allow_null=True,
+        help_text="Of all output, by the time that upstreams took, first token included; to 5 %.",
+    )
 
 
 class LatencyAnswer(SpanHead):
@@ -40,12 +47,24 @@ class LatencyView(ReportView):
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
         groups = [asked["by"]] if asked.get("by") else []
-        found = sketches(self.reader, asked["span"], groups, asked["condition"])
+        span, condition = asked["span"], asked["condition"]
+        found = sketches(self.reader, span, groups, condition)
+        said = by_group(usage(self.reader, span, groups, condition, NEEDS["output_tokens"]))
         rows = [
-            {"value": key[0] if key else None, **percentiles(sketch)}
+            {
+                "value": key[0] if key else None,
+                **percentiles(sketch),
+                "output_tokens_per_upstream_s": _speed(said.get(key, Sums()), sketch),
+            }
             for key, sketch in sorted(found.items(), key=lambda one: str(one[0]))
         ]
         return _by_answer(self, asked, "latency", rows)
+
+
+def _speed(sums: Sums, sketch: Sketch) -> float | None:
+    buckets = sketch.get("upstream_ms", {})
+    ms = sum(value_of(int(bucket)) * requests for bucket, requests in buckets.items())
+    return round(1000 * known(sums, "output") / ms, 2) if ms else None
 
 
 def _by_answer(view: ReportView, asked: Row, name: str, rows: list[Row]) -> HttpResponseBase:
@@ -57,8 +76,11 @@ def _by_answer(view: ReportView, asked: Row, name: str, rows: list[Row]) -> Http
 ENDS: Final = ("requests", "errors", "client_gone")
 
 
+TYPE: Final = "type"  # in this report it can only be the error's
+
+
 class ErrorParameters(SpanParameters):
-    by = Choice(choices=sorted(DIMENSIONS), default="error_type")
+    by = Choice(choices=sorted([*DIMENSIONS, TYPE]), default="error_type")
 
 
 class ErrorRow(serializers.Serializer[Any]):
@@ -83,9 +105,8 @@ class ErrorsView(ReportView):
     @extend_schema(parameters=[ErrorParameters], responses=ErrorAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
-        groups = by_group(
-            usage(self.reader, asked["span"], [asked["by"]], asked["condition"], ENDS)
-        )
+        by = "error_type" if asked["by"] == TYPE else asked["by"]
+        groups = by_group(usage(self.reader, asked["span"], [by], asked["condition"], ENDS))
         rows = [
             {
                 "value": key[0],
@@ -108,6 +129,12 @@ class CacheRow(serializers.Serializer[Any]):
     cache_read_input_tokens = serializers.IntegerField()
     cache_write_tokens = serializers.IntegerField()
     cache_hit_rate = serializers.FloatField(allow_null=True)
+    saved_usd = serializers.CharField(
+        allow_null=True,
+        help_text="What reading saved, less what writing cost more than plain input, by each day's "
+        "prices; null: none of it has a price.",
+    )
+    saved_is_partial = serializers.BooleanField(help_text="True when some of it has no price.")
 
 
 class CacheAnswer(SpanHead):
@@ -116,7 +143,7 @@ class CacheAnswer(SpanHead):
 
 
 class CacheView(ReportView):
-    """How much of the prompts came from a cache: read / (uncached + read + written)."""
+    """How much of the prompts came from a cache, read / (uncached + read + written), and saved."""
 
     parameters = ByParameters
 
@@ -124,9 +151,9 @@ class CacheView(ReportView):
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
         names = [asked["by"]] if asked.get("by") else []
-        groups = by_group(
-            usage(self.reader, asked["span"], names, asked["condition"], NEEDS["cache_hit_rate"])
-        )
+        span, condition = asked["span"], asked["condition"]
+        groups = by_group(usage(self.reader, span, names, condition, NEEDS["cache_hit_rate"]))
+        saved = savings(self.reader, span, names, condition)
         rows = [
             {
                 "value": key[0] if key else None,
@@ -134,6 +161,7 @@ class CacheView(ReportView):
                 "cache_read_input_tokens": known(sums, "cache_read"),
                 "cache_write_tokens": METRICS["cache_write_tokens"](sums),
                 "cache_hit_rate": cache_hit_rate(sums),
+                **saved.get(key, Saving()).columns(),
             }
             for key, sums in sorted(groups.items(), key=lambda one: str(one[0]))
         ]

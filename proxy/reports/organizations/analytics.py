@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from proxy.models import State
 from proxy.reports.answers import page_of
 from proxy.reports.figures import INPUTS, known
-from proxy.reports.parameters import Choice
+from proxy.reports.parameters import Choice, Number
 from proxy.reports.spans import DAY, midnight, zone_named
 from proxy.reports.sums import COST_COUNTS, SUMMED, Sums, cost_of, refreshed_at
 from proxy.visibility import visible_exchanges
@@ -45,7 +45,7 @@ class AnalyticsParameters(WindowParameters):
     """As the usage report, by ``time_bucket_width``; rows are flat, so the limit counts rows."""
 
     time_bucket_width = Choice(choices=["1d", "1h"], default="1d")
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=20)
+    limit = Number(min_value=1, max_value=1000, default=20)
     group_by = values(GROUPS)
     actor_ids = values()
     session_ids = values()
@@ -168,7 +168,7 @@ class AnalyticsCostView(AnalyticsView):
 
 class ClaudeCodeParameters(WireParameters):
     starting_at = serializers.CharField(max_length=40)
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=20)
+    limit = Number(min_value=1, max_value=1000, default=20)
     page = serializers.CharField(max_length=500, default="")
 
     def validate_starting_at(self, value: str) -> datetime:

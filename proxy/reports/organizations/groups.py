@@ -51,6 +51,11 @@ OURS: Final[Mapping[str, Dimension]] = {
 }
 ALL: Final = {**THEIRS, **OURS}
 
+REQUESTED: Final = "requested"
+UPSTREAM: Final = "upstream"
+MODELS_AS: Final = (REQUESTED, UPSTREAM)
+"""Whose name of a model counts: the client's, or the one that its upstream was asked for."""
+
 Results = dict[int, list[tuple[dict[str, Any], Sums]]]
 
 
@@ -60,13 +65,21 @@ def grouped(
     groups: Sequence[str],
     condition: Q,
     counts: Sequence[str] = SUMMED,
+    *,
+    models_as: str = REQUESTED,
 ) -> Results:
-    """By number of the bucket: the dimensions as the wire says them, and the sums of ``counts``."""
-    kept = [name for name in dict.fromkeys(groups) if ALL[name].ours is not None]
+    """By number of the bucket: the dimensions as the wire says them, and the sums of ``counts``.
+
+    ``models_as`` upstream: ``model`` is the name that the upstream was asked for.
+    """
+    names = [name for name in dict.fromkeys(groups) if ALL[name].ours is not None]
+    renamed = {"model": "model_upstream"} if models_as == UPSTREAM else {}
+    kept = list(dict.fromkeys(renamed.get(name, name) for name in names))
     found = _gathered(reader, window, kept, condition, counts)
     results: Results = {}
     for (number, key), sums in sorted(found.items(), key=lambda one: str(one[0])):
-        said = {name: ALL[name].wire(value) for name, value in zip(kept, key, strict=True)}
+        value_of = dict(zip(kept, key, strict=True))
+        said = {name: ALL[name].wire(value_of[renamed.get(name, name)]) for name in names}
         results.setdefault(number, []).append((said, sums))
     return results
 
@@ -105,9 +118,11 @@ def _from_requests(reader: Reader, window: Window, kept: list[str], condition: Q
 def filters(asked: Mapping[str, Any]) -> Q:
     """Anthropic's filters as a condition. An id that is none of ours matches nothing."""
     condition = Q()
+    renamed = {"models": "model_upstream"} if asked.get("models_as") == UPSTREAM else {}
     for name, (column, read) in FILTERS.items():
         if asked.get(name):
-            condition &= Q(**{f"{column}__in": [read(value) for value in asked[name]]})
+            wanted = [read(value) for value in asked[name]]
+            condition &= Q(**{f"{renamed.get(name, column)}__in": wanted})
     for name in ("inference_geos", "service_account_ids", "speeds"):
         if asked.get(name) and asked[name] not in (["not_available"], ["standard"]):
             condition &= Q(pk__in=())

@@ -19,7 +19,7 @@ from proxy.record.export import account_id, key_id, workspace_id
 from proxy.reports.answers import page_of
 from proxy.reports.base import ReportView
 from proxy.reports.budgets import state_of
-from proxy.reports.parameters import Choice
+from proxy.reports.parameters import Choice, Number
 from proxy.secrets import derive
 from proxy.visibility import Reader, visible_budgets, visible_keys, visible_teams
 
@@ -55,7 +55,7 @@ class MeView(WireView):
 
 
 class ListParameters(WireParameters):
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=20)
+    limit = Number(min_value=1, max_value=1000, default=20)
     after_id = serializers.CharField(max_length=200, default="")
     before_id = serializers.CharField(max_length=200, default="")
 
@@ -268,7 +268,7 @@ class MembersView(ListView):
 
 
 class LimitParameters(WireParameters):
-    limit = serializers.IntegerField(min_value=1, max_value=1000, default=20)
+    limit = Number(min_value=1, max_value=1000, default=20)
     page = serializers.CharField(max_length=500, default="")
     scope_type = values()
     period = values(list(PERIODS.values()))

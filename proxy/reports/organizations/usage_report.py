@@ -18,7 +18,7 @@ from proxy.reports.sums import COST_COUNTS, TOKEN_COUNTS, Sums, cost_of, usage
 from proxy.visibility import Reader
 
 from . import shapes
-from .groups import ALL, OURS, THEIRS, filters, grouped
+from .groups import ALL, MODELS_AS, OURS, REQUESTED, THEIRS, UPSTREAM, filters, grouped
 from .windows import Window, WindowParameters, page, values
 
 Row = dict[str, Any]
@@ -37,6 +37,7 @@ class UsageReportParameters(WindowParameters):
     context_window = values(("0-200k", "200k-1M"))
     inference_geos = values(("global", "us", "not_available"))
     speeds = values(("standard", "fast"))
+    models_as = Choice(choices=MODELS_AS, default=REQUESTED)
 
 
 class UsageReportView(ReportView):
@@ -49,7 +50,14 @@ class UsageReportView(ReportView):
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
         groups = asked.get("group_by", [])
-        found = grouped(self.reader, asked["window"], groups, filters(asked), TOKEN_COUNTS)
+        found = grouped(
+            self.reader,
+            asked["window"],
+            groups,
+            filters(asked),
+            TOKEN_COUNTS,
+            models_as=asked["models_as"],
+        )
         results = {
             number: [usage_row(said, sums, groups) for said, sums in rows]
             for number, rows in found.items()
@@ -77,6 +85,7 @@ def usage_row(said: Row, sums: Sums, groups: Sequence[str]) -> Row:
 class CostReportParameters(WindowParameters):
     bucket_width = Choice(choices=["1d"], default="1d")
     group_by = values(["workspace_id", "description", "api_key_id", "account_id", "model", *OURS])
+    models_as = Choice(choices=MODELS_AS, default=REQUESTED)
 
     def validate_group_by(self, value: list[str]) -> list[str]:
         alone = {"workspace_id", "description"}
@@ -94,11 +103,11 @@ class CostReportView(ReportView):
 
     def get(self, request: Request) -> HttpResponseBase:
         asked = self.asked()
-        window, groups = asked["window"], asked.get("group_by", [])
+        window, groups, names = asked["window"], asked.get("group_by", []), asked["models_as"]
         if "description" in groups:
-            results = described(self.reader, window, by_team="workspace_id" in groups)
+            results = described(self.reader, window, names, by_team="workspace_id" in groups)
         else:
-            found = grouped(self.reader, window, groups, filters({}), COST_COUNTS)
+            found = grouped(self.reader, window, groups, filters({}), COST_COUNTS, models_as=names)
             results = {
                 number: [cost_row(cost_of(sums), said, sums) for said, sums in rows]
                 for number, rows in found.items()
@@ -147,10 +156,13 @@ TOKEN_TYPES: Final = {
 }
 
 
-def described(reader: Reader, window: Window, *, by_team: bool) -> dict[int, list[Row]]:
+def described(
+    reader: Reader, window: Window, models_as: str, *, by_team: bool
+) -> dict[int, list[Row]]:
     """Cost by day, model, tier and token type: as each request was priced."""
     span = Span(window.edges, window.width, zone_named("UTC"))
-    groups = ["model", "service_tier", *(["team"] if by_team else [])]
+    model_of = "model_upstream" if models_as == UPSTREAM else "model"
+    groups = [model_of, "service_tier", *(["team"] if by_team else [])]
     counts = [f"cost_{name}_nanousd" for name in TOKEN_TYPES]
     found: dict[int, list[Row]] = {}
     table = usage(reader, span, groups, counts=counts)

@@ -9,7 +9,7 @@ from django.utils.timezone import now
 from rest_framework import serializers
 
 from proxy.reports.answers import cursor_of, key_in
-from proxy.reports.parameters import Choice, Values
+from proxy.reports.parameters import Choice, Number, Values
 from proxy.reports.spans import BadSpan, moment, zone_named
 
 WIDTHS: Final = {  # width -> (length, default limit, highest limit)
@@ -61,7 +61,7 @@ class WindowParameters(WireParameters):
     starting_at = serializers.CharField(max_length=40)
     ending_at = serializers.CharField(max_length=40, default="")
     bucket_width = Choice(choices=list(WIDTHS), default="1d")
-    limit = serializers.IntegerField(min_value=1, required=False)
+    limit = Number(min_value=1, required=False)
     page = serializers.CharField(max_length=500, default="")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

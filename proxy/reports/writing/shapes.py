@@ -14,7 +14,7 @@ from rest_framework import serializers
 
 from proxy.models import Leaving, Scope, Store, Team, Upstream
 from proxy.models.routes import DialectName
-from proxy.reports.parameters import Choice
+from proxy.reports.parameters import Choice, Number
 from proxy.visibility import visible_teams
 
 MOST: Final = 200  # entries of a list
@@ -80,7 +80,7 @@ def names(**told: Any) -> serializers.ListField:
 
 
 def count() -> serializers.IntegerField:
-    return serializers.IntegerField(min_value=1, max_value=2**53, required=False)
+    return Number(min_value=1, max_value=2**53, required=False)
 
 
 class LimitsShape(Shape):
@@ -117,7 +117,7 @@ class KeyShape(Shape):
 class TeamShape(Shape):
     name = serializers.SlugField(max_length=64)
     store = Choice(choices=Store.values, required=False)
-    retention_days = serializers.IntegerField(min_value=1, max_value=36_500, required=False)
+    retention_days = Number(min_value=1, max_value=36_500, required=False)
     models_allowed = names(help_text="Globs; empty: every model that has a route.")
     limits = LimitsShape(required=False)
 
@@ -140,7 +140,7 @@ class UserShape(Shape):
 class TargetShape(Shape):
     upstream = Named(slug_field="name", queryset=Upstream.objects.all())
     model = serializers.CharField(max_length=200, required=False, allow_blank=True)
-    weight = serializers.IntegerField(min_value=1, max_value=1_000_000, required=False)
+    weight = Number(min_value=1, max_value=1_000_000, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """A change may say less of the row, but a line is always said whole."""
@@ -154,7 +154,7 @@ class ModelShape(Shape):
     team = TeamNamed(
         slug_field="name", queryset=Team.objects.none(), required=False, allow_null=True
     )
-    position = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
+    position = Number(min_value=0, max_value=2**31 - 1, required=False)
     targets = serializers.ListField(child=TargetShape(), min_length=1, max_length=MOST)
 
     def validate_targets(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

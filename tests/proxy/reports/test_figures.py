@@ -1,7 +1,8 @@
 """Summary, timeseries, top, latency, errors, cache, budgets and me."""
 
 import re
-from datetime import UTC, timedelta
+from datetime import UTC, date, timedelta
+from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -142,6 +143,95 @@ def test_the_top_tools_are_for_a_month_at_most_and_of_the_callers_team(ask, clie
     assert foreign["data"] == []
     assert longer.status_code == 400
     assert longer.json()["error"]["message"] == "by: tool is for 31 days at most"
+
+
+@pytest.mark.parametrize("to", ["2026-11-21", "2026-11-20T18:00:00Z"], ids=["a day", "a part"])
+@pytest.mark.parametrize("model", [None, "claude-opus-4-1"])
+def test_the_top_sessions_are_those_that_weigh_most(ask, to, model):
+    cast.price()
+    for session, count in (("s-1", 2), ("s-2", 1), ("", 1)):
+        for _ in range(count):
+            cast.record(
+                opening={"session_id": session}, body=cast.request_body(model="claude-opus-4-1")
+            )
+    asked = {"by": "session", "from": "2026-11-20", "to": to} | ({"model": model} if model else {})
+
+    rows = ask("top", **asked).json()["data"]
+
+    assert [(row["value"], row["requests"], row["share"]) for row in rows] == [
+        ("s-1", 2, 0.5), ("", 1, 0.25), ("s-2", 1, 0.25),
+    ]  # fmt: skip
+    assert rows[0]["cost_usd"] == "0.0015"
+
+
+def test_the_top_sessions_are_for_a_month_at_most(ask):
+    answer = ask("top", by="session", **{"from": "2026-10-01", "to": "2026-11-21"})
+
+    assert answer.json()["error"]["message"] == "by: session is for 31 days at most"
+
+
+def test_errors_by_type_are_those_by_error_type(ask):
+    cast.record(closing={"outcome": "upstream_error", "status": 502, "error_type": "api_error"})
+
+    assert ask("errors", by="type", **DAY).json()["data"] == ask("errors", **DAY).json()["data"]
+
+
+def test_a_number_out_of_bounds_is_told_with_its_bound(ask):
+    few, many = ask("top", limit=0, **DAY), ask("requests", limit=1001, **DAY)
+
+    assert few.json()["error"]["message"] == "limit: 0 is too little; 1 or more is expected"
+    assert many.json()["error"]["message"] == "limit: 1001 is too much; 1000 or less is expected"
+
+
+def test_latency_tells_how_fast_upstreams_write(ask):
+    for ms in (1_000.0, 3_000.0):
+        cast.record(closing={"upstream_ms": ms})  # 50 tokens each
+    cast.record(team="research", closing={"upstream_ms": None})
+
+    rows = {row["value"]: row for row in ask("latency", by="team", **DAY).json()["data"]}
+
+    assert rows["platform"]["output_tokens_per_upstream_s"] == pytest.approx(25, rel=0.05)
+    assert rows["research"]["output_tokens_per_upstream_s"] is None
+
+
+CACHED = {"input": 10, "output": 1, "cache_read": 1_000_000, "source": "reported"}
+
+
+def test_the_cache_report_tells_what_was_saved(ask):
+    cast.price()  # 1.25 a million, 0.125 from the cache
+    cast.record(closing={"usage": CACHED})
+    cast.record(closing={"usage": CACHED | {"cache_read": 0}})
+
+    (row,) = ask("cache", **DAY).json()["data"]
+
+    assert (row["saved_usd"], row["saved_is_partial"]) == ("1.125", False)
+
+
+def test_saving_goes_by_the_prices_of_each_day_and_is_less_where_writing_costs_more(ask):
+    dearer = cast.price()
+    dearer.pk, dearer.since = None, date(2026, 11, 21)
+    dearer.input, dearer.cache_write_5m = Decimal("2.25"), Decimal("3.25")
+    dearer.save()
+    written = {"input": 10, "output": 1, "cache_write_5m": 2_000_000, "source": "reported"}
+    cast.record(closing={"usage": CACHED})
+    cast.record(closing={"usage": written}, at=cast.NOON + timedelta(days=1))
+
+    (both,) = ask("cache", **DAY | {"to": "2026-11-22"}).json()["data"]
+    (loss,) = ask("cache", **{"from": "2026-11-21", "to": "2026-11-22"}).json()["data"]
+
+    assert (both["saved_usd"], loss["saved_usd"]) == ("-0.875", "-2")
+
+
+def test_what_has_no_price_saved_nobody_knows_what(ask):
+    cast.record(closing={"usage": CACHED})
+    (unknown,) = ask("cache", **DAY).json()["data"]
+    cast.price()
+    cast.record(closing={"usage": CACHED, "model_upstream": "unpriced"})
+
+    (partly,) = ask("cache", **DAY).json()["data"]
+
+    assert (unknown["saved_usd"], unknown["saved_is_partial"]) == (None, True)
+    assert (partly["saved_usd"], partly["saved_is_partial"]) == ("1.125", True)
 
 
 def test_the_top_has_the_rest_as_one_row_and_shares_add_up(ask):

@@ -125,6 +125,11 @@ def test_pages_are_contiguous_buckets(ask):
             {"starting_at": "2026-11-20T00:00:00Z", "ending_at": "2026-11-19T00:00:00Z"},
             "ending_at: ",
         ),
+        ({"starting_at": "2026-11-20T00:00:00Z", "models_as": "x"}, "known: requested, upstream"),
+        (
+            {"starting_at": "2026-11-20T00:00:00Z", "limit": "0"},
+            "limit: 0 is too little; 1 or more",
+        ),
         ({"starting_at": "2026-11-20T00:00:00Z", "model": "x"}, "model: Extra inputs"),
     ],
 )
@@ -182,6 +187,38 @@ def test_filters_keep_what_they_name(ask, filter_, width):
 
     expected = 0 if filter_ == "inference_geos" else 100
     assert sum(row["uncached_input_tokens"] for row in found) == expected
+
+
+@pytest.mark.parametrize("width", ["1d", "1m"])
+def test_models_go_by_the_clients_name_or_by_the_upstreams(ask, width):
+    cast.price()
+    cast.record(body=cast.request_body(model="claude-opus"))
+    cast.record(body=cast.request_body(model="claude-haiku"))
+    span = {"starting_at": "2026-11-20T12:00:00Z", "ending_at": "2026-11-20T12:10:00Z"}
+    theirs = {**span, "bucket_width": width, "models_as": "upstream"}
+
+    asked = rows(ask(USAGE, group_by="model", **span | {"bucket_width": width}))
+    served = rows(ask(USAGE, group_by=["model", "model_upstream"], **theirs))
+    kept = rows(ask(USAGE, **{"models[]": "gpt-5.2"}, **theirs))
+    others = rows(ask(USAGE, **{"models[]": "claude-opus"}, **theirs))
+
+    assert [row["model"] for row in asked] == ["claude-haiku", "claude-opus"]
+    assert [(row["model"], row["model_upstream"]) for row in served] == [("gpt-5.2", "gpt-5.2")]
+    assert kept[0]["output_tokens"] == served[0]["output_tokens"] == 100
+    assert others == []
+
+
+@pytest.mark.parametrize("group", ["model", "description"])
+def test_costs_go_by_the_upstreams_model_as_well(ask, group):
+    cast.price()
+    cast.record(body=cast.request_body(model="claude-opus"))
+    cast.record(body=cast.request_body(model="claude-haiku"))
+    day = {"starting_at": "2026-11-20T00:00:00Z", "ending_at": "2026-11-21T00:00:00Z"}
+
+    found = rows(ask(COST, group_by=group, models_as="upstream", **day))
+
+    assert {row["model"] for row in found} == {"gpt-5.2"}
+    assert sum(Decimal(row["amount"]) for row in found) == Decimal("0.15")
 
 
 def test_costs_are_decimal_cents_and_parts_add_up(ask):
