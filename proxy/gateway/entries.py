@@ -86,7 +86,6 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
     message = exchange.answered()
     tools, has_thinking = _content(message)
     notes = exchange.all_notes()
-    exchange.checkpoint()
     return CloseRecord(
         id=exchange.head.request_id,
         finished=exchange.created + (now - began),
@@ -120,6 +119,8 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         delivered=consumer.delivered and consumer.stopped is None,
         upstream_request_sha256=exchange.body_digest,
         target=target,
+        attempt=len(dials) - 1 if dials else 0,
+        reads=exchange.unsaved(),
         answer=message if exchange.caller.team.store_full else None,
     )
 

@@ -4,6 +4,7 @@ An ``Exchange`` collects what became of the request while it runs; leaving its `
 writes that down, whether the answer ended, failed, was refused, or its client went away.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -223,7 +224,11 @@ class Exchange:
         """Returns when the open record is on the disk. Raises SpoolUnavailable."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            await recorder.landed(opening)
+            try:
+                await opening.future
+            except asyncio.CancelledError:
+                opening.left()
+                raise
             self.accepted = True
 
     def dialled(self, dial: Dial, target: Target, stream: Stream) -> None:
@@ -256,19 +261,19 @@ class Exchange:
     def checkpoint(self) -> None:
         """Hand what was read so far to the spool; nobody waits for it."""
         self._saved_at = self.consumer.watch.now()
-        if not self._reads or self.target is None:
-            return
-        attempt = len(self.dials) - 1
-        recorder.chunk(
-            Chunk(
-                id=self.head.request_id,
-                reads=masked_reads(self._reads, self.target.server.secret),
-                attempt=attempt,
-                target=self.target_record if attempt else {},
+        if reads := self.unsaved():
+            attempt = len(self.dials) - 1
+            target = self.target_record if attempt else {}
+            recorder.chunk(
+                Chunk(id=self.head.request_id, reads=reads, attempt=attempt, target=target)
             )
-        )
-        self._reads = []
-        self._reads_bytes = 0
+
+    def unsaved(self) -> list[tuple[float, bytes]]:
+        """What was read since the last checkpoint, for a record; it is kept here no longer."""
+        if not self._reads or self.target is None:
+            return []
+        reads, self._reads, self._reads_bytes = self._reads, [], 0
+        return masked_reads(reads, self.target.server.secret)
 
     def all_notes(self) -> list[Note]:
         """Also of what the transcript leaves out, because there was too much of it."""

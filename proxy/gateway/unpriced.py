@@ -8,11 +8,11 @@ _seen: Final[dict[tuple[str, str], None]] = {}
 
 
 def remember(upstream: str, model: str) -> None:
-    """The newest are kept: what was mended long ago goes first."""
-    _seen.pop((upstream, model), None)
-    _seen[upstream, model] = None
-    if len(_seen) > MOST_KEPT:
-        _seen.pop(next(iter(_seen)), None)
+    """The oldest goes first: it was mended long ago, or is remembered anew with its next answer."""
+    if (upstream, model) not in _seen:
+        _seen[upstream, model] = None
+        if len(_seen) > MOST_KEPT:
+            _seen.pop(next(iter(_seen)), None)
 
 
 def forget(upstream: str, model: str) -> None:

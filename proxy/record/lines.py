@@ -56,6 +56,9 @@ NOBODY: Final[tuple[bytes, None]] = (spool_talk.say(0, CHUNK, 0, "", b""), None)
 class Line:
     """What was said on it and not answered yet, and what to do with each answer."""
 
+    _wakes = True
+    """Whoever moves what landed. It knows what it appended itself."""
+
     def __init__(self, spool: "Spool") -> None:
         self.fresh: Fresh | None = None
         self._spool = spool
@@ -98,6 +101,8 @@ class Line:
             if waiter is not None:
                 waiter.land(None)
         self._spool.appended += to_move
+        if self._wakes:
+            self._spool.on_append()
 
     def _refused(self, payload: bytes) -> None:
         for number in numbers_of(payload):

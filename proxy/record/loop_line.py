@@ -154,10 +154,6 @@ class LoopLine(Line):
         else:
             self._loop.call_later(RETRY_S, self._replace)
 
-    def _landed(self, payload: bytes) -> None:
-        super()._landed(payload)
-        self._spool.on_append()
-
     def finish(self, within_s: float) -> None:
         """Say what is left to say, and no more. From any thread."""
         with self._lock:

@@ -42,6 +42,8 @@ def story_of(records: Iterable[Record]) -> Story | None:
                 chunks.append(record)
             case CloseRecord():
                 closing = _truer(closing, record)
+    if closing is not None and closing.reads:
+        chunks.append(Chunk(id=closing.id, reads=closing.reads, attempt=closing.attempt))
     return Story(opening, chunks, closing) if opening else None
 
 

@@ -95,6 +95,8 @@ class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
     delivered: bool = True
     upstream_request_sha256: str = ""
     target: dict[str, Any] = {}  # as in OpenRecord: who answered in the end
+    attempt: int = 0  # as in Chunk: which one the reads are of
+    reads: list[tuple[float, bytes]] = []  # as in Chunk: what came after the last one
     answer: dict[str, Any] | None = None  # the folded message; None: nothing came, or metadata only
 
 

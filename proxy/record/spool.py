@@ -26,7 +26,7 @@ from .thread_line import ThreadLine
 
 logger = logging.getLogger(__name__)
 
-RESERVE_BYTES: Final = 4 * 2**20  # some thousand close records
+RESERVE_BYTES: Final = 8 * 2**20  # some thousand close records, with what was read last
 MOST_BYTES: Final = 16 * 2**30
 LIFE_S: Final = 0.5  # of a writer; one that ends sooner is not replaced at once
 

@@ -22,6 +22,8 @@ WAIT_S: Final = 30.0
 class ThreadLine(Line):
     """The threads'. Each waits for its answer, one after the other."""
 
+    _wakes = False
+
     def __init__(self, spool: "Spool") -> None:
         super().__init__(spool)
         self._lock = threading.Lock()

@@ -182,8 +182,8 @@ def test_the_reads_of_the_attempt_that_answered_are_kept(spool: Spool, source: S
         spool,
         opening(1),
         Chunk(id=pk, reads=[(1.0, b"first upstream")], attempt=0),
-        Chunk(id=pk, reads=[(5.0, b"second"), (9.25, b" upstream")], attempt=1),
-        closing(1),
+        Chunk(id=pk, reads=[(5.0, b"second")], attempt=1),
+        closing(1, attempt=1, reads=[(9.25, b" upstream")]),
     )
 
     drain_all(source)
