@@ -42,6 +42,8 @@ def assistant_message(turn: Turn, path: str, draft: Draft) -> ChatMessage | None
     """The message of a turn; None when nothing of it is left."""
     text = "\n\n".join(turn.texts)
     if not text and not turn.calls:
+        if turn.thoughts:
+            draft.note(path, "ignored", "reasoning whose product is gone stays behind")
         return None
     nothing = "" if draft.profile.empty_content else None
     message: dict[str, Any] = {"role": "assistant", "content": text or nothing}
@@ -88,8 +90,10 @@ def _thought(turn: Turn, block: Block, path: str, draft: Draft) -> None:
 
 def _rendered(turn: Turn, block: Block, path: str, draft: Draft) -> None:
     text = server_result_text(block)
-    if text:
-        turn.texts.append(text)
+    if not text:
+        _omitted(turn, block, path, draft)
+        return
+    turn.texts.append(text)
     draft.note(path, "emulated", f"a {block['type']} of another provider is told as text")
 
 
@@ -109,7 +113,7 @@ def _omitted(turn: Turn, block: Block, path: str, draft: Draft) -> None:
 
 
 ASSISTANT_BLOCKS: Final[Mapping[str, Callable[[Turn, Block, str, Draft], None]]] = {
-    "advisor_tool_result": _omitted,
+    "advisor_tool_result": _rendered,
     "bash_code_execution_tool_result": _rendered,
     "code_execution_tool_result": _rendered,
     "compaction": _compaction,

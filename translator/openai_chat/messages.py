@@ -122,7 +122,10 @@ def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draf
     if block.get("is_error"):
         draft.note(f"{path}.is_error", "emulated", "told at the beginning of the output")
         text = tool_error_text(text)
-    between.results[upstream_call_id(block["tool_use_id"])] = text
+    call_id = upstream_call_id(block["tool_use_id"])
+    if call_id in between.results:
+        draft.note(path, "repaired", "another result of the same call replaces the first one")
+    between.results[call_id] = text
 
 
 def _told(blocks: list[dict[str, Any]], path: str, between: Between, draft: Draft) -> str:

@@ -88,8 +88,12 @@ def _thinking(turn: Turn, block: Block, path: str, draft: Draft) -> None:
 
 
 def _rendered(turn: Turn, block: Block, path: str, draft: Draft) -> None:
+    text = server_result_text(block)
+    if not text:
+        _omitted(turn, block, path, draft)
+        return
     turn.forget_thoughts(path, draft)
-    turn.say(server_result_text(block))
+    turn.say(text)
     draft.note(path, "emulated", f"a {block['type']} is told as text")
 
 

@@ -119,7 +119,10 @@ def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draf
         output = tool_error_text("\n".join(texts))
     if media:
         output = parts
-    between.results[upstream_call_id(block["tool_use_id"])] = output
+    call_id = upstream_call_id(block["tool_use_id"])
+    if call_id in between.results:
+        draft.note(path, "repaired", "another result of the same call replaces the first one")
+    between.results[call_id] = output
 
 
 def _system(message: dict[str, Any], number: int, between: Between, draft: Draft) -> None:

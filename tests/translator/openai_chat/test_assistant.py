@@ -66,7 +66,22 @@ def test_results_of_server_tools_are_told_as_text():
 def test_a_result_with_nothing_to_tell_adds_nothing():
     error = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
 
-    assert said(text("Hello."), SEARCH | {"content": error})["content"] == "Hello."
+    failed = SEARCH | {"content": error}
+    assert said(text("Hello."), failed)["content"] == "Hello."
+    assert fates(ask(user("Hi."), assistant(failed), GO_ON)) == {"messages.1.content.0": "ignored"}
+
+
+def test_a_turn_of_nothing_but_reasoning_stays_behind_and_that_is_told():
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+
+    assert fates(ask(user("Hi."), assistant(thought), GO_ON)) == {"messages.1": "ignored"}
+
+
+def test_the_last_of_two_results_of_one_call_counts_and_that_is_told():
+    request = ask(user("Hi."), assistant(call()), user(result("A"), result("B")))
+
+    assert body(request)["messages"][2]["content"] == "B"
+    assert fates(request) == {"messages.2.content.1": "repaired"}
 
 
 def test_a_document_in_an_assistant_turn_is_told_as_text():

@@ -286,6 +286,13 @@ def test_what_has_no_form_here_is_refused_by_its_path(block, path, overrides):
     assert refused.value.path == path
 
 
+def test_the_last_of_two_results_of_one_call_counts_and_that_is_told():
+    request = ask(user("Hi."), assistant(call()), user(result("A"), result("B")))
+
+    assert body(request)["input"][2]["output"] == "B"
+    assert fates(request) == {"messages.2.content.1": "repaired"}
+
+
 def test_a_file_in_a_foreign_container_is_missed_but_not_fatal():
     upload = {"type": "container_upload", "file_id": "f"}
 

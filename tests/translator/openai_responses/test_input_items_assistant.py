@@ -43,6 +43,15 @@ def test_results_of_other_servers_are_told_as_text(block, told_as):
     }
 
 
+def test_a_result_with_nothing_to_tell_is_left_out():
+    failed = {"type": "code_execution_tool_result", "content": {"error_code": "unavailable"}}
+
+    assert reply(failed) == []
+    assert fates(ask(user("A"), assistant(failed), user("B"))) == {
+        "messages.1.content.0": "ignored"
+    }
+
+
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_listing", "fallback"])
 def test_what_only_its_server_understands_is_left_out(kind):
     assert reply({"type": kind}) == []
