@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5
-READ_BYTES: Final = 64 * 1024
 
 
 class Fresh(NamedTuple):

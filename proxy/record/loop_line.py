@@ -9,13 +9,14 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
 from .landing import Elsewhere, Landing
-from .lines import READ_BYTES, RETRY_S, Fresh, Line
+from .lines import RETRY_S, Fresh, Line
 from .records import KIND, Record, encode
 from .spool_talk import say
 
 if TYPE_CHECKING:
     from .spool import Spool
 
+READ_BYTES: Final = 4096  # an answer has eight for each record that landed
 LINGER_S: Final = 0.01
 """That a record nobody waits for may stay in memory, to go with one that somebody waits for."""
 

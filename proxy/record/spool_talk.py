@@ -5,7 +5,6 @@ Both ends are of one version and one machine, so this is no format that anybody 
 """
 
 from array import array
-from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -51,18 +50,19 @@ def say_again(said: bytes) -> bytes:
     return said[:AGAIN_AT] + b"\x01" + said[AGAIN_AT + 1 :]
 
 
-def heard(buffer: bytearray) -> Iterator[Said]:
+def heard(buffer: bytearray) -> list[Said]:
     """The records and jobs that are whole in ``buffer``; they are taken out of it."""
-    at, end = 0, len(buffer)
+    said, at, end = [], 0, len(buffer)
     while end - at >= SAID.size:
         number, kind, again, when, named, size = SAID.unpack_from(buffer, at)
         body = at + SAID.size + named
         if body + size > end:
             break
         name = buffer[at + SAID.size : body].decode()
-        yield Said(number, kind, again, when, name, bytes(buffer[body : body + size]))
         at = body + size
+        said.append(Said(number, kind, again, when, name, bytes(buffer[body:at])))
     del buffer[:at]
+    return said
 
 
 def tell(kind: int, payload: bytes = b"") -> bytes:

@@ -54,22 +54,25 @@ JOBS: Final[dict[str, Callable[..., Any]]] = {
 class Line:
     """One of the gateway's two sockets: its event loop speaks on one, its threads on the other."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, into: memoryview) -> None:
         self.link = link
+        self._into = into  # what is read: room of its own for each took three system calls
         self._got = bytearray()
 
-    def hear(self) -> list[Said] | None:
+    def hear(self) -> "list[Entry] | None":
         """What was said since; None: the gateway has gone."""
         try:
-            data = self.link.recv(READ_BYTES)
+            size = self.link.recv_into(self._into)
         except ConnectionError:
             return None
-        self._got += data
-        return [*spool_talk.heard(self._got)] if data else None
+        self._got += self._into[:size]
+        return [(self, said) for said in spool_talk.heard(self._got)] if size else None
 
     def tell(self, kind: int, payload: bytes = b"") -> None:
-        with contextlib.suppress(OSError):  # nobody is left to hear it
+        try:
             self.link.sendall(spool_talk.tell(kind, payload))
+        except OSError:
+            return  # nobody is left to hear it
 
 
 Entry = tuple[Line, Said]
@@ -96,7 +99,8 @@ class Writer:
         self._stuck: list[Entry] = []  # close records that could not be written yet
         self._tried = 0.0
         self._commits = 0
-        self.lines = {link.fileno(): Line(link) for link in links}
+        into = memoryview(bytearray(READ_BYTES))
+        self.lines = {link.fileno(): Line(link, into) for link in links}
         self._poll = select.poll()
         for number in self.lines:
             self._poll.register(number, select.POLLIN)
@@ -124,13 +128,12 @@ class Writer:
     def _hear(self, within_ms: float | None) -> list[Entry]:
         entries: list[Entry] = []
         for number, _ in self._poll.poll(within_ms):
-            line = self.lines[number]
-            said = line.hear()
+            said = self.lines[number].hear()
             if said is None:
                 self._poll.unregister(number)
                 del self.lines[number]
             else:
-                entries += [(line, each) for each in said]
+                entries += said
         return entries
 
     def _write(self, entries: list[Entry]) -> None:
@@ -160,7 +163,7 @@ class Writer:
         if self.link is None:
             raise sqlite3.OperationalError(self.error or "the spool file is not open")
         rows = [(said.number, said.name, said.kind, said.at, said.body) for _, said in entries]
-        spool_file.append(self.link, rows, again=any(said.again for _, said in entries))
+        spool_file.append(self.link, rows, again=1 in [said.again for _, said in entries])
         _tell_each(entries, spool_talk.LANDED)
         self._commits += 1
         if self._commits % LOOK_EVERY == 0 and self._too_big():
@@ -252,10 +255,8 @@ class SpoolFull(OSError):
 
 def _tell_each(entries: Sequence[Entry], kind: int) -> None:
     """Whoever waits for these: one message for each line."""
-    lines: dict[Line, list[int]] = {}
-    for line, said in entries:
-        lines.setdefault(line, []).append(said.number)
-    for line, some in lines.items():
+    for line in {line: None for line, _ in entries}:
+        some = [said.number for to, said in entries if to is line]
         line.tell(kind, spool_talk.numbers(some))
 
 

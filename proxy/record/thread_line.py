@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from . import spool_talk
-from .lines import READ_BYTES, RETRY_S, Line, Outcome
+from .lines import RETRY_S, Line, Outcome
 from .records import KIND, Record, encode
 from .spool_talk import JOB
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .spool import Spool
 
 WAIT_S: Final = 30.0
+READ_BYTES: Final = 64 * 1024  # what a job found may be long
 
 
 class ThreadLine(Line):
