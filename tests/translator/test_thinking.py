@@ -46,6 +46,30 @@ def test_effort(request_, profile, effort, fates):
     assert (made, [note.fate for note in notes]) == (effort, fates)
 
 
+BUDGET, EFFORT = "thinking.budget_tokens", "output_config.effort"
+
+
+@pytest.mark.parametrize(
+    ("request_", "profile", "path", "reason"),
+    [
+        (asking("disabled"), LOUD, "thinking", "reasoning cannot be off here: medium"),
+        (asking("disabled"), MUTE, "thinking", "this upstream has no switch for reasoning"),
+        (asking("enabled"), MUTE, BUDGET, "this upstream takes no reasoning effort"),
+        (asking(effort="low"), MUTE, EFFORT, "this upstream takes no reasoning effort"),
+        (
+            asking(effort="low"), Profile(efforts=("none",)), EFFORT,
+            "this upstream takes no reasoning effort",
+        ),
+        (asking(effort="max"), SOME, EFFORT, "'max' is 'high' on this upstream"),
+        (asking(effort="low"), SOME, EFFORT, "'low' is 'medium' on this upstream"),
+    ],
+)  # fmt: skip
+def test_it_is_told_why_the_effort_is_another_one(request_, profile, path, reason):
+    _, [note] = effort_of(request_, profile)
+
+    assert (note.path, note.reason) == (path, reason)
+
+
 @pytest.mark.parametrize(
     ("budget", "effort"),
     [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (24577, "xhigh")],

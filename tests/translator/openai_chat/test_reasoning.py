@@ -4,6 +4,7 @@ import pytest
 
 from tests.translator.openai_chat.requests import body, build, fates, target
 from tests.translator.requests import KEYS, ask, assistant, call, result, text, user
+from translator import carrier
 from translator.carrier import Reasoning, mint
 from translator.dialect import AnswerContext
 from translator.openai_chat import DIALECT
@@ -154,7 +155,9 @@ def test_details_survive_a_round_trip_joined():
     ]
     events += stream.feed({"choices": [{"delta": {"content": "No."}}]})
 
-    assert restored(history(signed_block(events)), "openrouter") == {
+    block = signed_block(events)
+    assert carrier.unseal(block["signature"], KEYS).field == "reasoning_details"
+    assert restored(history(block), "openrouter") == {
         "reasoning_details": [
             {"type": "reasoning.text", "text": "7*13", "index": 0, "signature": "sig"},
             {"type": "reasoning.encrypted", "data": "gAAAA", "index": 1},

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translator.upstream_errors import ErrorFields, read_error
+from translator.upstream_errors.fields import seconds_in
 
 OPENAI = {
     "error": {"message": "No.", "type": "invalid_request_error", "code": "bad", "param": "input"}
@@ -114,6 +115,13 @@ def test_what_is_no_error_body_is_not_readable(body, message):
 )
 def test_a_sentence_says_how_long_to_wait_and_is_clamped(sentence, seconds):
     assert read_error({"error": {"message": sentence}}).retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("6m0s", 360), ("500ms", 0.5), ("12", 12), ("1H", 3600), ("soon", None)]
+)
+def test_a_duration_is_so_many_seconds(said, seconds):
+    assert seconds_in(said) == seconds
 
 
 JSON = st.recursive(

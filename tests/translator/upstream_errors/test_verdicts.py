@@ -57,6 +57,15 @@ def test_each_failure_has_a_status_and_a_type(status, body, expected):
     assert (mapped.status, mapped.error_type) == expected
 
 
+def test_how_long_to_wait_and_what_it_is_about_are_handed_on():
+    told = error("Please retry after 14 seconds", param="input", code="rate_limit_exceeded")
+    mapped = map_error(429, told)
+
+    assert (mapped.retry_after_s, mapped.param) == (14, "input")
+    assert map_error(404, error(code="model_not_found", param="x")).param == "model"
+    assert map_error(429, error(param="")).param is None
+
+
 def test_a_bad_key_of_ours_is_never_the_clients():
     mapped = map_error(401, error("Incorrect API key provided: sk-live-123456"))
 
