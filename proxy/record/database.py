@@ -12,7 +12,9 @@ POISON: Final = (
     DataError, IntegrityError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
 )  # fmt: skip
 
-LITTLE: Final = "PRAGMA cache_size=-4096"  # KiB
+LITTLE: Final = "PRAGMA cache_size=-2048"  # KiB
+"""With 4,096 an exchange of 2 KB reads 4.2 pages from files instead of 5.6, a turn of a session of
+46 KB and more 7 instead of 42 (65 and 95 MB of database), and the time does not tell them apart."""
 
 _inodes: dict[str, int] = {}  # SQLite file -> its inode when the connection was made
 

@@ -54,6 +54,9 @@ TOGETHER_BYTES: Final = 256 * 1024
 """Each number of records is a statement, and what the last commit of that many said stays in it:
 of 128 statements, as Python keeps them, 9 MB after two minutes of 200 streams."""
 LEVEL: Final = 1  # it stays here for a day; the transcripts compress better
+CACHE_KIB: Final = 512
+"""Of the connection that writes: it is full after some minutes, and what it lacks the system has.
+With SQLite's own 2,000 an exchange of 2 KB reads 3.4 pages instead of 3.6, in the same time."""
 ROOM_BYTES: Final = 32 * 2**20  # as long as the log grows before it begins anew: see _ready
 PIECE: Final = bytes(2**20)
 FREE_BYTES: Final = 2**30  # with less than that on the disk nothing is taken ahead
@@ -96,6 +99,7 @@ def _ready(path: Path) -> sqlite3.Connection:
         link.execute("PRAGMA synchronous=FULL")
         link.execute("PRAGMA wal_autocheckpoint=8000")  # the drainer checkpoints long before
         link.execute("PRAGMA journal_size_limit=67108864")
+        link.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         link.executescript(SCHEMA)
         _check(link)
     except BaseException:
