@@ -32,7 +32,7 @@ class Router:
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         path = scope["path"]
-        consumer = EXACT.get(path) or self._under(path)
+        consumer = EXACT[path] if path in EXACT else self._under(path)
         app = self._django if consumer is None else consumer()
         answering: Awaitable[None] = app(scope, receive, send)
         return answering

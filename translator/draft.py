@@ -86,6 +86,8 @@ def turn_away(
 
 def identity(draft: Draft) -> dict[str, Any]:
     """The user's id as a hash, and the session as a cache key: neither leaves in the clear."""
+    if "metadata" not in draft.request and not draft.target.session:
+        return {}
     user = (draft.request.get("metadata") or {}).get("user_id") or ""
     profile = draft.profile
     fields: dict[str, Any] = {}

@@ -40,6 +40,7 @@ MIN_BUDGET: Final = 1024
 MAX_STOP_SEQUENCE: Final = 4096
 MAX_USER_ID: Final = 256
 
+SAMPLING: Final = ("temperature", "top_p", "top_k")
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 
 
@@ -161,7 +162,7 @@ def unknown_fields(request: MessagesRequest) -> list[str]:
 def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
     if not isinstance(raw, dict):
         raise BadRequest("", "the request body must be a JSON object")
-    if raw.get("thread") is not None:
+    if "thread" in raw and raw["thread"] is not None:
         # The SDKs know this code and send the whole conversation again, without a thread.
         raise BadRequest(
             "thread",
@@ -170,10 +171,11 @@ def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
         )
     try:
         check(raw)
-        for rule in RULES:
-            rule(raw)
-        for rule in NEW_RULES if version >= WITHOUT_SAMPLING else OLD_RULES:
-            rule(raw)
+        for rule, names in NEW_RULES if version >= WITHOUT_SAMPLING else OLD_RULES:
+            for name in names:
+                if name in raw:
+                    rule(raw)
+                    break
     except Fault as fault:
         raise BadRequest(".".join(fault.path), fault.message) from None
     return raw
@@ -209,7 +211,7 @@ def _thinking(request: MessagesRequest) -> None:
 
 
 def _no_sampling(request: MessagesRequest) -> None:
-    for name in ("temperature", "top_p", "top_k"):
+    for name in SAMPLING:
         if request.get(name) is not None:
             raise Fault("Extra inputs are not permitted", name)
 
@@ -226,11 +228,14 @@ def _no_old_places(request: MessagesRequest) -> None:
                 raise Fault("Extra inputs are not permitted", *path, "citations")
 
 
-RULES: Final[tuple[Callable[[MessagesRequest], None], ...]] = (
-    _conversation,
-    _thinking,
-    check_inline_tools,
-    check_tool_names,
+Rules = tuple[tuple[Callable[[MessagesRequest], None], tuple[str, ...]], ...]
+"""Each with the fields that call for it, any of them."""
+
+RULES: Final[Rules] = (
+    (_conversation, ("messages",)),
+    (_thinking, ("thinking",)),
+    (check_inline_tools, ("messages",)),
+    (check_tool_names, ("tools", "tool_choice")),
 )
-OLD_RULES: Final = (_user_begins,)
-NEW_RULES: Final = (_no_sampling, _no_old_places)
+OLD_RULES: Final[Rules] = (*RULES, (_user_begins, ("messages",)))
+NEW_RULES: Final[Rules] = (*RULES, (_no_sampling, SAMPLING), (_no_old_places, ("messages",)))

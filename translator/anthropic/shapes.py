@@ -5,6 +5,7 @@ that value. Paths are put together only on the way out, so that good input pays 
 """
 
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any, Final
 
 Check = Callable[[Any], None]
@@ -87,7 +88,8 @@ PASSES: Final[dict[Check, tuple[type, ...]]] = {
     string: (str,),
     words: (str,),
 }
-"""Checks that take whatever is of these types and not empty: one look at it spares the call."""
+"""Checks that take whatever is of these types, ``words`` but the empty one: one look at it spares
+the call."""
 
 
 def either(*checks: Check) -> Check:
@@ -103,7 +105,8 @@ def either(*checks: Check) -> Check:
             return
         last(value)
 
-    PASSES[check] = tuple(kind for each in checks for kind in PASSES.get(each, ()))
+    sure = [each for each in checks if each is not words]
+    PASSES[check] = tuple(kind for each in sure for kind in PASSES.get(each, ()))
     return check
 
 
@@ -179,15 +182,17 @@ def shape(
     demanded = tuple(required or ())
     checks = {**(optional or {}), **(required or {})}
     passing = {name: PASSES.get(check, ()) for name, check in checks.items()}
+    passing |= {name: (*passing[name], NoneType) for name in checks if name not in demanded}
 
     def check_fields(value: Any) -> None:
         if type(value) is not dict and not isinstance(value, dict):
             raise Fault("Input should be an object")
         # Half of a request's checks end at the type; no call for them.
         for name in value:
-            if name not in passing or ((item := value[name]) and type(item) in passing[name]):
+            if name not in passing:
                 continue
-            if item is None and name not in demanded:
+            item = value[name]
+            if type(item) in passing[name] and (item != "" or checks[name] is not words):
                 continue
             try:
                 checks[name](item)

@@ -160,7 +160,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]
-    if body.get("stream") and target.profile.stream_options:
+    if "stream" in body and target.profile.stream_options:
         body["stream_options"] = {"include_usage": True}
     if target.profile.prefill and body["messages"][-1]["role"] == "assistant":
         body |= {"continue_final_message": True, "add_generation_prompt": False}

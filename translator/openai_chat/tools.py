@@ -28,10 +28,11 @@ REFUSED_TOOLS: Final = {
 
 def build_tools(draft: Draft) -> dict[str, Any]:
     """``tools``, ``tool_choice`` and ``parallel_tool_calls``; nothing without a callable tool."""
+    offered = offered_tools(draft)
+    if not offered and "tool_choice" not in draft.request:
+        return {}
     functions = [
-        function
-        for path, tool in offered_tools(draft)
-        if (function := _function(tool, path, draft)) is not None
+        function for path, tool in offered if (function := _function(tool, path, draft)) is not None
     ]
     if len(functions) > draft.profile.max_tools:
         raise BadRequest(

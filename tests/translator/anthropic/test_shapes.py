@@ -107,6 +107,17 @@ def test_a_tag_decides_the_shape(value, path, message):
     assert (caught.value.path, caught.value.message) == (path, message)
 
 
+@pytest.mark.parametrize("check", [words, either(mapping, words)])
+def test_what_must_have_words_may_be_null_where_it_is_optional_and_empty_nowhere(check):
+    for kind in ("optional", "required"):
+        shape(**{kind: {"a": check}})({"a": "x"})
+        with pytest.raises(Fault, match="at least 1 character"):
+            shape(**{kind: {"a": check}})({"a": ""})
+    shape(optional={"a": check})({"a": None})
+    with pytest.raises(Fault, match="valid string"):
+        shape({"a": check})({"a": None})
+
+
 def test_messages_do_not_repeat_whole_prompts():
     assert shortened("a" * MAX_ECHO) == "a" * MAX_ECHO
     assert shortened("a" * (MAX_ECHO + 1)) == "a" * MAX_ECHO + "…"
