@@ -34,6 +34,7 @@ reads whose deltas differ in more than their text, it is not tried again in this
 
 _object_of: Final = msgspec.json.Decoder(dict[str, Any]).decode
 NOTHING: Final = ("", b"")  # of a frame without data: no JSON either
+LAST_FRAME: Final = b"data: " + DONE
 
 
 class Hearing:
@@ -71,8 +72,13 @@ class Hearing:
         while at < count and not stream.finished:
             if self._hoping and count - at >= self._plain.worthwhile:
                 at += self._take_run(frames[at:])
-            else:
-                at += self._take_others(frames, at)
+                continue
+            # Up to the first that may be text, for a run may follow; where few are left, all.
+            end = at + 1 if count - at > LAST else count
+            while end < count and not frames[end - 1].startswith(self._plain.heads):
+                end += 1
+            self._take_others(frames[at:end])
+            at = end
         if not raw:
             self._take_end()
         self._likely = self._hoping and self._decoder.is_between
@@ -140,16 +146,14 @@ class Hearing:
         if not self._stream.finished:
             self.events += self._stream.end()
 
-    def _take_others(self, frames: list[bytes], at: int) -> int:
-        """Take some that need not be text, the general way; how many they are.
+    def _take_others(self, frames: list[bytes]) -> None:
+        """The general way, for what need not be text.
 
         Nearly each frame is one line of data, maybe under a name, and nobody asks for a name where
         the data tell their type.
         """
-        few = len(frames) - at <= LAST
-        taken = frames[at:] if few else frames[at : at + self._plain.opening]
         events: list[dict[str, Any]] = []
-        for frame in taken:
+        for frame in frames:
             name, text = b"", b""
             if frame[:7] == b"data: {":
                 text = frame[6:]
@@ -166,14 +170,19 @@ class Hearing:
             if events:
                 self._hear(events)
                 events = []
-            if not self._stream.finished and (odd := event_of(frame)) is not None:
-                self._take_one(*odd)
+            if not self._stream.finished:
+                self._take_odd(frame)
         if events:
             self._hear(events)
-        return len(taken)
+
+    def _take_odd(self, frame: bytes) -> None:
+        if frame == LAST_FRAME:
+            self.events += self._stream.end()
+        elif (told := event_of(frame)) is not None:
+            self._take_one(*told)
 
     def _take_one(self, name: str, text: bytes) -> None:
-        if text == DONE or (text[-1:] != b"}" and text.strip() == DONE):  # some servers pad it
+        if text[-1:] != b"}" and text.strip() == DONE:  # some servers pad it
             self.events += self._stream.end()
         else:
             self._hear([decode_event(name, text)])
@@ -192,12 +201,14 @@ class Hearing:
     def _take_run(self, frames: list[bytes]) -> int:
         """Take the plain deltas that these begin with; how many they are."""
         run: list[Any] = []
-        if len(frames) > LAST:
+        count = len(frames)
+        if count > LAST:
             if self._odd_moulds < MOST_MISSES and (texts := self._texts(frames)):
+                heard = len(texts)
                 self._misses = 0
-                self._hoping = len(texts) == len(frames)  # else text is not likely to come next
+                self._hoping = heard == count  # else text is not likely to come next
                 self._tell(*self._plain.run(self._stream, texts))
-                return len(texts)
+                return heard
             run = self._alike(frames[:-LAST])
         head, size = self._plain.heads[0], self._plain.size
         try:

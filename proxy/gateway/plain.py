@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -50,7 +50,6 @@ class ChatText(msgspec.Struct, gc=False):
     search_results: None = None
 
     at_once: ClassVar = True
-    opening: ClassVar = 1
     worthwhile: ClassVar = 1
     heads: ClassVar = (b"data: ",)
     size: ClassVar = len(heads[0])
@@ -79,7 +78,6 @@ class ResponsesText(msgspec.Struct, gc=False):
     content_index: int
 
     at_once: ClassVar = False  # items and parts are told before
-    opening: ClassVar = 4
     worthwhile: ClassVar = 4
     heads: ClassVar = (b"event: response.output_text.delta\ndata: ", b"data: ")
     size: ClassVar = len(heads[0])
@@ -104,10 +102,10 @@ _place: Final = operator.attrgetter("item_id", "output_index", "content_index")
 PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
 """What a plain delta of text is in each dialect: what would mean more must be absent or null.
 
-``at_once``: they may follow the very first event; ``opening``: so many events come before them;
-``worthwhile``: from so many events in a read on looking for them is cheaper than not looking;
-``heads``: what their frames begin with, where they can be decoded together, ``size``: of the first
-of these; ``text``: where the text may stand, if nothing else differs.
+``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
+looking for them is cheaper than not looking; ``heads``: what their frames begin with, where they
+can be decoded together, ``size``: of the first of these; ``text``: where the text may stand, if
+nothing else differs.
 """
 
 DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}
@@ -122,7 +120,7 @@ LAST: Final = 4
 _decode_strings: Final = msgspec.json.Decoder(list[str]).decode
 
 
-class Mould(NamedTuple):
+class Mould:
     """What stands around the text in the frames of one stream that differ in nothing but it.
 
     Whatever bytes stand between two quotes are a JSON string, or the frame is no JSON at all. So a
@@ -130,8 +128,9 @@ class Mould(NamedTuple):
     is not empty. Figure: 0.4 µs for each delta of a read of 200, and 0.9 as shapes.
     """
 
-    before: bytes  # the frame up to the quote before the text
-    after: bytes  # and from the quote behind it
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self.before = before  # the frame up to the quote before the text
+        self.after = after  # and from the quote behind it
 
     @classmethod
     def of(cls, frame: bytes) -> "Mould | None":
@@ -140,27 +139,25 @@ class Mould(NamedTuple):
         That the delta's text is what stands there proves that it is the place; so what is put there
         is longer than the frame, which has it nowhere else.
         """
-        head = ChatText.heads[0]
-        found = ChatText.text.search(frame)
-        if found is None or not frame.startswith(head) or b"\n" in frame:
+        head, found = ChatText.size, ChatText.text.search(frame)
+        if found is None or frame[:head] != ChatText.heads[0] or b"\n" in frame:
             return None
         start, end = found.span(1)
-        before, after = frame[:start], frame[end:]
-        told = "." * len(frame)
+        before, after, size = frame[:start], frame[end:], len(frame)
         try:
-            plain = DECODERS["chat"](before[len(head) :] + told.encode() + after)
+            plain = DECODERS["chat"](before[head:] + b"." * size + after)
         except SLIPS:
             return None
-        return cls(before, after) if plain.choices[0].delta.content == told else None
+        return cls(before, after) if plain.choices[0].delta.content == "." * size else None
 
     def texts(self, frames: list[bytes]) -> list[str]:
         """The texts of these frames up to the last one that came out of it.
 
         None where anything before that is odd: shapes may still be able to tell.
         """
-        before, after = self
+        before, after = self.before, self.after
         start, end = len(before), -len(after)
-        run = frames.copy()
+        run = frames[:]
         while run and not (run[-1][:start] == before and run[-1][end:] == after):
             del run[-1]
         bodies = [frame[start:end] for frame in run]

@@ -3,7 +3,7 @@
 Legal events come back as the very object that came in, so that the caller may relay the bytes.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -32,7 +32,7 @@ class AnthropicStream:
         self.context = context
         self.guard = Guard()
         self.notes: list[Note] = []
-        self.unknown: Counter[str] = Counter()
+        self.unknown: defaultdict[str, int] = defaultdict(int)
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
         self.stop_reason: str | None = None

@@ -48,12 +48,12 @@ class ToolCalls:
 
     def __init__(self, composer: MessageComposer, before: Callable[[], None]) -> None:
         """``before`` ends whatever else speaks; it is called when a call starts."""
+        self.open: list[Call] = []  # in the order heard, until all of them end
         self.said = 0  # characters of arguments, for estimates
         self.seed = ""  # the message's id; ids that the server left out are derived from it
         self._composer = composer
         self._before = before
         self._cumulative = composer.context.target.profile.cumulative_arguments
-        self._calls: list[Call] = []
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[Any, Call] = {}
         self._ids = set(composer.context.call_ids)  # that the client has
@@ -72,8 +72,8 @@ class ToolCalls:
         call = None if whole else self._find(index, id_, name, arguments or "")
         if call is None:
             self.step_aside()
-            call = Call(len(self._calls), index)
-            self._calls.append(call)
+            call = Call(len(self.open), index)
+            self.open.append(call)
         self._learn(call, index, id_, name)
         call.extra = call.extra or piece.get("extra_content")
         if arguments:
@@ -86,7 +86,7 @@ class ToolCalls:
 
     def step_aside(self) -> None:
         """Let something else speak: start what waited for its name, end what is complete."""
-        for call in self._calls:
+        for call in self.open:
             self._start(call)
             block = self._composer.block(call.key)
             if block is None or block.closed:
@@ -98,16 +98,14 @@ class ToolCalls:
 
     def finish(self) -> None:
         """Start and close every call; one that never got a name is dropped."""
-        if not self._calls:
-            return
         self.step_aside()
-        for call in self._calls:
+        for call in self.open:
             if not call.started:
                 self._composer.notes.append(
                     Note("content", "dropped", "a tool call that never got a name")
                 )
             self._composer.close(call.key)
-        self._calls.clear()
+        self.open.clear()
         self._told.update(self._by_id)
         self._by_id.clear()
         self._by_index.clear()
@@ -115,7 +113,7 @@ class ToolCalls:
     @property
     def whole(self) -> bool:
         """Whether the arguments of every open call are complete JSON (or there are none)."""
-        blocks = [self._composer.block(call.key) for call in self._calls]
+        blocks = [self._composer.block(call.key) for call in self.open]
         return all(b is None or b.closed or not b.said or _complete(b.said) for b in blocks)
 
     def _find(self, index: Any, id_: str, name: str, arguments: str) -> Call | None:
@@ -126,7 +124,7 @@ class ToolCalls:
         if index is not None:
             known = self._by_index.get(index)
         else:
-            known = self._calls[-1] if self._calls and not id_ else None
+            known = self.open[-1] if self.open and not id_ else None
         if known is None:
             return None
         if id_ and known.id and id_ != known.id:

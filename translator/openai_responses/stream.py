@@ -6,7 +6,7 @@ was never streamed is said all the same; a whole answer is nothing but that.
 Source: mapping.md 3.1 and 4.3.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -46,7 +46,7 @@ class ResponsesStream:
         self.context = context
         self.composer = MessageComposer(context)
         self.notes = self.composer.notes
-        self.unknown: Counter[str] = Counter()
+        self.unknown: defaultdict[str, int] = defaultdict(int)
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
         self.usage = UNTOLD

@@ -98,6 +98,16 @@ def test_the_last_of_these_events_is_illegal(events):
     assert guard.phase == before
 
 
+def test_of_events_that_are_checked_together_those_before_the_illegal_one_have_passed():
+    guard = Guard()
+
+    with pytest.raises(IllegalMove, match="upstream"):
+        guard.check(START, opened(0), delta(0), delta(1), closed(0))
+    assert guard.passed == 3
+    guard.check(closed(0), END, STOP)
+    assert guard.phase == AFTER
+
+
 def test_kinds_of_tomorrow_pass():
     guard = Guard()
     for event in [
