@@ -21,6 +21,7 @@ from .routes import choose_route
 
 DEFAULT_LIMIT: Final = 20
 HIGHEST_LIMIT: Final = 1_000
+LIMIT: Final = re.compile(r"[0-9]{1,4}")
 SINCE: Final = "2025-01-01T00:00:00Z"  # a route has no birthday that clients could use
 SINCE_UNIX: Final = 1_735_689_600
 EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
@@ -43,7 +44,12 @@ class ModelsConsumer(StreamingHttpConsumer):
 
     @property
     def _anthropic(self) -> bool:
-        return b"anthropic-version" in self.head.headers or b"x-api-key" in self.head.headers
+        headers = self.head.headers
+        return (
+            b"x-api-key" in headers
+            or any(name.startswith(b"anthropic-") for name in headers)
+            or self.head.client.name.startswith("claude")  # Claude Code asks with a token alone
+        )
 
     def _one(self, caller: Caller, model: str) -> dict[str, Any]:
         route = directory.snapshot.route(caller.team.name, model)
@@ -80,19 +86,25 @@ def _listed(caller: Caller) -> list[RouteEntry]:
 
 
 def _paged(listed: list[RouteEntry], query: dict[str, list[str]]) -> tuple[list[RouteEntry], bool]:
-    """A page by ``limit`` and ``after_id`` or ``before_id``, and whether there is more."""
+    """A page by ``limit`` and ``after_id`` or ``before_id``, and whether there is more.
+
+    Raises Refusal: who pages on from a model that is gone would begin anew, again and again.
+    """
     text = query.get("limit", [str(DEFAULT_LIMIT)])[0]
-    if not (text.isdigit() and 1 <= int(text) <= HIGHEST_LIMIT):
+    if not (LIMIT.fullmatch(text) and 1 <= int(text) <= HIGHEST_LIMIT):
         raise Refusal(
             400, "invalid_request_error", f"limit is {text[:20]!r}; expected 1 to {HIGHEST_LIMIT}"
         )
     limit = int(text)
     names = [route.model for route in listed]
     before, after = query.get("before_id", [""])[0], query.get("after_id", [""])[0]
-    if before in names:
+    for name, model in (("before_id", before), ("after_id", after)):
+        if model and model not in names:
+            raise Refusal(400, "invalid_request_error", f"{name}: no model {model[:200]!r} here")
+    if before:
         end = names.index(before)
         return listed[max(0, end - limit) : end], end > limit
-    start = names.index(after) + 1 if after in names else 0
+    start = names.index(after) + 1 if after else 0
     return listed[start : start + limit], len(listed) > start + limit
 
 

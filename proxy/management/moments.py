@@ -5,8 +5,16 @@ from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from proxy.secrets import ConfigError
+
 AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def check_range(since: datetime | None, until: datetime | None) -> None:
+    """Raises ConfigError for a half-open range that ends before it begins: nothing lies in it."""
+    if since is not None and until is not None and until <= since:
+        raise ConfigError(f"--until {until:%Y-%m-%dT%H:%MZ} is not later than --since")
 
 
 def moment(text: str) -> datetime:

@@ -119,15 +119,18 @@ class Upstream(models.Model):
             check_endpoint(self.base_url, self.dialect)
         except ValidationError as wrong:
             raise ValidationError({"base_url": wrong.messages}) from None
-        try:
-            profile_with(self.profile, self.capabilities)
-        except TranslatorError as wrong:
-            raise ValidationError(str(wrong)) from None
+        for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
+            try:
+                profile_with(self.profile, capabilities)
+            except TranslatorError as wrong:
+                raise ValidationError({field: str(wrong)}) from None
         for name, seconds in self.timeouts.items():
             if name not in TIMEOUTS:
-                raise ValidationError(f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}")
+                told = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
+                raise ValidationError({"timeouts": told})
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-                raise ValidationError(f"timeout {name!r} is {seconds!r}; seconds are expected")
+                told = f"timeout {name!r} is {seconds!r}; seconds are expected"
+                raise ValidationError({"timeouts": told})
         self._check_secret()
 
     def credential(self) -> Secret:

@@ -5,6 +5,7 @@ Money is a decimal string of dollars, times are ISO 8601 in UTC, unknown is null
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,6 +19,7 @@ from proxy.models import Exchange, State
 from .pricing import cost_of
 from .repricing import usage_of
 
+FACE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
 RISKY: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins so
 SAME: Final = (
     "agent_id",
@@ -88,7 +90,7 @@ def request_row(row: Exchange) -> dict[str, Any]:
         else None,
         "team": {"id": workspace_id(row.team) if row.team else None, "name": row.team},
         "client": {"name": row.client_name or None, "version": row.client_version or None}
-        | {"app": row.tags.get("app")},
+        | {"app": row.tags.get("app") or _app(row.user_agent)},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
         **{name: getattr(row, name) or None for name in SAME},
         **{name: getattr(row, name) for name in KEPT},
@@ -107,6 +109,12 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "aborted_by_client": row.outcome == "client_gone",
         "redacted": False,
     }
+
+
+def _app(user_agent: str) -> str | None:
+    """Which face of Claude Code: ``cli`` of ``claude-cli/2.1.329 (external, cli)``."""
+    found = FACE.match(user_agent)
+    return found[1] if found else None
 
 
 def key_id(pk: int | None) -> str | None:

@@ -15,6 +15,8 @@ BUCKETS: Final = ("15m", "1h", "1d", "1w", "1mo", "all")
 MINUTES: Final = "1m"
 """Finer than the rollups are: for reports that look into the requests, and a day at most."""
 WIDTHS: Final = {MINUTES: timedelta(minutes=1), "15m": QUARTER, "1h": timedelta(hours=1)}
+FIRST_YEAR: Final = 1970
+LAST_YEAR: Final = 9990
 MOST_BUCKETS: Final = 3000
 MOST_DAYS: Final = 3700
 
@@ -44,8 +46,11 @@ def moment(text: str, zone: ZoneInfo, name: str) -> datetime:
         found = found.astimezone(UTC) if found else None
     except (ValueError, OverflowError):
         found = None
-    if found is None or not 1970 <= found.year <= 9990:
+    if found is None:
         raise BadSpan(f"{name}: {text[:60]!r} is neither a date nor an RFC 3339 time")
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        told = f"is not between the years {FIRST_YEAR} and {LAST_YEAR}"
+        raise BadSpan(f"{name}: {text[:60]!r} {told}")
     return found
 
 

@@ -1,6 +1,7 @@
 """Make a gateway key and print its secret, this once."""
 
 import json
+import re
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from proxy.models import ApiKey, Scope, Team
 from proxy.secrets import ConfigError, digest_of, new_secret, prefix_of
 
 LONGEST_OVERLAP_H: Final = 24 * 90
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as in bridge.toml, which may have to name it
 
 
 class Command(BridgeCommand):
@@ -60,6 +62,8 @@ def _make(team_name: str, name: str, scopes: list[str] | None) -> tuple[ApiKey, 
     team = _team(team_name)
     key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
     if key is None:
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"--name is {name!r}; letters, digits, - and _ are expected, 1 to 64")
         return ApiKey.issue(team, name, **({"scopes": scopes} if scopes else {}))
     if key.prefix:
         raise ConfigError(f"key {key} exists; choose another name, or --rotate it")

@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
 from proxy.management.base import BridgeCommand
-from proxy.management.moments import moment
+from proxy.management.moments import check_range, moment
 from proxy.management.terminal import progress
 from proxy.models import Exchange
 from proxy.record.export import as_csv, ndjson, rows_between
@@ -32,6 +32,7 @@ class Command(BridgeCommand):
         parser.add_argument("--output", type=FileType("w", encoding="utf-8"), help="else stdout")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_range(options["since"], options["until"])
         rows = rows_between(options["since"], options["until"], with_open=options["open"])
         out = options["output"] or self.stdout
         with progress() as bar:

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 from rich.table import Table
 
 from proxy.management.base import BridgeCommand
-from proxy.management.moments import moment
+from proxy.management.moments import check_range, moment
 from proxy.management.terminal import counted, progress, rendered
 from proxy.record.export import usd
 from proxy.record.repricing import Repriced, candidates, reprice
@@ -26,6 +26,7 @@ class Command(BridgeCommand):
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_range(options["since"], options["until"])
         rows = candidates(options["since"], options["until"], every=options["all"])
         changed: dict[tuple[str, str], list[Repriced]] = defaultdict(list)
         with progress() as bar:

@@ -135,8 +135,12 @@ FOUND_LATE = {
         "http://api.openai.com/v1",
         "in clear to a public host",
     ),
-    "capability": ("required_tool_choice", "required_tool_choise", "unknown capability"),
-    "profile": ('profile = "openai"', 'profile = "opnai"', "unknown profile"),
+    "capability": (
+        "required_tool_choice",
+        "required_tool_choise",
+        "upstreams[0].capabilities: unknown capability",
+    ),
+    "profile": ('profile = "openai"', 'profile = "opnai"', "upstreams[0].profile: unknown profile"),
     "reserved name": ('name = "vllm"', 'name = "sandbox"', "belongs to the built-in sandbox"),
     "secret missing": (
         'env = "BRIDGE_KEY_CI"',

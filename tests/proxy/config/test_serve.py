@@ -307,6 +307,17 @@ def test_createkey_prints_a_key_once_and_only_for_a_known_team(manage):
     assert "Traceback" not in unknown.stderr
 
 
+def test_createkey_takes_no_name_that_bridge_toml_could_not_write(manage, tmp_path):
+    file = tmp_path / "bridge.toml"
+    file.write_text('[[teams]]\nname = "ada"\n')
+    assert manage("applyconfig", file).returncode == 0
+
+    spaced = manage("createkey", "--team", "ada", "--name", "my laptop")
+
+    assert spaced.returncode == 2
+    assert "--name is 'my laptop'; letters, digits, - and _ are expected" in spaced.stderr
+
+
 def test_createkey_makes_the_secret_of_a_key_that_the_file_names(manage, tmp_path):
     file = tmp_path / "bridge.toml"
     file.write_text('[[teams]]\nname = "ada"\n[[keys]]\nteam = "ada"\nname = "ben"\n')

@@ -55,7 +55,30 @@ def test_models_are_listed_in_openai_s_shape_for_its_clients(gateway: Browser, l
     assert reply.json["data"][0]["object"] == "model"
 
 
-@pytest.mark.parametrize("limit", ["0", "1001", "many", "-1"])
+@pytest.mark.parametrize(
+    "told",
+    [{"anthropic-beta": "x-1"}, {"user-agent": "claude-code/2.1.329"}],
+    ids=["a header of Anthropic's", "Claude Code with a token"],
+)
+def test_models_are_listed_in_anthropic_s_shape_for_who_has_but_a_token(
+    gateway: Browser, listed, told
+):
+    told |= {"authorization": f"Bearer {gateway.key}"}
+
+    reply = gateway.ask("GET", "/v1/models?limit=1000", headers=told)
+
+    assert reply.json["data"][0]["display_name"] == reply.json["data"][0]["id"]
+
+
+@pytest.mark.parametrize("name", ["after_id", "before_id"])
+def test_nobody_pages_on_from_a_model_that_is_gone(gateway: Browser, listed, name: str):
+    reply = gateway.ask("GET", f"/v1/models?{name}=gone", headers={"x-api-key": gateway.key})
+
+    assert reply.status == 400
+    assert reply.json["error"]["message"] == f"{name}: no model 'gone' here"
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "many", "-1", "%C2%B2", "%D9%A1", "9" * 5000])
 def test_a_limit_out_of_range(gateway: Browser, limit: str):
     reply = gateway.ask("GET", f"/v1/models?limit={limit}", headers={"x-api-key": gateway.key})
 

@@ -141,6 +141,14 @@ def test_export_takes_half_open_ranges(ledger) -> None:
     assert [line["id"] for line in exported("--since", second)] == [exchange_id(2)]
 
 
+@pytest.mark.parametrize("command", ["exportledger", "reprice"])
+def test_a_range_that_ends_before_it_begins_is_misuse(command) -> None:
+    with pytest.raises(CommandError, match="--until 2026-11-21T00:00Z is not later") as refused:
+        run(command, "--since", "2026-11-21", "--until", "2026-11-21")
+
+    assert refused.value.returncode == 2
+
+
 def test_csv_has_one_header_and_no_cell_that_a_spreadsheet_would_run(ledger) -> None:
     rows = list(csv.DictReader(io.StringIO(run("exportledger", "--format", "csv"))))
 

@@ -60,6 +60,21 @@ def test_a_row_says_the_same_as_the_line_of_exportledger(ask):
     assert {name: row[name] for name in shared} == {name: line[name] for name in shared}
 
 
+@pytest.mark.parametrize(
+    ("agent", "tags", "app"),
+    [
+        ("claude-cli/2.1.329 (external, cli)", {}, "cli"),
+        ("claude-cli/2.1.329 (external, sdk-ts, agent-sdk/0.3.329)", {}, "sdk-ts"),
+        ("claude-cli/2.1.329 (external, cli)", {"app": "nightly"}, "nightly"),
+        ("Anthropic/Python 2.11.0", {}, None),
+    ],
+)
+def test_claude_code_tells_which_face_of_it_asked(ask, agent, tags, app):
+    one = cast.record(opening={"user_agent": agent, "tags": tags})
+
+    assert ask(f"requests/{one.pk}").json()["client"]["app"] == app
+
+
 def test_an_unknown_price_is_null(ask):
     one = cast.record()
 

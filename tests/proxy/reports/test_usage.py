@@ -126,6 +126,7 @@ def test_parts_add_up_to_the_whole(client, admin_key, zone):
         ({"bucket": "3d"}, 'bucket: "3d" is not a valid choice; known: 15m, 1h, 1d, 1w, 1mo, all'),
         ({"group_by": "shoe"}, "group_by: "),
         ({"from": "yesterday"}, "from: 'yesterday' is neither a date nor"),
+        ({"from": "1969-12-31"}, "from: '1969-12-31' is not between the years 1970 and 9990"),
         ({"from": "2026-11-20", "to": "2026-11-20"}, "to: must be later than from"),
         ({"from": "2026-01-01", "to": "2026-11-20", "bucket": "15m"}, "bucket: more than"),
         ({"limit": "0"}, "limit: "),
