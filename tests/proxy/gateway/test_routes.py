@@ -9,6 +9,7 @@ from proxy.gateway.cooldown import FIRST_S, LONGEST_S, Cooldown
 from proxy.gateway.directory import Directory, Globs, RouteEntry, Snapshot
 from proxy.gateway.routes import ordered
 from proxy.gateway.targets import Server, Target, Timeouts
+from proxy.models import Revision
 from translator.dialect import UpstreamError
 from translator.openai_chat import DIALECT
 from translator.profiles import Profile
@@ -199,6 +200,33 @@ def test_the_endpoint_is_appended_to_the_base(base, url):
 
     assert str(server.url) == url
     assert "authorization" not in server.headers
+
+
+def test_it_starts_once_tells_who_listens_and_forgets_all_when_it_stops(world):
+    loads, heard = [], []
+
+    def load() -> Snapshot:
+        loads.append(Snapshot(revision=Revision.current()))
+        return loads[-1]
+
+    directory = Directory(load)
+    directory.listeners.append(heard.append)
+    for _ in range(2):
+        directory.start()
+    thread = directory._thread
+    directory.look()  # nothing was changed: nothing is loaded
+
+    assert (directory.running, directory.fresh, directory.fault) == (True, True, "")
+    assert directory.snapshot is heard[0] is loads[0]
+    assert len(loads) == len(heard) == 1
+    assert (thread.name, thread.daemon) == ("directory", True)
+    for _ in range(2):
+        directory.stop()
+    assert not thread.is_alive()
+    assert (directory.running, directory.fresh, directory.snapshot.revision) == (False, False, -1)
+    directory.start()
+    directory.stop()
+    assert len(loads) == 2
 
 
 @pytest.mark.django_db
