@@ -181,6 +181,9 @@ def event_of(frame: bytes) -> ServerSentEvent | None:
             name = line[6:].removeprefix(b" ").decode(errors="replace") or "message"
         elif line == b"data":
             values.append(b"")
+        elif line.startswith(b"error: {"):  # llama.cpp until late 2025, for event and data
+            name = "error"
+            values.append(line[7:])
     data = values[0] if len(values) == 1 else b"\n".join(values)
     return ServerSentEvent(name, data) if data else None
 

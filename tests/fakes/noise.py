@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 INDICES = st.sampled_from([0, 1, 2, None, "0", -1])
 IDS = st.sampled_from(["item_0", "item_1", "", None, 7])
 WORDS = st.sampled_from(
-    ["", "a", "grüße", '{"a":', '{"a":1}', "1}", "null", "[1]", "🙂", "</think>"]
+    ["", "a", "grüße", '{"a":', '{"a":1}', "1}", "{}", "null", "[1]", "🙂", "<thought>", "</think>"]
 )
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", 0, 1.5, True, [], {}, "x", [None], [[]], {"a": None}]
@@ -24,6 +24,7 @@ RESPONSES_TYPES = st.sampled_from(
         "response.output_item.added",
         "response.output_item.done",
         "response.content_part.added",
+        "response.content_part.delta",
         "response.content_part.done",
         "response.output_text.delta",
         "response.output_text.done",
@@ -37,10 +38,13 @@ RESPONSES_TYPES = st.sampled_from(
         "response.reasoning_summary_part.added",
         "response.reasoning_summary_text.delta",
         "response.reasoning_summary_text.done",
+        "response.reasoning.delta",
+        "response.reasoning.done",
         "response.reasoning_text.delta",
         "response.reasoning_text.done",
         "response.web_search_call.searching",
         "response.completed",
+        "response.done",
         "response.incomplete",
         "response.failed",
         "response.cancelled",
@@ -162,7 +166,7 @@ DELTAS = _sometimes(
             st.lists(
                 _sometimes(
                     {
-                        "type": st.sampled_from(["text", "thinking"]),
+                        "type": st.sampled_from(["text", "thinking", "reasoning", None]),
                         "text": WORDS,
                         "thinking": st.lists(_sometimes({"text": WORDS}), max_size=2),
                     }
@@ -171,10 +175,11 @@ DELTAS = _sometimes(
             ),
         ),
         "reasoning_content": WORDS,
-        "reasoning": WORDS,
+        "reasoning": st.one_of(WORDS, _sometimes({"content": WORDS})),
+        "extra_content": st.sampled_from([{"google": {"thought": True}}, {"google": None}]),
         "reasoning_details": st.lists(_sometimes({"type": WORDS, "text": WORDS}), max_size=2),
         "refusal": WORDS,
-        "tool_calls": st.lists(CALLS, max_size=2),
+        "tool_calls": st.one_of(st.lists(CALLS, max_size=2), CALLS),
         "function_call": _sometimes({"name": WORDS, "arguments": WORDS}),
         "annotations": st.lists(_sometimes({"type": WORDS, "url_citation": ODD}), max_size=1),
     }
@@ -183,7 +188,13 @@ FINISHES = st.sampled_from(
     [None, None, "stop", "length", "tool_calls", "content_filter", "function_call", "error", "eos"]
 )
 CHOICES = _sometimes(
-    {"index": INDICES, "delta": DELTAS, "message": DELTAS, "finish_reason": FINISHES}
+    {
+        "index": INDICES,
+        "delta": DELTAS,
+        "message": DELTAS,
+        "text": WORDS,
+        "finish_reason": FINISHES,
+    }
 )
 CHAT_CHUNKS = _sometimes(
     {

@@ -185,5 +185,12 @@ def test_a_frame_is_what_the_sdk_expects():
     assert format_sse("ping", {"type": "ping"}) == 'event: ping\ndata: {"type":"ping"}\n\n'
 
 
+def test_an_error_of_llama_cpp_in_a_field_of_its_own_is_an_event():
+    raw = b'error: {"code":400,"message":"too long"}\n\ndata: [DONE]\n\n'
+
+    assert decoded(raw, [3])[0] == ("error", b'{"code":400,"message":"too long"}')
+    assert decoded(b"error: none\n\nerrors: {}\n\n", []) == []
+
+
 def test_data_of_nothing_is_no_event_however_it_is_written():
     assert SSEDecoder().feed(b"data: \n\ndata:\n\nevent: e\ndata: \n\nevent: e\n\n") == []
