@@ -1,10 +1,14 @@
 """What the admin classes share: read-only windows, managed objects, an audit trail with diffs."""
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
+import unfold.fields
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from proxy.models.routes import SEALED
 
@@ -20,6 +24,16 @@ __all__ = ["Admin", "Inline", "ManagedAdmin", "ReadOnlyAdmin", "ToldChanges"]
 
 UNTOLD: Final = ("password", "password1", "password2", "new_secret")
 """Fields whose values are secrets."""
+
+
+def plain_json(data: Any, encoder: Any) -> SafeString:
+    """JSON that is only shown, as text."""
+    text = json.dumps(data, sort_keys=True, indent=2, cls=encoder, ensure_ascii=False)
+    return format_html('<pre class="mb-json">{}</pre>', text)
+
+
+unfold.fields.prettify_json = plain_json
+"""The theme's own colours it by ``style`` attributes, twice, and our policy (T26) stops each."""
 
 
 class ReadOnlyAdmin(Admin):

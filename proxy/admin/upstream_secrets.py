@@ -40,7 +40,7 @@ class UpstreamForm(UpstreamModelForm):
     class Meta:
         model = Upstream
         fields = "__all__"
-        labels = {"base_url": "Base URL"}
+        labels = {"base_url": "Base URL", "when_client_leaves": "When a client leaves"}
         help_texts = {
             "base_url": "What /responses or /chat/completions is appended to: "
             "https://api.openai.com/v1. Of Anthropic the host without /v1.",

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='upstream',
             name='when_client_leaves',
-            field=models.CharField(choices=[('abort', 'hang up at once'), ('drain', 'hear it to its end')], default='abort', max_length=8),
+            field=models.CharField(choices=[('abort', 'Hang up at once'), ('drain', 'Hear it to its end')], default='abort', max_length=8),
         ),
     ]

@@ -73,8 +73,8 @@ class DialectName(models.TextChoices):
 class Leaving(models.TextChoices):
     """What becomes of an answer whose client has left."""
 
-    ABORT = "abort", "hang up at once"
-    DRAIN = "drain", "hear it to its end"
+    ABORT = "abort", "Hang up at once"
+    DRAIN = "drain", "Hear it to its end"
 
 
 class Upstream(models.Model):

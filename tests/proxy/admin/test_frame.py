@@ -69,6 +69,21 @@ def test_no_page_allows_or_holds_inline_script_or_style(client, url):
     assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", page)
 
 
+def test_neither_does_one_of_an_object_that_is_only_shown(root):
+    """JSON that nobody may change here is text; the theme's own would colour it inline."""
+    odd = {"odd": "<b style=x>&"}
+    upstream = Upstream.objects.create(
+        name="vllm", dialect="chat", base_url="http://vllm/v1", managed=True, extra_body=odd
+    )
+    team = cast.team("ada", managed=True, limits={"rpm": 60})
+
+    for kind, one in (("upstream", upstream), ("team", team)):
+        page = root.get(f"/admin/proxy/{kind}/{one.pk}/change/").content.decode()
+        assert not re.search(r"<[^>]*\sstyle=", page)
+        assert '<pre class="mb-json">' in page
+        assert "<b style" not in page
+
+
 def test_what_is_missing_or_forbidden_is_said_on_a_page_of_ours(client):
     client.force_login(cast.staff("olga"))
     missing, forbidden = client.get("/admin/nowhere/"), client.get("/admin/proxy/team/")
