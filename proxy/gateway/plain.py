@@ -46,6 +46,7 @@ class ChatText(msgspec.Struct, gc=False):
     error: None = None
     usage: None = None
     x_groq: None = None
+    base_resp: None = None
     citations: None = None
     search_results: None = None
 

@@ -196,6 +196,22 @@ def test_an_error_inside_200_becomes_its_own_status(gateway: Browser, scripted: 
         failed(gateway.post(message(model, stream=True)), 429, "rate_limit_error")
 
 
+def test_an_error_in_a_vendor_s_own_field_becomes_its_own_status(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    minimax = {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "slow"}}
+    llama = b'error: {"code":400,"message":"the request exceeds the available context size"}\n\n'
+    scripted.on("chat-minimax-json", json_answer(minimax))
+    scripted.on("chat-minimax-event", stream(scripts.sse(minimax)))
+    scripted.on("chat-llama", stream(llama + b"data: [DONE]\n\n"))
+
+    for model in ("chat-minimax-json", "chat-minimax-event"):
+        failed(gateway.post(message(model)), 429, "rate_limit_error")
+        failed(gateway.post(message(model, stream=True)), 429, "rate_limit_error")
+    told = failed(gateway.post(message("chat-llama", stream=True)), 400, "invalid_request_error")
+    assert told["message"].startswith("prompt is too long")
+
+
 def test_an_upstream_that_does_not_hang_up_is_not_waited_for(
     gateway: Browser, scripted: ScriptedUpstream
 ):
