@@ -34,6 +34,7 @@ reads whose deltas differ in more than their text, it is not tried again in this
 
 _object_of: Final = msgspec.json.Decoder(dict[str, Any]).decode
 NOTHING: Final = ("", b"")  # of a frame without data: no JSON either
+UNNAMED: Final = b"data: "  # what a frame of one line begins with
 LAST_FRAME: Final = b"data: " + DONE
 
 
@@ -70,15 +71,12 @@ class Hearing:
             self._last = frames[-1] if frames else self._last
         at, count, stream = 0, len(frames), self._stream
         while at < count and not stream.finished:
-            if self._hoping and count - at >= self._plain.worthwhile:
-                at += self._take_run(frames[at:])
-                continue
-            # Up to the first that may be text, for a run may follow; where few are left, all.
-            end = at + 1 if count - at > LAST else count
-            while end < count and not frames[end - 1].startswith(self._plain.heads):
-                end += 1
-            self._take_others(frames[at:end])
-            at = end
+            begins = self._text_begins(frames, at)
+            taken = self._take_run(frames[at:]) if begins == at else 0
+            if not taken:  # where few are left, all of them
+                taken = begins - at or (1 if count - at > LAST else count - at)
+                self._take_others(frames[at : at + taken])
+            at += taken
         if not raw:
             self._take_end()
         self._likely = self._hoping and self._decoder.is_between
@@ -95,7 +93,7 @@ class Hearing:
         size = self._plain.size
         text = raw[size:-2]
         if (
-            raw[:size] != self._plain.heads[0]
+            raw[:size] != self._plain.head
             or b"\n" in text
             or raw[-2:] != b"\n\n"
             or (self._numbered and raw[:-2] == self._last)
@@ -111,7 +109,7 @@ class Hearing:
 
     def _take_few(self, raw: bytes) -> bool:
         """Some deltas that came together, as they do where there is more to do than time for it."""
-        head, size = self._plain.heads[0], self._plain.size
+        head, size = self._plain.head, self._plain.size
         if raw[-3:] != b"}\n\n" or len(raw) > FEW_BYTES or raw[:size] != head:
             return False
         lines = raw[size:-2].split(b"\n\n" + head)
@@ -145,6 +143,23 @@ class Hearing:
             self._take_one(*event)
         if not self._stream.finished:
             self.events += self._stream.end()
+
+    def _text_begins(self, frames: list[bytes], at: int) -> int:
+        """From where on, here or later, it is worth a try to read a run of text."""
+        plain, count = self._plain, len(frames)
+        if plain.named and frames[at][:7] == b"event: ":
+            if self._misses >= MOST_MISSES:
+                return count
+            while at < count and frames[at][: plain.size] != plain.head:
+                at += 1
+            return at
+        if self._hoping and count - at >= plain.worthwhile:
+            return at
+        # After the first that may be text, for a run may follow; where few are left, nowhere.
+        end = at + 1 if count - at > LAST else count
+        while end < count and not frames[end - 1].startswith(UNNAMED):
+            end += 1
+        return end
 
     def _take_others(self, frames: list[bytes]) -> None:
         """The general way, for what need not be text.
@@ -209,19 +224,19 @@ class Hearing:
                 self._hoping = heard == count  # else text is not likely to come next
                 self._tell(*self._plain.run(self._stream, texts))
                 return heard
-            run = self._alike(frames[:-LAST])
-        head, size = self._plain.heads[0], self._plain.size
+            run = self._alike(frames)
+        head, size = self._plain.head, self._plain.size
         try:
             for frame in frames[len(run) :]:
                 text = frame[size:]
                 if frame[:size] != head or b"\n" in text:
-                    if self._numbered and frame[:7] == b"event: ":
-                        self._hoping = False  # it is named, and otherwise
-                        break
+                    if self._plain.named and frame[:7] == b"event: ":
+                        break  # it is named otherwise
                     _, text = event_of(frame) or NOTHING
                 run.append(self._decode_plain(text))
         except SLIPS:
-            self._hoping = False
+            pass
+        self._hoping = len(run) == count
         self._misses = 0 if run else self._misses + 1
         self._say(run)
         return len(run)
@@ -242,13 +257,19 @@ class Hearing:
         return texts
 
     def _alike(self, frames: list[bytes]) -> list[Any]:
-        """A long run. No run where one of the frames is not plain."""
-        for head in self._plain.heads:
-            if frames[0].startswith(head):
-                size = len(head)
-                lines = [frame[size:] for frame in frames if frame[:size] == head]
-                return self._decoded(lines) if len(lines) == len(frames) else []
-        return []
+        """A long run: as far as names tell, else nearly to the end.
+
+        No run where one of its frames is not plain.
+        """
+        head, size = self._plain.head, self._plain.size
+        if not self._plain.named or frames[0][:size] != head:
+            head, size, frames = UNNAMED, len(UNNAMED), frames[:-LAST]
+        end = 0
+        for frame in frames:
+            if frame[:size] != head:
+                break
+            end += 1
+        return self._decoded([frame[size:] for frame in frames[:end]])
 
     def _say(self, run: list[Any]) -> None:
         for pieces, text, said in self._plain.said(self._stream, run) if run else ():

@@ -52,8 +52,9 @@ class ChatText(msgspec.Struct, gc=False):
 
     at_once: ClassVar = True
     worthwhile: ClassVar = 1
-    heads: ClassVar = (b"data: ",)
-    size: ClassVar = len(heads[0])
+    named: ClassVar = False
+    head: ClassVar = b"data: "
+    size: ClassVar = len(head)
     text: ClassVar = re.compile(rb'"content": ?"([^"\\]+)"')
 
     @staticmethod
@@ -80,18 +81,36 @@ class ResponsesText(msgspec.Struct, gc=False):
 
     at_once: ClassVar = False  # items and parts are told before
     worthwhile: ClassVar = 4
-    heads: ClassVar = (b"event: response.output_text.delta\ndata: ", b"data: ")
-    size: ClassVar = len(heads[0])
+    named: ClassVar = True
+    head: ClassVar = b"event: response.output_text.delta\ndata: "
+    size: ClassVar = len(head)
     text: ClassVar = None  # each event has a number of its own
 
     @staticmethod
     def one(stream: Any, plain: "ResponsesText") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = stream.text(_place(plain), plain.delta)
+        place = plain.item_id, plain.output_index, plain.content_index
+        events: list[dict[str, Any]] = stream.text(place, plain.delta)
         return events
 
     @staticmethod
     def said(stream: Any, plain: "list[ResponsesText]") -> Iterator[Run]:
-        """One for each stretch of the same part."""
+        """One for each stretch of the same part, and nearly always it is one.
+
+        To look at each place by itself takes 3 µs for 50, where ``groupby`` takes 7.
+        """
+        first = plain[0]
+        item_id, output, content = place = first.item_id, first.output_index, first.content_index
+        pieces = [
+            one.delta
+            for one in plain
+            if one.item_id == item_id
+            and one.output_index == output
+            and one.content_index == content
+        ]
+        if len(pieces) == len(plain):
+            text = "".join(pieces)
+            yield pieces, text, stream.text(place, text)
+            return
         for place, some in groupby(plain, _place):
             pieces = [one.delta for one in some]
             text = "".join(pieces)
@@ -104,9 +123,9 @@ PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
 """What a plain delta of text is in each dialect: what would mean more must be absent or null.
 
 ``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
-looking for them is cheaper than not looking; ``heads``: what their frames begin with, where they
-can be decoded together, ``size``: of the first of these; ``text``: where the text may stand, if
-nothing else differs.
+looking for them is cheaper than not looking; ``head``: what their frames begin with, ``size``
+bytes; ``named``: nothing else does, where a server names its events; ``text``: where the text may
+stand, if nothing else differs.
 """
 
 DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}
@@ -141,7 +160,7 @@ class Mould:
         is longer than the frame, which has it nowhere else.
         """
         head, found = ChatText.size, ChatText.text.search(frame)
-        if found is None or frame[:head] != ChatText.heads[0] or b"\n" in frame:
+        if found is None or frame[:head] != ChatText.head or b"\n" in frame:
             return None
         start, end = found.span(1)
         before, after, size = frame[:start], frame[end:], len(frame)

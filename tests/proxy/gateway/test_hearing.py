@@ -239,3 +239,63 @@ def test_what_a_server_repeats_does_not_flow_twice():
         said += hearing.events
 
     assert fold(said)["content"] == [{"type": "text", "text": "aaaaa"}]
+
+
+def named(kind, number, **fields):
+    event = {"type": kind, "sequence_number": number, **fields}
+    return f"event: {kind}\n".encode() + frame(event)
+
+
+PLACE = {"item_id": "m1", "output_index": 0, "content_index": 0}
+TEXT = "response.output_text.delta"
+
+
+def named_texts(start, count):
+    return [
+        named(TEXT, number, **PLACE, delta=f"é {number} ") for number in range(start, start + count)
+    ]
+
+
+@pytest.mark.parametrize("together", [1, 3, 40])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        named(TEXT, 90, **PLACE, delta=""),
+        named(TEXT, 90, item_id="m1", delta="of no part"),
+        named(TEXT, 90, **PLACE | {"content_index": 1}, delta="of another part"),
+        named("response.output_text.annotation.added", 90, **PLACE, annotation={"type": "odd"}),
+        named(TEXT, 90, **PLACE, delta="x").replace(b'"delta"', b'\ndata: "delta"'),
+        named(TEXT, 90, type="response.refusal.delta", **PLACE, delta="no"),
+        named("response.refusal.delta", 90, type=TEXT, **PLACE, delta="yes"),
+        frame({"type": TEXT, "sequence_number": 90, **PLACE, "delta": "without a name"}),
+        b": a comment\n\n",
+        b"event: response.output_text.delta\ndata: {\n\n",
+    ],
+)
+def test_names_tell_where_a_run_begins_and_ends(odd, together):
+    opening = [named("response.created", 0, response={}), named("response.content_part.added", 1)]
+    closing = [named("response.completed", 99, response={"output": []})]
+    told = [*opening, *named_texts(2, 9), odd, *named_texts(20, 12), *closing]
+    reads = [b"".join(told[at : at + together]) for at in range(0, len(told), together)]
+
+    said, stream = heard("responses", reads, flows=True)
+    alone, general = one_by_one("responses", reads)
+
+    assert frames(said) == frames(alone)
+    assert (stream.usage, stream.unknown) == (general.usage, general.unknown)
+
+
+def test_a_named_text_is_one_run_from_its_first_delta_to_its_last():
+    reads = [b"".join([named("response.created", 0, response={}), *named_texts(1, 30)])]
+
+    said, _ = heard("responses", reads)
+
+    assert [len(event.pieces) for event in said if isinstance(event, TextRun)] == [30]
+
+
+def test_a_server_whose_named_texts_are_never_plain_is_heard_all_the_same():
+    odd = [named(TEXT, number, delta=f"{number} ") for number in range(1, 40)]
+
+    said, _ = heard("responses", [b"".join(odd[:20]), b"".join(odd[20:])])
+
+    assert frames(said) == frames(one_by_one("responses", odd)[0])
