@@ -80,22 +80,16 @@ class Wire(asyncio.Protocol):
 
     # What the caller does
 
-    async def ask(self, request: bytes, body: bytes) -> None:
-        """Send, and wait for the head of the answer. Raises Lost or Garbage.
+    def ask(self, request: bytes, body: bytes) -> asyncio.Future[None]:
+        """Send; to be awaited for the head of the answer, and then it raises Lost or Garbage.
 
         On a new connection, or on one that ``is_free``.
         """
         self._came = self._unread = 0
         self._headed = self._done = self._keep = False
         self._transport.writelines((request, body))
-        while not self._headed:
-            if self._fault is not None:
-                raise _anew(self._fault)
-            self._waiter = self.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        self._waiter = self.loop.create_future()
+        return self._waiter
 
     async def read(self, take: Callable[[bytes], bool] | None = None) -> bytes:
         """What has come of the body, all at once; empty at its end. Raises Lost or Garbage.
@@ -144,8 +138,13 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.done():
+            return
+        if self._fault is not None and not self._headed:
+            waiter.set_exception(_anew(self._fault))
+        else:
+            waiter.set_result(None)  # ``read`` looks at what there is
 
     # What the event loop says
 
