@@ -173,9 +173,13 @@ class Seen(NamedTuple):
     """Of all processes together."""
 
     minutes: float
-    memory: float  # MB
+    mb: dict[str, float]  # by process; a page that several have counts in each
     files: int
     threads: int
+
+    @property
+    def memory(self) -> float:
+        return sum(self.mb.values())
 
 
 def family(pid: int) -> Iterator[Path]:
@@ -206,21 +210,15 @@ class Watched:
     began: float = field(default_factory=time.monotonic)
 
     def look(self) -> Seen:
-        memory = files = threads = 0
+        mb: dict[str, float] = {}
+        files = threads = 0
         for folder in family(self.gateway.process.pid):
             own, some = told_in(folder / "status", "VmRSS", "Threads")
-            memory, threads = memory + own, threads + some
+            name = ran_in(folder)
+            mb[name] = mb.get(name, 0) + own / 1024
+            threads += some
             files += len([*(folder / "fd").iterdir()])
-        minutes = (time.monotonic() - self.began) / 60
-        return Seen(minutes, memory / 1024, files, threads)
-
-    def by_process(self) -> str:
-        """What is resident, and their shares of it, for pages that several have count once; MB."""
-        told = []
-        for folder in family(self.gateway.process.pid):
-            own, share = told_in(folder / "smaps_rollup", "Rss", "Pss")
-            told.append(f"{ran_in(folder)} {own / 1024:.1f} ({share / 1024:.1f})")
-        return ", ".join(told)
+        return Seen((time.monotonic() - self.began) / 60, mb, files, threads)
 
     def requests(self) -> int:
         """That run now."""
@@ -245,10 +243,11 @@ class Watched:
 
     def slope(self) -> float:
         """MB in ten minutes, by least squares over ``late``."""
-        middle = sum(at for at, _ in self.late) / len(self.late)
-        level = sum(mb for _, mb in self.late) / len(self.late)
-        above = sum((at - middle) * (mb - level) for at, mb in self.late)
-        return 10 * above / (sum((at - middle) ** 2 for at, _ in self.late) or 1)
+        late = self.late
+        middle = sum(at for at, _ in late) / len(late)
+        level = sum(mb for _, mb in late) / len(late)
+        above = sum((at - middle) * (mb - level) for at, mb in late)
+        return 10 * above / (sum((at - middle) ** 2 for at, _ in late) or 1)
 
     def rise(self) -> float:
         """MB between the beginning and the end of ``late``, each as a median."""
@@ -272,12 +271,14 @@ class Watched:
         """Lines of a table: the last look of each minute."""
         last = {int(each.minutes): each for each in self.seen}
         looks = list(last.values())[:20]
-        return {
-            "minute": "".join(f"{minute + 1:7d}" for minute in list(last)[:20]),
-            "memory, MB": "".join(f"{each.memory:7.1f}" for each in looks),
-            "files and sockets": "".join(f"{each.files:7d}" for each in looks),
-            "threads": "".join(f"{each.threads:7d}" for each in looks),
+        rows = {
+            "minute": [minute + 1 for minute in list(last)[:20]],
+            "memory, MB": [each.memory for each in looks],
+            **{f"  {name}": [each.mb.get(name, 0) for each in looks] for name in looks[-1].mb},
+            "files and sockets": [each.files for each in looks],
+            "threads": [each.threads for each in looks],
         }
+        return {name: "".join(f"{round(one, 1):7}" for one in row) for name, row in rows.items()}
 
 
 async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -300,7 +301,6 @@ async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dic
             await asyncio.sleep(1 / options.arrivals)
         there = time.monotonic()
     showing.cancel()
-    by_process = watched.by_process()
     player.terminate()  # with it go the connections to it that idle
     await asyncio.sleep(options.settle_s)
     after, left = watched.look(), await asyncio.to_thread(watched.requests)
@@ -321,7 +321,6 @@ async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dic
         "memory, MB, before and at most": f"{before.memory:.0f}, {most:.0f}",
         "over time": watched.drawn(),
         **watched.by_minute(),
-        "by process in the end, and shares, MB": by_process,
         f"its slope from {since}": f"{watched.slope():.2f} MB in 10 minutes",
         "its rise there, MB": f"{watched.rise():.1f}",
         "files and sockets, before and after": f"{before.files}, {after.files}",
