@@ -75,6 +75,7 @@ MEMBERS: Final[Mapping[str, tuple[str, str]]] = {
     "tool": ("tool_names", "A tool it called."),
     "beta": ("betas", "A beta it named."),
 }
+LAST_CHARACTER: Final = "\U0010ffff"
 COSTS: Final[Mapping[str, str]] = {"min_cost": "gte", "max_cost": "lte"}
 ENDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
 
@@ -98,6 +99,12 @@ class RequestParameters(SpanParameters, PageParameters):
     price_id = Number(min_value=0, max_value=2**62, required=False)
     tag = serializers.CharField(
         max_length=200, required=False, help_text="A tag it has, or name:value."
+    )
+    q = serializers.CharField(
+        max_length=200,
+        required=False,
+        help_text="Its id or the upstream's, its key's name, team/key, "
+        "or what its session begins with.",
     )
 
     def get_fields(self) -> dict[str, Any]:
@@ -142,6 +149,8 @@ def filtered(rows: QuerySet[Exchange], asked: Mapping[str, Any]) -> QuerySet[Exc
         rows = rows.annotate(context_window=CONTEXT_WINDOW)
     rows = rows.filter(asked["condition"], created__gte=span.start, created__lt=span.end)
     rows = rows.filter(**dict(_lookups(asked)))
+    if asked.get("q"):
+        rows = rows.filter(_searched(asked["q"]))
     for name, (condition, _) in FLAGS.items():
         if asked.get(name) is not None:
             rows = rows.filter(condition) if asked[name] else rows.exclude(condition)
@@ -178,6 +187,14 @@ def _lookups(asked: Mapping[str, Any]) -> "list[tuple[str, Any]]":
 
 def _nanousd(usd: Decimal) -> int:
     return int(usd.scaleb(9))
+
+
+def _searched(term: str) -> Q:
+    """By the rows alone: whether a key of that name exists elsewhere is nobody's business here."""
+    team, slash, name = term.rpartition("/")
+    of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
+    of_session = Q(session_id__gte=term, session_id__lt=term + LAST_CHARACTER)
+    return Q(pk=term) | Q(upstream_request_id=term) | of_key | of_session
 
 
 def _tagged(rows: QuerySet[Exchange], tag: str) -> QuerySet[Exchange]:

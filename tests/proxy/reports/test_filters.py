@@ -160,3 +160,14 @@ def test_open_requests_are_asked_for_by_their_state(ask):
 
 def test_the_filters_of_the_sums_are_filters_of_requests_too():
     assert set(FILTERS) <= set(request_filters.RequestParameters().fields)
+
+
+def test_a_search_finds_by_id_key_and_the_beginning_of_a_session(ask):
+    told = {"session_id": "d0210c9f-77", "key_name": "laptop", "team": "rare"}
+    one = cast.record(opening=told, closing={"upstream_request_id": "chatcmpl-7"})
+    cast.record(opening={"session_id": "e0210c9f-77"})
+
+    for term in (one.pk, "d0210", "d0210c9f-77", "laptop", "rare/laptop", "chatcmpl-7"):
+        assert ask(q=term) == [one.pk], term
+    for term in ("D0210", "0210", "platform/laptop", "chatcmpl"):
+        assert ask(q=term) == [], term
