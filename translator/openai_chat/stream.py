@@ -373,6 +373,6 @@ class ChatStream:
     THOUGHTS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details"})
     IGNORED: ClassVar = frozenset(
         {*THOUGHTS, "role", "audio", "channel", "index", "name"}
-        | {"obfuscation", "token_ids", "parsed", "reasoning_signature", "prefix"}
+        | {"obfuscation", "token_id", "token_ids", "parsed", "reasoning_signature", "prefix"}
     )
     KNOWN: ClassVar = (IGNORED | HANDLERS.keys()) - {*REASONING_FIELDS}

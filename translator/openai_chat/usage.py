@@ -14,8 +14,15 @@ ESTIMATED: Final = Note("usage", "emulated", "the upstream told no final usage; 
 SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 """OpenAI's tiers in Anthropic's words; every other one that is named is ``standard``."""
 
-CACHED: Final = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
-"""Where DeepSeek, Mistral and Moonshot say what OpenAI says in ``prompt_tokens_details``."""
+CACHED: Final = (
+    "prompt_cache_hit_tokens",
+    "num_cached_tokens",
+    "cached_tokens",
+    "cache_read_input_tokens",
+)
+WRITTEN: Final = "cache_creation_input_tokens"
+"""Where DeepSeek, Mistral, Moonshot, and Databricks and LiteLLM in front of Anthropic say what
+OpenAI says in ``prompt_tokens_details``; ``prompt_tokens`` includes it everywhere."""
 
 Counts = Mapping[str, Any]
 
@@ -41,7 +48,11 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
     if reasoning is None:
         reasoning = counts.get("reasoning_tokens")
     if cached is None:
-        cached = next((counts[name] for name in CACHED if counts.get(name) is not None), None)
+        told = (counts[name] for name in CACHED if name in counts)
+        cached = next((count for count in told if count is not None), None)
+    written = prompt.get("cache_write_tokens")
+    if written is None and WRITTEN in counts:
+        written = counts[WRITTEN]
     output = counts.get("completion_tokens")
     searches = None
     if "server_tool_use_details" in counts:  # OpenRouter
@@ -53,7 +64,7 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
         total_input=counts.get("prompt_tokens"),
         output=_output(counts, output, reasoning) if reasoning else output,
         cached=cached,
-        written=prompt.get("cache_write_tokens"),
+        written=written,
         reasoning=reasoning,
         web_searches=searches if type(searches) is int and searches > 0 else None,
         service_tier=tier,

@@ -57,6 +57,16 @@ from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
         ),
         (
             {
+                "prompt_tokens": 10,
+                "completion_tokens": 1,
+                "prompt_cache_hit_tokens": None,
+                "cache_read_input_tokens": 4,
+                "cache_creation_input_tokens": 5,
+            },
+            {"input": 1, "cache_read": 4, "cache_write_5m": 5},
+        ),
+        (
+            {
                 "prompt_tokens": 235,
                 "completion_tokens": 1,
                 "prompt_tokens_details": {"cached_tokens": 373},
@@ -96,6 +106,7 @@ from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
         "deepseek",
         "mistral",
         "moonshot",
+        "databricks and litellm",
         "disjoint already",
         "azure",
         "openrouter search",
