@@ -22,9 +22,6 @@ class FunctionTool(NamedTuple):
     parameters: dict[str, Any]
 
 
-EMPTY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
-"""The schema of a tool that tells none."""
-
 _function: Final = tuple.__new__  # a named tuple without its Python constructor
 
 
@@ -38,10 +35,10 @@ class ServerTool:
 
 def custom_function(tool: dict[str, Any]) -> FunctionTool:
     """The function that a custom tool is."""
-    description = ("description" in tool and tool["description"]) or ""
+    description = tool.get("description") or ""
     if "input_examples" in tool:
         description = _described(description, tool)
-    schema = ("input_schema" in tool and tool["input_schema"]) or EMPTY
+    schema = tool.get("input_schema") or {"type": "object", "properties": {}}
     return _function(FunctionTool, (tool["name"], description, schema))
 
 

@@ -20,11 +20,10 @@ OF_SERVERS: Final = frozenset({"mcp_tool_reference", "mcp_toolset_reference"})
 
 def offered_tools(draft: Draft) -> list[tuple[str, Tool]]:
     """Each tool that is left at the end, with its path: the declared ones, then the inline ones."""
-    request = draft.request
     declared: list[tuple[str, Tool]] = []
-    if tools := "tools" in request and request["tools"]:
+    if tools := draft.request.get("tools"):
         declared = [(f"tools.{n}", tool) for n, tool in enumerate(tools)]
-    changes = list(_changes(request))
+    changes = list(_changes(draft.request))
     if not changes:
         return declared
     # By name; toolsets, which have none, by their path.
