@@ -20,13 +20,14 @@ class Landing:
 
     def land(self, error: Exception | None) -> None:
         """In its loop."""
-        if self.future.cancelled():
+        try:
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
+        except asyncio.InvalidStateError:  # it was cancelled
             if error is None:
                 self._withdraw()
-        elif error is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(error)
 
     def left(self) -> None:
         """Whoever waited was cancelled, maybe in the moment in which the record landed."""

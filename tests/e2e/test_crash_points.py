@@ -23,7 +23,7 @@ RARE = {
     "tidy",
     "forget",
     "mark",
-    "close_orphans",
+    "_closing",
     "_left_behind",
     "take",
     "load_snapshot",

@@ -20,15 +20,15 @@ from .gateway import REPOSITORY, Gateway
 
 POINTS = (
     "proxy.gateway.consumer:authenticate", "proxy.gateway.consumer:parsed",
-    "proxy.gateway.consumer:choose_route", "proxy.gateway.ledger:open_record", "proxy.record.recorder:Recorder.enter", "proxy.record.recorder:Recorder.landed",
+    "proxy.gateway.consumer:choose_route", "proxy.gateway.ledger:open_record", "proxy.record.recorder:Recorder.enter", "proxy.gateway.ledger:Exchange.durable",
     "proxy.gateway.pump:Attempt.translated", "proxy.gateway.pump:Attempt._dial", "proxy.gateway.pump:Attempt.relay_events",
     "proxy.gateway.ledger:Exchange.read", "proxy.gateway.pump:Attempt.deliver", "proxy.gateway.ledger:Exchange.said",
-    "proxy.gateway.ledger:Exchange.spoke", "proxy.gateway.ledger:Exchange.checkpoint", "proxy.gateway.ledger:close_record",
+    "proxy.gateway.ledger:Exchange.spoke", "proxy.gateway.ledger:Exchange.unsaved", "proxy.gateway.ledger:close_record",
     "proxy.record.recorder:Recorder.settle", "proxy.record.loop_line:LoopLine.enter", "proxy.record.loop_line:LoopLine._hear",
     "proxy.record.thread_line:ThreadLine._say", "proxy.record.drainer:Drainer._round", "proxy.record.drainer:_drain_some",
     "proxy.record.drainer:_post", "proxy.record.posting:post", "proxy.record.spool:Spool.call",
     "proxy.record.drainer:mark", "proxy.record.drainer:tidy", "proxy.record.spool:Spool.renew",
-    "proxy.record.recovery:close_orphans", "proxy.record.recorder:_left_behind", "proxy.record.slots:take",
+    "proxy.record.recovery:_closing", "proxy.record.recorder:_left_behind", "proxy.record.slots:take",
     "proxy.gateway.directory:load_snapshot", "proxy.gateway.base:StreamingHttpConsumer.begin",
     "proxy.gateway.base:StreamingHttpConsumer.write",
 )  # fmt: skip
