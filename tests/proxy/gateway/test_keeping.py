@@ -14,6 +14,7 @@ from proxy.gateway.entries import usage_record
 from proxy.gateway.upstream import close_transport
 from proxy.models import ApiKey, Team
 from proxy.record.errors import SpoolUnavailable
+from proxy.record.landing import Landing
 from proxy.record.recorder import recorder
 from proxy.record.transcripts import read
 from tests.fakes.steps import Stall, json_answer
@@ -64,10 +65,12 @@ def test_a_team_that_keeps_no_words_leaves_none_on_the_disk(
 def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeypatch):
     scripted.on("chat-unrecorded", scripts.chat())
 
-    async def full(_: object) -> None:
-        raise SpoolUnavailable("disk full")
+    async def full(_: object) -> Landing:
+        landing = Landing(lambda: None)
+        landing.land(SpoolUnavailable("disk full"))
+        return landing
 
-    monkeypatch.setattr(recorder, "landed", full)
+    monkeypatch.setattr(recorder, "enter", full)
 
     reply = gateway.post(message("chat-unrecorded"))
 
