@@ -8,7 +8,6 @@ from typing import Any, Final
 GROWING: Final = ("text", "summary", "data")
 """Fields whose fragments are joined; of any other the last value that is not null counts."""
 
-
 WRAPPED: Final = ("text", "thinking", "content", "summary")
 """Fields that a part of reasoning has its text in."""
 
@@ -24,12 +23,14 @@ def thought_text(value: Any) -> str:
     Databricks puts it into a ``summary`` of parts, Mistral into ``thinking``, others into
     ``content`` or ``text``.
     """
-    if isinstance(value, str):
+    if type(value) is str:
         return value
-    if isinstance(value, list):
+    if type(value) is list:
         return "".join(map(thought_text, value))
-    if isinstance(value, dict):
-        return next(filter(None, (thought_text(value.get(name)) for name in WRAPPED)), "")
+    if type(value) is dict:
+        for name in WRAPPED:
+            if name in value and (text := thought_text(value[name])):
+                return text
     return ""
 
 

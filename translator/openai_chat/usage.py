@@ -31,13 +31,14 @@ NONE: Final[Counts] = {}
 
 def counts_in(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away."""
-    first = choices[0] if choices and type(choices) is list else None
-    for holder in (chunk, chunk.get("x_groq"), first):
-        if type(holder) is dict and "usage" in holder:
-            counts = holder["usage"]
-            if counts and type(counts) is dict:
-                return counts
-    return None
+    counts = _details(chunk, "usage")
+    if not counts and "x_groq" in chunk:
+        counts = _details(_details(chunk, "x_groq"), "usage")
+    if not counts and choices and type(choices) is list:
+        first = choices[0]
+        if type(first) is dict and "usage" in first:
+            counts = _details(first, "usage")
+    return counts or None
 
 
 def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note]]:

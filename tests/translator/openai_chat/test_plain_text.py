@@ -9,6 +9,7 @@ from translator.profiles import Profile
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 CALL = {"index": 0, "id": "call_1", "function": {"name": "f", "arguments": "{}"}}
+FAILED = {"choices": [], "error": {"message": "no more"}}
 BEGUN = {"tool_calls": [{"index": 1, "id": "call_2", "function": {"name": "g", "arguments": "{"}}]}
 ENDED = {"tool_calls": [{"index": 1, "function": {"arguments": "}"}}]}
 NAMED = {"tool_calls": [{"index": 2, "id": "call_3", "function": {"name": "h"}}]}
@@ -28,7 +29,7 @@ MOVES = st.sampled_from(
         {"content": "b"},
         "finish",
         USAGE,
-        {"choices": [], "error": {"message": "no more"}},
+        FAILED,
     ]
 )
 
@@ -67,6 +68,7 @@ def chunk_of(move):
 
 
 @given(st.lists(MOVES, max_size=12), st.sampled_from([(), ("STOP",)]), st.booleans())
+@example(["a", "a"], (), False)
 @example(["a", "a"], (), True)
 def test_text_that_was_read_is_text_that_is_fed(moves, stops, tags):
     assert play(moves, stops, tags, read=True) == play(moves, stops, tags)
@@ -74,6 +76,7 @@ def test_text_that_was_read_is_text_that_is_fed(moves, stops, tags):
 
 @given(st.lists(MOVES, max_size=12), st.sampled_from([(), ("STOP",)]), st.booleans())
 @example([BEGUN, {"content": "b"}, ENDED, NAMED, "a"], (), False)
+@example(["a", FAILED, "b"], (), False)
 def test_chunks_that_are_fed_together_say_what_they_say_one_by_one(moves, stops, tags):
     alone = play(moves, stops, tags)
 
