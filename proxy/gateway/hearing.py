@@ -21,7 +21,7 @@ from translator.sse import DONE, SSEDecoder, event_of
 
 from .decoding import SLIPS, decode_event
 from .frames import TextRun
-from .plain import DECODERS, LAST, PLAIN, TOGETHER, Mould
+from .plain import DECODERS, LAST, PLAIN, TOGETHER, Mould, without_request
 
 FEW_BYTES: Final = 16 * 1024
 """Up to so many a read is taken on the spot; to wake somebody for more is nothing beside them."""
@@ -30,7 +30,9 @@ NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 MOST_MISSES: Final = 8
 """After so many text deltas in a row that are not plain (a server with fields of its own), or
 reads whose deltas differ in more than their text, it is not tried again in this stream."""
-
+SOME: Final = 8
+"""Frames that are taken together where the last that was taken for text was none, but reasoning or
+a call: 6.4 µs for each delta of reasoning, 9.2 one by one."""
 
 _object_of: Final = msgspec.json.Decoder(dict[str, Any]).decode
 NOTHING: Final = ("", b"")  # of a frame without data: no JSON either
@@ -156,7 +158,8 @@ class Hearing:
         if self._hoping and count - at >= plain.worthwhile:
             return at
         # After the first that may be text, for a run may follow; where few are left, nowhere.
-        end = at + 1 if count - at > LAST else count
+        some = SOME if self._misses else 1
+        end = at + some if count - at > max(some, LAST) else count
         while end < count and not frames[end - 1].startswith(UNNAMED):
             end += 1
         return end
@@ -175,8 +178,9 @@ class Hearing:
             elif frame[:7] == b"event: ":
                 name, _, text = frame.partition(b"\ndata: ")
             usual = text and b"\n" not in text and b"\n" not in name
+            decode = without_request if name in self._plain.repeating else _object_of
             try:
-                event = _object_of(text) if usual else {}
+                event = decode(text) if usual else {}
             except SLIPS:
                 event = {}
             if "type" in event or (event and not name):

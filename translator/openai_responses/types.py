@@ -12,6 +12,36 @@ OutputItem = dict[str, Any]
 """One entry of ``response.output``; anything may be missing or of a wrong type."""
 
 
+class ResponseRead(TypedDict, total=False):
+    """All that is read of a response; of its request it repeats instructions and tools."""
+
+    code: Any
+    error: Any
+    id: Any
+    incomplete_details: Any
+    message: Any
+    model: Any
+    output: Any
+    param: Any
+    service_tier: Any
+    status: Any
+    tool_usage: Any
+    usage: Any
+
+
+class ResponseTold(TypedDict):
+    """An event that tells the whole response, as far as it is read."""
+
+    type: Literal[
+        "response.completed",
+        "response.created",
+        "response.in_progress",
+        "response.incomplete",
+        "response.queued",
+    ]
+    response: ResponseRead
+
+
 class CacheBreakpoint(TypedDict):
     mode: Literal["explicit"]
     ttl: NotRequired[Literal["30m", "12h"]]

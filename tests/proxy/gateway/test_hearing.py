@@ -299,3 +299,35 @@ def test_a_server_whose_named_texts_are_never_plain_is_heard_all_the_same():
     said, _ = heard("responses", [b"".join(odd[:20]), b"".join(odd[20:])])
 
     assert frames(said) == frames(one_by_one("responses", odd)[0])
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b'{"id":"r","model":"m","instructions":"%s","tools":[{"name":"f"}]}' % ("é" * 500).encode(),
+        b'{"id":"r","instructions":"\xff"}',
+        b'{"id":"r","\xff":1}',
+        b'{"id":"r","instructions":"\\ud83d"}',
+        b'{"id":"r","tools":[1,]}',
+        b'{"id":"r","top_p":NaN}',
+        b'{"id":"r","id":"s"}',
+        b'{"id":3}',
+        b"[]",
+        b"null",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("kind", [b"response.created", b"response.completed", b"ping", b"other"])
+def test_a_response_is_heard_as_if_all_of_it_were_read(kind, response):
+    told = b'event: response.created\ndata: {"type":"%s","response":%s}\n\n' % (kind, response)
+    reads = [told + named(TEXT, 1, **PLACE, delta="a")]
+
+    said, stream = heard("responses", reads)
+    alone, general = one_by_one("responses", reads)
+
+    assert frames(said) == frames(alone) if said else not alone
+    assert (stream.upstream_id, stream.upstream_model, stream.unknown) == (
+        general.upstream_id,
+        general.upstream_model,
+        general.unknown,
+    )

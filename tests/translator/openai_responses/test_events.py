@@ -8,6 +8,9 @@ from openai.types.responses import ResponseStreamEvent
 from translator.dialect import AnswerContext
 from translator.openai_responses import ResponsesStream
 from translator.openai_responses.events import IGNORED, PINGS, SAID
+from translator.openai_responses.types import ResponseRead, ResponseTold
+
+from .answers import said, stream
 
 SDK_EVENTS = {
     name
@@ -57,3 +60,37 @@ def test_ignored_events_neither_start_nor_end_anything():
 def test_signs_of_life_become_pings():
     for kind in PINGS:
         assert ResponsesStream(AnswerContext()).feed({"type": kind}) == [{"type": "ping"}]
+
+
+class Watched(dict):
+    """A response that remembers what was asked of it."""
+
+    asked: typing.ClassVar[set[str]] = set()
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name):
+        self.asked.add(name)
+        return super().__contains__(name)
+
+
+def test_nothing_is_read_of_a_response_that_its_wire_type_does_not_name():
+    bodies = [
+        {"status": "completed", "output": [said("Hi")], "usage": {"input_tokens": 1}},
+        {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+        {"status": "failed"},
+        {"error": {"message": "No."}},
+        {"error": "No."},
+        {"tool_usage": {"web_search": {"num_requests": 1}}},
+    ]
+    for kind in typing.get_args(typing.get_type_hints(ResponseTold)["type"]):
+        for body in bodies:
+            stream(message_id="", model="").feed({"type": kind, "response": Watched(body)})
+
+    assert Watched.asked == set(ResponseRead.__annotations__)
