@@ -41,13 +41,14 @@ TABLE: Final = (
     Variable(
         "BRIDGE_ADMIN_PASSWORD",
         "",
-        "Password of the `admin` user that the first start creates; generated when unset.",
+        "Password of the `admin` user that the first start creates, 12 characters or more; "
+        "generated when unset.",
         secret=True,
     ),
     Variable(
         "BRIDGE_ALLOWED_HOSTS",
         "localhost,127.0.0.1,[::1]",
-        "Host names that the admin and the reports answer to, comma-separated.",
+        "Host names that the admin and the reports answer to, comma-separated, without port.",
     ),
     Variable(
         "BRIDGE_CSRF_TRUSTED_ORIGINS",

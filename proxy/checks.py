@@ -2,6 +2,7 @@
 
 import importlib.util
 import ipaddress
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,11 +14,13 @@ from proxy.secrets import ConfigError, has_root
 INSTALLATION: Final = "installation"
 """The tag of what is judged at every start: the settings. The others judge code."""
 SECRET_KEY_LENGTH: Final = 50
+HOST: Final = re.compile(r"\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
+"""What Django compares with a request's host, whose port it takes off."""
 
 
 def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
     """Run by every command (``manage.py check``)."""
-    return [*_secret_key(), *_proxies(), *_https(), *_tracing()]
+    return [*_secret_key(), *_hosts(), *_proxies(), *_https(), *_tracing()]
 
 
 def _secret_key() -> Iterator[checks.CheckMessage]:
@@ -34,6 +37,16 @@ def _secret_key() -> Iterator[checks.CheckMessage]:
 def _fallbacks() -> Iterator[tuple[str, str]]:
     for value in settings.SECRET_KEY_FALLBACKS:
         yield "BRIDGE_SECRET_KEY_FALLBACKS", value
+
+
+def _hosts() -> Iterator[checks.CheckMessage]:
+    for host in settings.ALLOWED_HOSTS:
+        if not HOST.fullmatch(host):
+            yield checks.Error(
+                f"BRIDGE_ALLOWED_HOSTS holds {host!r}, which is no host name",
+                hint="Write names without scheme, port and path, such as bridge.example.com,[::1].",
+                id="proxy.E005",
+            )
 
 
 def _proxies() -> Iterator[checks.CheckMessage]:

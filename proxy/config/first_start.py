@@ -16,6 +16,7 @@ import msgspec
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import make_password
+from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import transaction
@@ -112,6 +113,15 @@ def migrate() -> None:
         raise ConfigError(str(mismatch)) from None
 
 
+def _check_password() -> None:
+    """What the admin would not take for a password, the environment cannot set. ConfigError."""
+    try:
+        if settings.ADMIN_PASSWORD:
+            validate_password(settings.ADMIN_PASSWORD)
+    except ValidationError as weak:
+        raise ConfigError(f"BRIDGE_ADMIN_PASSWORD: {' '.join(weak.messages)}") from None
+
+
 @transaction.atomic
 def fill_gaps(
     sandbox_url: str,
@@ -124,6 +134,7 @@ def fill_gaps(
         _, made.key = ApiKey.issue(Team.objects.create(name="default"), "first")
     users = get_user_model().objects
     if not users.filter(is_superuser=True).exists():
+        _check_password()
         password = password or AdminPassword()
         made.admin_password = password.text
         users.create(username=ADMIN, password=password.hashed, is_staff=True, is_superuser=True)

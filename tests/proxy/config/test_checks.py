@@ -20,6 +20,10 @@ def ids(found):
         ({"SECRET_KEY_FALLBACKS": ["old"]}, ["proxy.E001"]),
         ({"TRUSTED_PROXIES": ["10.0.0.0/8", "::1"]}, []),
         ({"TRUSTED_PROXIES": ["proxy.internal"]}, ["proxy.E002"]),
+        ({"ALLOWED_HOSTS": ["a.example", ".b.example", "10.0.0.1", "[::1]", "x_1", "*"]}, []),
+        ({"ALLOWED_HOSTS": ["https://a.example"]}, ["proxy.E005"]),
+        ({"ALLOWED_HOSTS": ["a.example:8000"]}, ["proxy.E005"]),
+        ({"ALLOWED_HOSTS": ["a.example b.example"]}, ["proxy.E005"]),
         ({"HTTPS": True, "CSRF_TRUSTED_ORIGINS": ["http://a.example"]}, ["proxy.E003"]),
     ],
 )

@@ -123,3 +123,12 @@ def test_the_sandbox_costs_nothing_and_is_never_charged_as_a_real_model():
     (price,) = Price.objects.filter(upstream__name="sandbox")
 
     assert (price.model, price.input, price.output) == ("sandbox", 0, 0)
+
+
+def test_a_password_that_the_admin_would_refuse_is_refused_here(settings):
+    settings.ADMIN_PASSWORD = "hunter2"
+
+    with pytest.raises(ConfigError, match="BRIDGE_ADMIN_PASSWORD: This password is too short"):
+        fill_gaps(SANDBOX_URL, {})
+
+    assert not Team.objects.exists()
