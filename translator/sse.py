@@ -89,7 +89,10 @@ class SSEDecoder:
     def frames(self, chunk: bytes) -> list[bytes]:
         """The frames that are complete now: an event's lines, without the blank one behind."""
         if self._head is not None:
-            chunk = self._without_bom(chunk)
+            if self._head or chunk[:1] in BOM_BEGINS:
+                chunk = self._without_bom(chunk)
+            else:
+                self._head = None
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_lf(chunk)
         if not chunk:

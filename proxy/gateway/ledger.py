@@ -99,7 +99,7 @@ class Exchange:
         self.dials: list[Dial] = []
         self.notes: list[Note] = []  # of the request's translation
         self.stream: Stream | None = None
-        self.fold = MessageFold()
+        self.fold = MessageFold()  # of the answer's events: the message that the transcript keeps
         self.message: dict[str, Any] | None = None  # the whole answer, where it was made anyway
         self.first_content: float | None = None
         self.outcome = ""  # empty: decided when the exchange is left
@@ -289,10 +289,6 @@ class Exchange:
     def answered(self) -> dict[str, Any] | None:
         """The message so far; None: nothing came."""
         return self.message or self.fold.message or None
-
-    def said(self, events: list[dict[str, Any]]) -> None:
-        """Events of the answer, in order; folded into the message that the transcript keeps."""
-        self.fold.feed(*events)
 
     def spoke(self) -> None:
         """The first content leaves: no other target will need the request, so let it go."""

@@ -68,7 +68,7 @@ class EventOutlet:
     async def take(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
-        self._entry.said(events)
+        self._entry.fold.feed(*events)
         if raw is None:
             raw = self._frames(events) if last else frames(events)
         if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
@@ -159,7 +159,7 @@ class MessageOutlet:
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
         entry = self._entry
-        entry.said(events)
+        entry.fold.feed(*events)
         if not raw and entry.fold.full:
             raise BadUpstream("upstream's answer is too large")
         if last:

@@ -31,7 +31,9 @@ NONE: Final[Counts] = {}
 
 def counts_in(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away."""
-    counts = _details(chunk, "usage")
+    counts = chunk.get("usage")
+    if type(counts) is not dict:
+        counts = NONE
     if not counts and "x_groq" in chunk:
         counts = _details(_details(chunk, "x_groq"), "usage")
     if not counts and choices and type(choices) is list:
