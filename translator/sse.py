@@ -114,8 +114,8 @@ class SSEDecoder:
     def _cut(self, whole: bytes) -> list[bytes]:
         """Its frames; what is left behind the last one is kept."""
         # Where each event is one line, looking for one LF takes half the time of looking for two.
-        lines = whole.split(b"\n")
-        if any(lines[1::2]):
+        lines = whole.split(b"\n") if whole[:6] != b"event:" else []
+        if not lines or any(lines[1::2]):
             *frames, rest = whole.split(b"\n\n")
         elif len(lines) % 2:
             frames, rest = lines[:-1:2], lines[-1]
