@@ -8,7 +8,17 @@ from django.contrib.auth import get_user_model
 
 from proxy.gateway import configuration
 from proxy.gateway.directory import Snapshot, snapshot_of
-from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Team, Upstream, UpstreamPolicy
+from proxy.models import (
+    ApiKey,
+    Budget,
+    Leaving,
+    Price,
+    Route,
+    RouteTarget,
+    Team,
+    Upstream,
+    UpstreamPolicy,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -20,11 +30,13 @@ def company():
     ada = get_user_model().objects.create_user("ada", password="correct horse battery")
     get_user_model().objects.create_user("olga")
     key, _ = ApiKey.issue(team, "ci", user=ada, scopes=["messages", "reports"])
-    ApiKey.issue(team, "old", successor=key)
+    quiet = Team.objects.create(name="quiet", store="metadata")
+    ApiKey.issue(quiet, "old", successor=key, options={"strict": True, "events": ["x"]})
     Upstream.objects.create(name="off", dialect="chat", base_url="http://o/v1", enabled=False)
     upstream = Upstream.objects.create(
-        name="vllm", dialect="chat", base_url="http://vllm:8000/v1", timeouts={"connect_s": 5}
-    )
+        name="vllm", dialect="chat", base_url="http://vllm:8000/v1", timeouts={"connect_s": 5},
+        when_client_leaves=Leaving.DRAIN,
+    )  # fmt: skip
     Upstream.objects.create(
         name="away", dialect="chat", base_url="http://b/v1", secret={"env": "NO_SUCH_VARIABLE"}
     )
@@ -64,10 +76,17 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
     now = told(snapshot_of(read))
     assert again == now
     assert len(now["keys"]) == 2
-    assert {len(caller.budgets) for caller in now["keys"].values()} == {2, 3}
+    assert {len(caller.budgets) for caller in now["keys"].values()} == {1, 3}
     assert "NO_SUCH_VARIABLE" in now["broken"].pop("away")
     assert now["broken"] == {}  # one that is off is not missed
-    assert now["exact"][("platform", "claude-x")].targets[0].server.name == "vllm"
+    server = now["exact"][("platform", "claude-x")].targets[0].server
+    assert (server.name, server.hears_out) == ("vllm", True)
+    callers = {each.key_name: each for each in now["keys"].values()}
+    assert {name: (each.strict, each.events, each.team.store_full, each.meter)
+            for name, each in callers.items()} == {
+        "ci": (False, frozenset(), True, "platform/ci"),
+        "old": (True, frozenset({"x"}), False, "quiet/ci"),
+    }  # fmt: skip
 
 
 def test_the_file_is_ours_alone_and_holds_nothing_to_sign_in_with(company, tmp_path):

@@ -54,7 +54,7 @@ def no_twins(value):
         raise Fault("twins", "b")
 
 
-PAIR = shape({"a": string}, {"b": list_of(string)}, no_twins)
+PAIR = shape({"a": string}, {"b": list_of(string), "c": list_of(string, or_text=True)}, no_twins)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ PAIR = shape({"a": string}, {"b": list_of(string)}, no_twins)
         ({"a": None}, ["a"], "Input should be a valid string"),
         ({"a": "x", "b": ["y", 2]}, ["b", "1"], "Input should be a valid string"),
         ({"a": "x", "b": "y"}, ["b"], "Input should be a valid list"),
+        ({"a": "x", "c": 5}, ["c"], "Input should be a valid list"),
     ],
 )
 def test_a_fault_names_the_way_to_it(value, path, message):
