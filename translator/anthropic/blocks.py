@@ -53,7 +53,7 @@ class Block:
         self.citations: list[dict[str, Any]] = []
         self.signature = ""
         self.scanner: StopScanner | None = None  # holds text back that may be a stop sequence
-        self.scanned = Said()  # what the scanner let go
+        self.scanned: Said | None = None  # what the scanner let go
         self.flows = False  # it is live text that leaves as it comes
         self.opened = False  # its start has left
         self.closed = False  # the upstream is done with it

@@ -87,6 +87,7 @@ class MessageComposer:
             block = self._enqueue(key, {"type": "text", "text": ""})
             if self.context.stop_sequences:
                 block.scanner = StopScanner(self.context.stop_sequences)
+                block.scanned = Said()
         block.pieces.append(piece)
         if block.scanner is None:
             self._send(block, {"type": "text_delta", "text": piece})
@@ -280,7 +281,7 @@ class MessageComposer:
 
     def _let_go(self, block: Block, piece: str) -> None:
         """Send what a scanner need not hold back any more."""
-        if piece:
+        if piece and block.scanned is not None:
             block.scanned.append(piece)
             self._send(block, {"type": "text_delta", "text": piece})
 
@@ -336,8 +337,7 @@ class MessageComposer:
         finished = {**block.start}
         match block.type:
             case "text":
-                said = block.pieces if block.scanner is None else block.scanned
-                finished["text"] = said.getvalue()
+                finished["text"] = (block.scanned or block.pieces).getvalue()
                 if block.citations:
                     finished["citations"] = block.citations
             case "thinking":
