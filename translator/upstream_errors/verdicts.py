@@ -131,22 +131,33 @@ BY_PHRASE: Final = (
 TOO_LONG: Final = re.compile(
     r"context[ _](?:length|window|size)|(?:prompt|messages|input) (?:is )?too long"
     r"|too_many_prompt_tokens|too many tokens|maximum prompt length|input token count"
-    r"|exceeded model token limit|prompt exceeds max|range of input length",
+    r"|exceeded model token limit|prompt exceeds max|range of input length"
+    r"|exceeds the maximum allowed length|must have less than \d+ tokens",
     re.IGNORECASE,
 )
-"""OpenAI, Mistral, llama.cpp; Perplexity, Cohere, xAI, Gemini; Moonshot, GLM, Qwen."""
+"""OpenAI, Mistral, llama.cpp; Perplexity, Cohere, xAI, Gemini; Moonshot, GLM, Qwen; SGLang, TGI.
+
+Not Anthropic's own ``input length and `max_tokens` exceed context limit``: clients read its numbers
+and ask for less output.
+"""
 
 TOO_LONG_CODES: Final = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "too_many_prompt_tokens"}
+    {
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_max_prompt_tokens_exceeded",  # Copilot
+        "tokens_limit_reached",  # GitHub Models
+        "too_many_prompt_tokens",
+    }
 )
 LIMIT: Final = re.compile(
     r"\d tokens > (\d{1,9})"
     r"|(?:context (?:length|window|size)[^\d.]{0,40}|max(?:imum)?\D{0,40})(\d{1,9})"
-    r"|(\d{1,9}) maximum context"
+    r"|(?:limit of|less than) (\d{1,9})|(\d{1,9}) maximum context"
 )
 ASKED: Final = re.compile(
     r"(\d{1,9}) tokens > \d"
-    r"|(?:total of at least|requested|resulted in|has|contains|request|token count)"
+    r"|(?:total of at least|requested|resulted in|has|contains|request|token count|Given:)"
     r"[^\d.]{0,30}(\d{1,9}) ?(?:tokens|input)?"
 )
 
@@ -224,7 +235,7 @@ def _own_words(status: int, fields: ErrorFields) -> str:
 def _too_long(status: int, fields: ErrorFields) -> bool:
     if fields.code in TOO_LONG_CODES or fields.type in TOO_LONG_CODES:
         return True
-    return status == 400 and fields.readable and bool(TOO_LONG.search(fields.message))
+    return status in (400, 422) and fields.readable and bool(TOO_LONG.search(fields.message))
 
 
 def _too_long_message(message: str) -> str:

@@ -162,6 +162,17 @@ def test_no_key_and_no_address_leaves_the_house():
         ),
         (error("Prompt exceeds max length"), "prompt is too long: Prompt exceeds max length"),
         (
+            error(
+                "prompt token count of 140000 exceeds the limit of 128000",
+                code="model_max_prompt_tokens_exceeded",
+            ),
+            "prompt is too long: 140000 tokens > 128000 maximum",
+        ),
+        (
+            {"error": "`inputs` must have less than 4096 tokens. Given: 5000"},
+            "prompt is too long: 5000 tokens > 4096 maximum",
+        ),
+        (
             error("Input is too long for requested model."),
             "prompt is too long: Input is too long for requested model.",
         ),
@@ -214,6 +225,22 @@ def test_the_parameter_at_fault_is_kept():
     assert map_error(400, error(param="reasoning.summary")).param == "reasoning.summary"
     assert map_error(404, error(code="model_not_found")).param == "model"
     assert map_error(400, error()).param is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_too_long"),
+    [
+        (422, {"error": "`inputs` must have less than 4096 tokens. Given: 5000"}, True),
+        (413, error("Request body too large. Max size: 8000.", code="tokens_limit_reached"), True),
+        (422, error("must be less than 2"), False),
+        # Clients read these numbers and ask for less output.
+        (400, error("input length and `max_tokens` exceed context limit: 1 + 3 > 3"), False),
+    ],
+)
+def test_whether_a_prompt_is_too_long_is_not_told_by_the_status(status, body, is_too_long):
+    mapped = map_error(status, body)
+
+    assert mapped.message.startswith("prompt is too long") == is_too_long
 
 
 @pytest.mark.parametrize(
