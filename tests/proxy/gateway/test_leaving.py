@@ -48,9 +48,11 @@ def held(pieces: list[bytes], gate: threading.Event, said: int, *ending: Step) -
     return [stream_head(), *told[:said], Hold(gate), *(ending or (*told[said:], LAST_CHUNK))]
 
 
-def leave(gateway: Browser, scripted: ScriptedUpstream, model: str, until: bytes, **fields) -> None:
+def leave(
+    gateway: Browser, scripted: ScriptedUpstream, model: str, until: bytes, headers=None, **fields
+) -> None:
     """Ask, read so far, leave; returns when the gateway has seen that."""
-    with gateway.open(message(model, **fields)) as client:
+    with gateway.open(message(model, **fields), **(headers or {})) as client:
         if until:
             read_until(client, until)
         else:
@@ -116,3 +118,36 @@ def test_nobody_else_is_asked_for_a_client_that_left(gateway, scripted, drained)
     kept = newest_row(model_requested=model)
     assert (kept.outcome, kept.status, len(kept.attempts)) == ("client_gone", 499, 1)
     assert not scripted.asked_for("other")
+
+
+def test_nothing_is_tried_again_for_a_client_that_left(gateway, scripted, drained):
+    """A refusal that a request without the field would not get: with a client it is mended."""
+    model, gate = f"drain-chat-{next(numbers)}", threading.Event()
+    error = {"message": "Unsupported parameter: 'top_p'", "code": "unsupported_parameter",
+             "param": "top_p", "type": "invalid_request_error"}  # fmt: skip
+    refusal = json_answer({"error": error}, 400)
+    scripted.on(f"{model}-heard", refusal, scripts.chat())
+    mended = gateway.post(message(f"{model}-heard", top_p=0.5))
+    scripted.on(model, [Hold(gate), *refusal], scripts.chat())
+
+    leave(gateway, scripted, model, b"", stream=True, top_p=0.5)
+    gate.set()
+
+    kept = newest_row(model_requested=model, outcome="client_gone")
+    assert mended.status == 200
+    assert len(scripted.asked_for(f"{model}-heard")) == 2
+    assert len(scripted.asked_for(model)) == len(kept.attempts) == 1
+
+
+def test_who_comes_back_with_the_same_idempotency_key_gets_the_answer(gateway, scripted, drained):
+    model, gate = f"drain-chat-{next(numbers)}", threading.Event()
+    key = {"idempotency-key": model}
+    scripted.on(model, held(scripts.chat_events(), gate, 3))
+
+    leave(gateway, scripted, model, b"", key)
+    gate.set()
+    newest_row(model_requested=model, outcome="client_gone")
+    again = gateway.post(message(model), **key)
+
+    assert again.json["content"][0]["text"] == "Hello there."
+    assert len(scripted.asked_for(model)) == 1
