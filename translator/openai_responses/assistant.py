@@ -44,7 +44,8 @@ def assistant_turn(content: str | list[Block], path: str, draft: Draft) -> Turn:
         if kind not in ASSISTANT_BLOCKS:
             raise BadRequest(f"{here}.type", f"{kind!r} is not supported by this upstream")
         ASSISTANT_BLOCKS[kind](turn, block, here, draft)
-    turn.forget_thoughts(path, draft)
+    if turn.items and turn.items[-1]["type"] == "reasoning":
+        turn.forget_thoughts(path, draft)
     if draft.profile.phase:
         _mark_phases(turn)
     return turn

@@ -45,10 +45,11 @@ def build_input(draft: Draft) -> list[InputItem]:
         match message["role"]:
             case "assistant":
                 turn = assistant_turn(message["content"], path, draft)
-                items += _settled(between, path, draft)
-                origins += [number - 1] * (len(items) - len(origins))
+                settled = _settled(between, path, draft)
+                items += settled
                 items += turn.items
-                origins += [number] * (len(items) - len(origins))
+                origins += [number - 1] * len(settled)
+                origins += [number] * len(turn.items)
                 between = Between(turn.calls)
             case "system":
                 _system(message, number, between, draft)

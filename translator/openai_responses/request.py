@@ -61,8 +61,8 @@ def _conversation(draft: Draft) -> dict[str, Any]:
         draft.note(note.path, note.fate, note.reason)
     if draft.profile.cache_breakpoints:
         limit_breakpoints(items)
-    if not any(block.get("cache_control") for block in blocks):
-        text = "\n\n".join(block["text"] for block in blocks)
+    if not [block for block in blocks if block.get("cache_control")]:
+        text = "\n\n".join([block["text"] for block in blocks])
         return {"instructions": text, "input": items} if text else {"input": items}
     parts = [part for block in blocks for part in PARTS.of_block(block, "system", draft)]
     system: InputItem = {"type": "message", "role": "developer", "content": parts}

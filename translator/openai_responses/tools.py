@@ -31,6 +31,8 @@ class Hosted:
 def build_tools(draft: Draft) -> dict[str, Any]:
     """``tools``, ``tool_choice``, ``parallel_tool_calls``; nothing without a callable tool."""
     offered = offered_tools(draft)
+    if not offered and NEEDING.isdisjoint(draft.request):
+        return {}
     tools = [tool for _, tool in offered]
     known: dict[str, Tool] = {}  # by the client's name
     for path, tool in offered:
@@ -209,6 +211,9 @@ def _choice(choice: dict[str, Any], known: Mapping[str, Tool], draft: Draft) -> 
         return {"type": "function", "name": tool["name"]}
     return {"type": "allowed_tools", "mode": "required", "tools": [{"type": tool["type"]}]}
 
+
+NEEDING: Final = frozenset({"mcp_servers", "tool_choice"})
+"""What a request may have that brings tools, or needs some."""
 
 WITH_MAX_USES: Final = ("web_fetch", "web_search")
 """Tools whose ``max_uses`` means something; another's field of that name may hold anything."""
