@@ -10,7 +10,7 @@ SHORTEST: Final = 8
 
 def masked(raw: bytes, secret: bytes) -> bytes:
     """The same bytes, with stars for the secret; as many as before."""
-    if len(secret) < SHORTEST or secret not in raw:
+    if secret not in raw or len(secret) < SHORTEST:
         return raw
     return raw.replace(secret, b"*" * len(secret))
 
