@@ -1,4 +1,4 @@
-"""The mutation score of promise G23: of faults put into the code, how many do the tests notice?
+"""The mutation score of promise G23: of the faults put into the code, how many do tests notice?
 
     python -m benchmarks.mutation                         a sample of each module
     python -m benchmarks.mutation --only auth --share 5   five times as many mutants of it
@@ -49,9 +49,11 @@ class Result(NamedTuple):
     @property
     def why(self) -> str:
         """Why nobody can see it; empty: somebody could."""
-        mine = (each for each in TOLD.get("equivalent", ()) if each["file"] == self.file)
-        return next((each["why"] for each in mine
-                     if each["was"] in self.was and each["now"] in self.now), "")  # fmt: skip
+        for told in TOLD.get("equivalent", ()):
+            changed = (self.was.replace(told["was"], now) for now in told["now"])
+            if told["file"] == self.file and told["was"] in self.was and self.now in changed:
+                return str(told["why"])
+        return ""
 
 
 class Score(NamedTuple):
