@@ -25,10 +25,9 @@ async def answer(entry: Exchange, route: Route) -> None:
     wishes = entry.wishes
     streaming = entry.request.get("stream") is True
     outlet = EventOutlet(entry, metadata=wishes.metadata) if streaming else MessageOutlet(entry)
-    left = len(route.targets)
+    last = route.targets[-1]
     for target in route.targets:
-        left -= 1
-        entry.last_try = not left
+        entry.last_try = target is last
         kind = Passthrough if target.server.dialect_name == "anthropic" else Attempt
         try:
             await kind(target, entry, outlet, wishes).run()
@@ -37,7 +36,7 @@ async def answer(entry: Exchange, route: Route) -> None:
             if may_do:
                 cooldown.failed(key_of(target, entry.model), exc.error)
             nobody = entry.consumer.unheard_from is not None
-            if outlet.committed or not left or not may_do or nobody:
+            if outlet.committed or entry.last_try or not may_do or nobody:
                 raise
         else:
             if cooldown.troubles and not entry.outcome:  # nothing went wrong in the middle either
