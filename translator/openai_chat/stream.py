@@ -31,7 +31,7 @@ from .usage import counts_in, estimated_usage, usage_of
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 """Where vendors put reasoning text; the first that is not empty counts (several hold the same)."""
 
-CITED_ASIDE: Final = frozenset({"citations", "search_results"})
+CITED_ASIDE: Final = ("citations", "search_results")
 """Sources that a search model (Perplexity) lists beside the answer; Anthropic has no place."""
 
 
@@ -148,12 +148,9 @@ class ChatStream:
             self.upstream_id = str(chunk.get("id") or "")
         if not self.upstream_model:
             self.upstream_model = str(chunk.get("model") or "")
-        if not CITED_ASIDE.isdisjoint(chunk):
-            for name in sorted(CITED_ASIDE):
-                if chunk.get(name):
-                    self._note_once(
-                        name, "dropped", "sources beside the answer have no place in it"
-                    )
+        for name in CITED_ASIDE:
+            if name in chunk and chunk[name]:  # noqa: RUF019 - it hardly ever is
+                self._note_once(name, "dropped", "sources beside the answer have no place in it")
         choices: Any = chunk.get("choices")
         counts = counts_in(chunk, choices)
         self._usage_closed = False
