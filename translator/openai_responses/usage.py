@@ -52,4 +52,4 @@ def estimated_usage(known: Usage, input_estimate: int, characters: int) -> Usage
 
 def _under(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     inner = mapping.get(name)
-    return inner if inner and isinstance(inner, dict) else NONE
+    return inner if type(inner) is dict else NONE
