@@ -51,7 +51,9 @@ def play(moves, stops, tags, *, read=False, together=False):
     said, waiting = [], []
     for move in moves:
         if read and isinstance(move, str) and move != "finish":
-            said += stream.feed(*waiting) + stream.text(move)
+            if waiting:  # else it flows
+                said += stream.feed(*waiting)
+            said += stream.text(move)
             waiting = []
             continue
         waiting.append(chunk_of(move))
@@ -77,6 +79,7 @@ def test_text_that_was_read_is_text_that_is_fed(moves, stops, tags):
 @given(st.lists(MOVES, max_size=12), st.sampled_from([(), ("STOP",)]), st.booleans())
 @example([BEGUN, {"content": "b"}, ENDED, NAMED, "a"], (), False)
 @example(["a", FAILED, "b"], (), False)
+@example(["STOP", "b"], ("STOP",), False)
 def test_chunks_that_are_fed_together_say_what_they_say_one_by_one(moves, stops, tags):
     alone = play(moves, stops, tags)
 
