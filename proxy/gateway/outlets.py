@@ -112,12 +112,12 @@ class EventOutlet:
 
     def _frames(self, events: list[dict[str, Any]]) -> bytes:
         """The end of an answer: an error names its request, metadata comes just before."""
-        dressed = []
         for event in events:
             if event["type"] == "error":
                 event["request_id"] = self._entry.head.request_id
-            dressed += [self.dressing([event]), frame(event)]
-        return b"".join(dressed)
+        if not self._metadata:
+            return frames(events)
+        return b"".join([self.dressing([event]) + frame(event) for event in events])
 
     def tick(self, now: float) -> None:
         """Called a few times a second: break the silence when it is time to."""
