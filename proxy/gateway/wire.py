@@ -88,8 +88,10 @@ class Wire(asyncio.Protocol):
         self._came = self._unread = 0
         self._headed = self._done = self._keep = False
         self._transport.writelines((request, body))
-        self._waiter = self.loop.create_future()
-        return self._waiter
+        self._waiter = waiter = self.loop.create_future()
+        if self._fault is not None:  # it was lost between its making and now
+            self._wake()
+        return waiter
 
     async def read(self, take: Callable[[bytes], bool] | None = None) -> bytes:
         """What has come of the body, all at once; empty at its end. Raises Lost or Garbage.
@@ -204,6 +206,7 @@ class Wire(asyncio.Protocol):
         self._parser = None  # it knows us, so neither would go before the collector comes
         if self._done:
             self._keep = False
+            self._fault = Lost(str(exc or "closed"))
         elif exc is None and self._headed and self._ends_with_connection:
             self._done = True
             self._wake()

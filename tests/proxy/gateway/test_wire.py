@@ -294,3 +294,13 @@ def test_the_head_names_its_host_and_ends_before_the_length_of_the_body():
     assert head == (
         b"POST /v1/x?version=2 HTTP/1.1\r\nhost: u.test:81\r\naccept: a\r\ncontent-length: "
     )
+
+
+async def test_a_connection_that_is_lost_before_anything_was_asked_says_so_when_it_is():
+    async with upstream(hang_up=True) as (pool, origin):
+        wire = await pool.connect(origin, 5)
+        async with asyncio.timeout(10):
+            while wire._fault is None:  # noqa: SLF001 - the loop has heard that it is lost
+                await asyncio.sleep(0.01)
+            with pytest.raises(Lost):
+                await wire.ask(b"ask", b"")
