@@ -300,7 +300,7 @@ async def test_a_connection_that_is_lost_before_anything_was_asked_says_so_when_
     async with upstream(hang_up=True) as (pool, origin):
         wire = await pool.connect(origin, 5)
         async with asyncio.timeout(10):
-            while wire._fault is None:  # noqa: SLF001 - the loop has heard that it is lost
+            while wire._fault is None:  # noqa: ASYNC110 - until the loop has heard that it is lost
                 await asyncio.sleep(0.01)
             with pytest.raises(Lost):
                 await wire.ask(b"ask", b"")
