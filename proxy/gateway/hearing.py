@@ -108,7 +108,8 @@ class Hearing:
             plain = self._decode_plain(text)
         except SLIPS:
             return False
-        self._last = raw[:-2]
+        if self._numbered:  # elsewhere nobody asks for it, and it is a copy
+            self._last = raw[:-2]
         self.events = self._plain.one(self._stream, plain)
         return True
 
