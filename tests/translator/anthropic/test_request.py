@@ -227,6 +227,12 @@ def test_what_the_newer_version_took_away(more, path):
     assert refusal(request, version=WITHOUT_SAMPLING).path == path
 
 
+def test_the_newer_version_takes_nulls_for_what_it_took_away():
+    request = {**SMALL, "temperature": None, "top_p": None, "top_k": None}
+
+    assert parse_messages_request(request, version=WITHOUT_SAMPLING) is request
+
+
 def test_the_newer_version_lets_the_assistant_begin():
     request = {**SMALL, "messages": [{"role": "assistant", "content": [CITED]}, USER]}
 
