@@ -105,6 +105,17 @@ def test_events_told_together_sound_as_one_after_the_other():
     assert together.unknown == {"odd": 1}
 
 
+def test_a_text_that_no_part_finished_ends_with_its_item():
+    early = {"type": "url_citation", "url": "https://a.example", "start_index": 0, "end_index": 9}
+    annotation = {"type": "response.output_text.annotation.added", "output_index": 0}
+
+    (block,) = blocks(
+        text("Hi"), annotation | {"annotation": early}, done(0, **said()), completed()
+    )
+
+    assert [citation["cited_text"] for citation in block["citations"]] == ["Hi"]
+
+
 def test_a_cut_stream_says_so():
     machine = stream()
 
@@ -181,6 +192,12 @@ def test_an_unknown_reason_is_counted():
 
     assert machine.stop_reason == "end_turn"
     assert machine.unknown == {"incomplete.moon_phase": 1}
+
+
+def test_a_refusal_that_is_no_text_refuses_nothing():
+    event = {"type": "response.refusal.delta", "output_index": 0, "delta": None}
+
+    assert message(event, completed())["stop_reason"] == "end_turn"
 
 
 def test_a_refusal_beats_a_tool_call_and_is_explained():
