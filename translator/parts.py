@@ -4,6 +4,7 @@ Both of OpenAI's APIs take text, pictures and files as parts. What becomes of a 
 here; how a part is spelt is the dialect's. Source: mapping.md 1.3.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -20,27 +21,28 @@ Builder = Callable[[Any, Block, str, Draft], list[Any]]
 NO_IMAGE: Final = "[image omitted: this model takes no images]"
 
 
-class Parts(Generic[Part]):
+class Parts(ABC, Generic[Part]):
     """A dialect's parts; it says how each is spelt."""
 
-    fetches_documents: ClassVar[bool]  # that are told by URL
-
+    @abstractmethod
     def text(self, text: str) -> Part:
-        raise NotImplementedError
+        """A text that is not empty."""
 
+    @abstractmethod
     def image(self, url: str) -> Part:
         """``url``: http, https or data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def file(self, name: str, data_url: str) -> Part:
-        raise NotImplementedError
+        """A document that comes along."""
 
-    def file_at(self, url: str) -> Part:
-        raise NotImplementedError
+    @abstractmethod
+    def file_at(self, url: str) -> Part | None:
+        """A document to be fetched; None: the upstream fetches none."""
 
+    @abstractmethod
     def mark(self, part: Part, cache_control: Block) -> None:
         """End a cached prefix at this part, for servers that want to be told."""
-        raise NotImplementedError
 
     def of_content(self, content: str | list[Block] | None, path: str, draft: Draft) -> list[Part]:
         """The parts of a whole content, without empty ones."""
@@ -85,20 +87,21 @@ class Parts(Generic[Part]):
         source = block["source"]
         _drop_citations(block, path, draft, "documents")
         match source.get("type"):
-            case "url" if not self.fetches_documents:
-                told = "this upstream fetches no documents by URL"
-                raise BadRequest(f"{path}.source.type", told)
-            case "base64" | "url" if not draft.profile.files:
-                raise BadRequest(f"{path}.source", "this upstream takes no PDF documents")
-            case "base64":
-                return [self.file(block.get("title") or "document.pdf", _data_url(source))]
-            case "url":
-                return [self.file_at(source["url"])]
+            case "base64" | "url":
+                return [self._file(block, source, path, draft)]
             case "text" | "content":
                 draft.note(path, "emulated", "a document is told as text")
                 return self._document_text(block, path, draft)
             case kind:
                 raise _elsewhere(path, kind)
+
+    def _file(self, block: Block, source: Block, path: str, draft: Draft) -> Part:
+        fetched = self.file_at(source["url"]) if source["type"] == "url" else None
+        if source["type"] == "url" and fetched is None:
+            raise BadRequest(f"{path}.source.type", "this upstream fetches no documents by URL")
+        if not draft.profile.files:
+            raise BadRequest(f"{path}.source", "this upstream takes no PDF documents")
+        return fetched or self.file(block.get("title") or "document.pdf", _data_url(source))
 
     def _document_text(self, block: Block, path: str, draft: Draft) -> list[Part]:
         content = block["source"].get("content")

@@ -8,8 +8,6 @@ from .types import ContentPart
 
 
 class ChatParts(Parts[ContentPart]):
-    fetches_documents = False
-
     def text(self, text: str) -> ContentPart:
         return {"type": "text", "text": text}
 
@@ -18,6 +16,9 @@ class ChatParts(Parts[ContentPart]):
 
     def file(self, name: str, data_url: str) -> ContentPart:
         return {"type": "file", "file": {"filename": name, "file_data": data_url}}
+
+    def file_at(self, url: str) -> None:
+        return None
 
     def mark(self, part: ContentPart, cache_control: Block | None = None) -> None:
         part["prompt_cache_breakpoint"] = {"mode": "explicit"}

@@ -9,8 +9,6 @@ from .types import CacheBreakpoint, InputFile, InputImage, InputPart, InputText
 
 
 class InputParts(Parts[InputPart]):
-    fetches_documents = True
-
     def text(self, text: str) -> InputText:
         return {"type": "input_text", "text": text}
 
