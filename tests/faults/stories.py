@@ -69,8 +69,8 @@ def slow_reader(world: World, case: Case, client: LyingClient, model: str) -> No
     assert body.rstrip().endswith(b'{"type":"message_stop"}')
 
 
-def desynchronised_pool(world: World, case: Case, client: LyingClient, model: str) -> None:
-    """The first answer is followed by another; the second request must not get that one."""
+def one_after_the_other(world: World, case: Case, client: LyingClient, model: str) -> None:
+    """The first one is answered well; the second finds what became of its connection."""
     with client:
         client.post()
         client.hear()
@@ -296,7 +296,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 STORIES: dict[str, Story] = {
     "a slow reader": slow_reader,
-    "a desynchronised pool": desynchronised_pool,
+    "one after the other": one_after_the_other,
     "leaves when dialled": leaves_when_dialled,
     "leaves at the last moment": leaves_at_the_last_moment,
     "nested body": nested_body,
