@@ -178,6 +178,7 @@ class Exchange:
             if closing.outcome != "completed":
                 log_ending(closing, exc)
             recorder.settle(closing)
+            closing.reads.clear()  # they are said; whoever counts keeps the rest for a second
         finally:
             if self.hold is not None:
                 self.hold.end(closing)
