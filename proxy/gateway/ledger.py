@@ -4,7 +4,6 @@ An ``Exchange`` collects what became of the request while it runs; leaving its `
 writes that down, whether the answer ended, failed, was refused, or its client went away.
 """
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -225,11 +224,7 @@ class Exchange:
         """Returns when the open record is on the disk. Raises SpoolUnavailable."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            try:
-                await opening.future
-            except asyncio.CancelledError:
-                opening.left()
-                raise
+            await opening.landed()
             self.accepted = True
 
     def dialled(self, dial: Dial, target: Target, stream: Stream) -> None:

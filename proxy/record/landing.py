@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Landing:
-    """Made in the event loop that waits; ``await`` its ``future``, and tell where it was cancelled.
+    """Made in the event loop that waits, which it does in ``landed``.
 
     ``withdraw`` is called, in the loop, when the record landed and whoever waited had gone.
     """
@@ -29,10 +29,14 @@ class Landing:
             if error is None:
                 self._withdraw()
 
-    def left(self) -> None:
-        """Whoever waited was cancelled, maybe in the moment in which the record landed."""
-        if not self.future.cancelled() and self.future.exception() is None:
-            self._withdraw()
+    async def landed(self) -> None:
+        """Returns when the record is on the disk. Raises SpoolUnavailable."""
+        try:
+            await self.future
+        except asyncio.CancelledError:  # maybe in the moment in which it landed
+            if not self.future.cancelled() and self.future.exception() is None:
+                self._withdraw()
+            raise
 
 
 class Elsewhere:

@@ -98,7 +98,8 @@ class Recorder:
         When the caller is cancelled while it waits, the request was never accepted; if the record
         got onto the disk all the same, it is closed here.
         """
-        await self.landed(await self.enter(record))
+        landing = await self.enter(record)
+        await landing.landed()
 
     async def enter(self, record: OpenRecord) -> Landing:
         """The first half of ``open``: it is on its way, and there is time for other work."""
@@ -107,14 +108,6 @@ class Recorder:
         landing = Landing(lambda: spool.enter(_never_told(name)))
         spool.enter(record, landing)
         return landing
-
-    async def landed(self, landing: Landing) -> None:
-        """The second half: returns when the record is on the disk. Raises SpoolUnavailable."""
-        try:
-            await landing.future
-        except asyncio.CancelledError:
-            landing.left()
-            raise
 
     def chunk(self, record: Chunk) -> None:
         """A checkpoint. When the spool cannot take it, it is counted and the answer goes on."""

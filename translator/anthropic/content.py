@@ -42,13 +42,19 @@ IMAGE: Final = shape(
     {"cache_control": CACHE_CONTROL, "transformations": anything},
 )
 
+DOCUMENT_PARTS: Final = {"image": IMAGE, "text": TEXT}
+
 DOCUMENT: Final = shape(
     {
         "source": tagged(
             {
                 "base64": shape({"media_type": words, "data": string}),
                 "content": shape(
-                    {"content": list_of(tagged({"image": IMAGE, "text": TEXT}), or_text=True)}
+                    {
+                        "content": list_by(
+                            "type", DOCUMENT_PARTS, tagged(DOCUMENT_PARTS), or_text=True
+                        )
+                    }
                 ),
                 "file": shape({"file_id": words}),
                 "text": shape({"data": string}),

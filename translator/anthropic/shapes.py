@@ -110,13 +110,11 @@ def either(*checks: Check) -> Check:
     return check
 
 
-def list_of(check: Check, *, or_text: bool = False) -> Check:
-    """A list whose items ``check`` takes; with ``or_text`` also a string."""
+def list_of(check: Check) -> Check:
+    """A list whose items ``check`` takes."""
 
     def check_all(value: Any) -> None:
         if type(value) is not list and not isinstance(value, list):
-            if or_text and isinstance(value, str):
-                return
             raise Fault("Input should be a valid list")
         for number_, item in enumerate(value):
             try:
@@ -124,7 +122,6 @@ def list_of(check: Check, *, or_text: bool = False) -> Check:
             except Fault as fault:
                 raise fault.under(str(number_)) from None
 
-    PASSES[check_all] = (str,) if or_text else ()
     return check_all
 
 

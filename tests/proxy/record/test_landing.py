@@ -1,5 +1,7 @@
 """Whoever waits for a record in an event loop hears of it once, also when it no longer waits."""
 
+import asyncio
+
 import pytest
 
 from proxy.record.errors import SpoolUnavailable
@@ -15,7 +17,7 @@ async def test_who_waits_is_told() -> None:
 
     landing.land(None)
 
-    await landing.future
+    await landing.landed()
 
 
 async def test_what_could_not_be_written_raises_where_it_is_awaited() -> None:
@@ -24,7 +26,7 @@ async def test_what_could_not_be_written_raises_where_it_is_awaited() -> None:
     landing.land(SpoolUnavailable("full"))
 
     with pytest.raises(SpoolUnavailable, match="full"):
-        await landing.future
+        await landing.landed()
 
 
 @pytest.mark.parametrize(("error", "times"), [(None, 1), (SpoolUnavailable("full"), 0)])
@@ -46,8 +48,11 @@ async def test_a_waiter_cancelled_in_the_moment_of_landing_withdraws_as_well(
 ) -> None:
     withdrawn: list[bool] = []
     landing = Landing(lambda: withdrawn.append(True))
+    waiting = asyncio.create_task(landing.landed())
+    await asyncio.sleep(0)  # it waits
     landing.land(error)
+    waiting.cancel()
 
-    landing.left()
-
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     assert len(withdrawn) == times

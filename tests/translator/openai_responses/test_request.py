@@ -10,7 +10,6 @@ from tests.translator.openai_responses.requests import body, build, fates, said
 from tests.translator.requests import WEATHER, ask, assistant, call, result, text, user
 from translator.dialect import Target
 from translator.errors import BadRequest
-from translator.openai_responses import DIALECT
 from translator.openai_responses import request as tables
 from translator.profiles import PROFILES
 
@@ -274,40 +273,7 @@ def test_a_task_budget_is_a_hint_for_somebody_else():
     }
 
 
-# Identity, tier, context
-
-
-def test_the_user_goes_as_a_hash_and_the_session_keys_the_cache():
-    request = ask(metadata={"user_id": "user_1_account__session_22-33"})
-    sent = body(request)
-
-    assert len(sent["safety_identifier"]) == len(sent["prompt_cache_key"]) == 64
-    assert "user_1" not in str(sent)
-    assert fates(request) == {"metadata.user_id": "renamed"}
-    assert len(body(request, "openrouter")["user"]) == 64
-    assert fates(request, "generic") == {"metadata.user_id": "ignored"}
-
-
-@pytest.mark.parametrize(
-    ("user_id", "has_key"),
-    [
-        ('{"device_id":"d","session_id":"s-1"}', True),
-        ('{"session_id":7}', False),
-        ("[1]", False),
-        ("ada", False),
-    ],
-)
-def test_the_session_is_found_in_the_forms_that_clients_write(user_id, has_key):
-    assert ("prompt_cache_key" in body(ask(metadata={"user_id": user_id}))) is has_key
-
-
-def test_a_session_that_a_header_names_keys_the_cache_without_a_user():
-    told = Target(model="m", profile=PROFILES["openai"], session="22-33")
-    by_header = DIALECT.build_request(ask(), told)
-    by_user = body(ask(metadata={"user_id": "user_1_account__session_22-33"}))
-
-    assert by_header.body["prompt_cache_key"] == by_user["prompt_cache_key"]
-    assert by_header.notes == ()
+# Tier, context
 
 
 @pytest.mark.parametrize(
