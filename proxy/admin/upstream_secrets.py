@@ -47,7 +47,7 @@ class UpstreamForm(UpstreamModelForm):
             "profile": ", ".join(PROFILES),
             "capabilities": "Where this server differs from its profile: "
             '{"required_tool_choice": true}',
-            "extra_body": "Fields that are added to every request.",
+            "extra_body": "Fields that are added to every request; not model and stream.",
             "when_client_leaves": "Hear it to its end where the server bills the whole answer all "
             "the same: then the row tells what was billed, not what was delivered.",
             "allow_http": "Also to a public host: the secret goes in clear.",

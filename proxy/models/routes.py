@@ -16,6 +16,11 @@ from .keys import Team
 SEALED = "sealed"
 """The key of ``Upstream.secret`` under which a secret stands that was typed into the admin."""
 TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
+RESERVED = {
+    "model": "the route's targets name the model; leave it out",
+    "stream": "the gateway says what is streamed, and hears the answer so; leave it out",
+}
+"""What ``extra_body`` may not say, and why: the record would tell of another request."""
 ENDPOINTS = ("/chat/completions", "/responses", "/v1/messages", "/messages")
 """What is appended to a base URL."""
 
@@ -119,6 +124,7 @@ class Upstream(models.Model):
             check_endpoint(self.base_url, self.dialect)
         except ValidationError as wrong:
             raise ValidationError({"base_url": wrong.messages}) from None
+        self._check_objects()
         for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
             try:
                 profile_with(self.profile, capabilities)
@@ -131,6 +137,7 @@ class Upstream(models.Model):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
                 told = f"timeout {name!r} is {seconds!r}; seconds are expected"
                 raise ValidationError({"timeouts": told})
+        self._check_extra_body()
         self._check_secret()
 
     def credential(self) -> Secret:
@@ -143,6 +150,17 @@ class Upstream(models.Model):
     def is_sealed(self) -> bool:
         """Whether the secret stands in the database, sealed."""
         return SEALED in self.secret
+
+    def _check_objects(self) -> None:
+        for field in ("capabilities", "timeouts", "extra_body"):
+            if not isinstance(found := getattr(self, field), dict):
+                raise ValidationError({field: f"an object is expected, found {found!r}"})
+
+    def _check_extra_body(self) -> None:
+        for name, why in RESERVED.items():
+            if name in self.extra_body:
+                told = f"{name!r} is {self.extra_body[name]!r}; {why}"
+                raise ValidationError({"extra_body": told})
 
     def _check_secret(self) -> None:
         if self.secret and (

@@ -5,6 +5,7 @@ The same by file (exit 2), by setting (exit 2) and by form (an error on the page
 
 import contextlib
 import html
+import json
 import re
 import sqlite3
 
@@ -250,6 +251,42 @@ class TestK04:
         answer = root.post("/admin/proxy/upstream/add/", upstream_form(**changed))
 
         assert told in answer.content.decode()
+        assert not Upstream.objects.exists()
+
+
+class TestExtraBody:
+    """Fields for every request that would make it another one than the record tells."""
+
+    @pytest.mark.parametrize(
+        ("extra", "told"),
+        [
+            ({"model": "gpt-9"}, "'model' is 'gpt-9'; the route's targets name the model"),
+            ({"a": 1, "stream": False}, "'stream' is False; the gateway says what is streamed"),
+        ],
+    )
+    def test_it_is_refused_by_file_form_and_api(self, root, extra, told):
+        toml = ", ".join(f"{name} = {json.dumps(value)}" for name, value in extra.items())
+        file = MINIMAL.replace("[[routes]]", f"extra_body = {{ {toml} }}\n[[routes]]")
+        row = {"name": "vllm", "dialect": "chat", "base_url": "https://a.example"}
+
+        page = upstream_form(extra_body=json.dumps(extra))
+        form = root.post("/admin/proxy/upstream/add/", page)
+        api = root.post(
+            "/api/v1/upstreams", row | {"extra_body": extra}, content_type="application/json"
+        )
+
+        assert told in html.unescape(form.content.decode())
+        assert api.status_code == 400
+        assert api.json()["error"]["message"].startswith(f"extra_body: {told}")
+        with pytest.raises(ConfigError, match=re.escape(f"upstreams[0].extra_body: {told}")):
+            applying.apply(reading.read(file))
+        assert not Upstream.objects.exists()
+
+    @pytest.mark.parametrize("field", ["capabilities", "timeouts", "extra_body"])
+    def test_a_form_takes_objects_only(self, root, field):
+        answer = root.post("/admin/proxy/upstream/add/", upstream_form(**{field: "[1]"}))
+
+        assert "an object is expected, found [1]" in answer.content.decode()
         assert not Upstream.objects.exists()
 
 
