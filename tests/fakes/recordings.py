@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+IMAGE = "[an image was generated that cannot be shown here]"
 ABSENT = f"recorded traffic is not beside this clone ({CORPUS}); cases of our own cover its shapes"
 
 
@@ -99,6 +100,10 @@ def read_responses(events: list[dict[str, Any]]) -> Reading:
                 shown = item.get("content") or item.get("summary") or []
                 joint = "" if item.get("content") else "\n\n"
                 reading.thinking += joint.join(part["text"] for part in shown)
+            case "image_generation_call":
+                reading.text += IMAGE
+            case "mcp_approval_request":
+                return Reading(failed="nobody can approve")
             case "function_call":
                 reading.calls.append(_call(item["call_id"], item["name"], item["arguments"]))
             case "custom_tool_call":

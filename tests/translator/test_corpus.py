@@ -125,6 +125,7 @@ def is_end(event: dict) -> bool:
 
 WITHOUT_ITS_ANSWER = {
     "ai__openai-responses-openai-error.1": "ends in an error",
+    "ai__openai-responses-openai-mcp-tool-approval.1": "waits for an approval",
     "ai__openai-responses-openai-shell-container.1": "edited: its deltas and its end differ",
 }
 ENDING_WITH_ITS_ANSWER = [

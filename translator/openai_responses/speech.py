@@ -4,7 +4,7 @@ Every method may be told the same thing twice, piece by piece and then whole; on
 missing is said. What was said is remembered per item and part, in the upstream's own counting.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from translator.anthropic.composer import Block, Key, MessageComposer
 from translator.anthropic.types import Event
@@ -17,6 +17,9 @@ from .items import Channel, Item, Part
 from .reasoning import JOINTS, compaction_block, signature_of
 from .types import OutputItem
 
+IMAGE: Final = "[an image was generated that cannot be shown here]"
+"""An assistant's answer has no block for pictures."""
+
 
 class Speech:
     """Turns what items say into events of one message."""
@@ -25,6 +28,7 @@ class Speech:
         self.composer = composer
         self.refusal = ""  # what was said instead of an answer
         self.searches = 0  # web searches that were told
+        self.waits = False  # for an approval, which nobody here can give
         self.characters = 0  # said in any form, for estimates
         self.inputs: list[Item] = []  # calls of custom tools whose text has begun
         self._call_ids = set(composer.context.call_ids)  # that the client has
@@ -255,6 +259,12 @@ class Speech:
                 self.end_call(item, body)
             case "mcp_list_tools" if not body.get("error"):
                 pass  # whose tools can be called is nothing that was asked
+            case "mcp_approval_request":
+                self.waits = True
+            case "image_generation_call" if body.get("result"):
+                self.text(item, 0, IMAGE)
+                self.end_text(item, 0)
+                self._note("emulated", "a generated image is told as text")
             case kind if kind in HOSTED:
                 self._hosted(item, body)
             case _:

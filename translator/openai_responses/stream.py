@@ -33,6 +33,13 @@ ENDED: Final = ("completed", "incomplete")
 CALLS: Final = ("function_call", "custom_tool_call")
 """Types of items that the client has to answer."""
 
+WAITING: Final = UpstreamError(
+    status=502,
+    error_type="api_error",
+    message="upstream waits for an approval of a tool call, which nobody here can give",
+    should_retry=False,
+)
+
 Place = tuple[str, int, int]
 """Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
 
@@ -183,6 +190,9 @@ class ResponsesStream:
             self._estimate()
         if self.composer.matched_stop is not None:
             self._finished("stop_sequence")
+            return
+        if self._speech.waits:
+            self.broken(WAITING)
             return
         if why and why not in INCOMPLETE_REASONS:
             self.unknown[f"incomplete.{why}"] += 1

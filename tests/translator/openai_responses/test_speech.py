@@ -378,12 +378,32 @@ def test_what_nobody_asked_for_is_dropped_with_a_note():
     ]
 
 
-def test_an_approval_that_nobody_can_give_is_noted():
-    events = [done(0, type="mcp_approval_request", id="a"), completed()]
+def test_an_approval_that_nobody_can_give_is_an_error():
+    asked = {"type": "mcp_approval_request", "id": "a"}
 
-    assert notes(*events, target=target(OPENAI)) == [
-        "an output item of type 'mcp_approval_request' has no block"
-    ]
+    for events in ([done(0, **asked), completed()], [completed(asked)]):
+        last = heard(*events, target=target(OPENAI))[-1]
+        assert last["error"]["type"] == "api_error"
+        assert "waits for an approval" in last["error"]["message"]
+
+
+def test_an_answer_that_waits_for_an_approval_is_counted_all_the_same():
+    machine = stream()
+    used = {"input_tokens": 422, "output_tokens": 48}
+
+    machine.feed(completed({"type": "mcp_approval_request", "id": "a"}, usage=used))
+
+    assert (machine.usage.source, machine.usage.output) == ("reported", 48)
+    assert machine.error is not None
+    assert machine.error.should_retry is False
+
+
+def test_a_generated_image_is_told_in_words():
+    image = {"type": "image_generation_call", "id": "ig", "result": "AAAA"}
+
+    for events in ([done(0, **image), completed(image)], [completed(image)]):
+        assert texts(*events) == ["[an image was generated that cannot be shown here]"]
+        assert notes(*events) == ["a generated image is told as text"]
 
 
 def test_searches_are_counted_where_the_upstream_does_not():
