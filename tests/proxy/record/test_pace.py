@@ -1,6 +1,7 @@
 """The drainer lets the streams have the interpreter: its rounds end, and it rests between them."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -48,10 +49,18 @@ async def test_streams_that_run_or_ran_are_no_time_to_go_on_without_a_rest(spool
     assert not one._is_alone()
 
 
-def test_the_rest_is_nine_times_the_work_and_shrinks_as_the_backlog_grows() -> None:
+def test_the_rest_is_nine_times_the_work_and_shrinks_the_longer_a_record_has_waited() -> None:
     assert rest_after(0.1, 0) == pytest.approx(0.9)
     assert rest_after(0.0, 0) == drainer.GATHER_S
     assert rest_after(60.0, 0) == drainer.LONGEST_REST_S
-    rests = [rest_after(0.3, waiting) for waiting in range(0, 2 * drainer.MOST_WAITING, 1000)]
+    rests = [rest_after(0.3, behind) for behind in range(2 * int(drainer.MOST_BEHIND_S))]
     assert rests == sorted(rests, reverse=True)
-    assert rest_after(0.3, drainer.MOST_WAITING) == rests[-1] == 0.0
+    assert rest_after(0.3, drainer.MOST_BEHIND_S) == rests[-1] == 0.0
+
+
+def test_it_is_behind_by_what_the_oldest_record_waits_beyond_the_patience(spool: Spool) -> None:
+    assert Drainer(spool, [], Backlog(0, None, 0)).behind_s == 0
+    late = time.time() - drainer.PATIENCE_S - 20
+    assert Drainer(spool, [], Backlog(9, late, 0)).behind_s == pytest.approx(20, abs=5)
+    just_now = time.time()
+    assert Drainer(spool, [], Backlog(9, just_now, 0)).behind_s == 0
