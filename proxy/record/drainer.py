@@ -41,9 +41,9 @@ ROUND_S: Final = 0.3  # of computing, then a rest, however much waits
 RESTS: Final = 9  # times as long as a round computed: the streams want the interpreter, too
 LONGEST_REST_S: Final = 3.0
 MOST_BEHIND_S: Final = 30.0
-"""The nearer the wait of the oldest record comes to it, the shorter the rest. Figure: with a count of
-20,000 records in its place this thread took 24 and 20 % of a core beside S1 (chat, responses), while
-they were waited for, and 8 and 12 % where nothing shortened its rests."""
+"""The longer the oldest record has waited, the shorter the rest; from here on there is none. With
+20,000 records for a bound this thread took 24 and 20 % of a core beside S1 (chat, responses), and 8
+and 12 % where nothing shortened its rests."""
 PATIENCE_S: Final = 3.0  # a request that ends within it is posted once, not opened and closed
 MARK_S: Final = 5.0
 TIDY_S: Final = 10.0
