@@ -91,6 +91,8 @@ def prepare(module: str, folder: Path) -> None:
         "pytest_add_cli_args_test_selection": MODULES[module]["tests"],
         "pytest_add_cli_args": ARGUMENTS,
         "process_isolation": "forkserver",
+        "timeout_multiplier": 4,  # of what its tests took: a mutant that hangs is noticed, too
+        "timeout_constant": 10.0,
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,336 @@
+"""An exchange from its request to its two records: each field and each bound, on a clock of ours."""
+
+import dataclasses
+from datetime import date
+from types import SimpleNamespace
+
+import pytest
+
+from proxy.gateway import entries, ledger
+from proxy.gateway.base import StreamingHttpConsumer
+from proxy.gateway.dialects import DIALECTS
+from proxy.gateway.directory import NO_LIMITS, Caller, Globs, TeamEntry
+from proxy.gateway.entries import usage_record
+from proxy.gateway.head import Head
+from proxy.gateway.ledger import CHECKPOINT_BYTES, Exchange
+from proxy.gateway.limits import Bucket, Meter, Seat
+from proxy.gateway.refusals import Refusal
+from proxy.gateway.targets import Server, Target, Timeouts
+from proxy.gateway.upstream import Dial
+from proxy.gateway.watch import Stop, Watch
+from proxy.models import Price
+from proxy.record.pricing import PriceList
+from proxy.record.recorder import recorder
+from proxy.record.records import CloseRecord, OpenRecord
+from translator import said
+from translator.anthropic import fold
+from translator.anthropic.usage import Usage
+from translator.dialect import AnswerContext, UpstreamError
+from translator.notes import Note
+from translator.profiles import profile_with
+
+LATE = UpstreamError(status=504, error_type="timeout_error", message="m" * 3_000)
+REFUSED = Refusal(429, "rate_limit_error", "r" * 3_000, source="gateway")
+HEADERS = [
+    (b"user-agent", b"claude-cli/2.1.329 (external, cli)"),
+    (b"anthropic-version", b"2024-01-01"),
+    (b"anthropic-beta", b"b-2,a-1"),
+    (b"x-gateway-tags", b"team=blue"),
+    (b"x-claude-code-session-id", b"s" * 201),
+    (b"x-claude-code-agent-id", b"agent-1"),
+    (b"x-claude-code-parent-agent-id", b"agent-0"),
+    (b"traceparent", b"t" * 101),
+]
+ASKED = {
+    "model": "m" * 201, "stream": True, "max_tokens": 9, "temperature": 0, "top_p": 1, "top_k": 2,
+    "messages": [{"role": "user", "content": "Hi."}] * 3,
+    "metadata": {"user_id": '{"session_id": "in_the_body"}'},
+}  # fmt: skip
+PIECE = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-x"}
+CALLED = {"index": 0, "id": "call_1", "function": {"name": "f", "arguments": "{}"}}
+SAID = [
+    {**PIECE, "choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}}]},
+    {**PIECE, "choices": [{"index": 0, "delta": {"content": "Well: é."}}]},
+    {**PIECE, "choices": [{"index": 0, "delta": {"tool_calls": [CALLED]}}]},
+]
+USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
+END = {**PIECE, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+SERVER = Server.of(
+    name="up", dialect=DIALECTS["chat"], dialect_name="chat", base_url="https://up.test/v1",
+    secret="sk-" + "0" * 40, profile=profile_with("vllm", {}), timeouts=Timeouts(), extra_body={},
+    capabilities={"seed": True},
+)  # fmt: skip
+TARGET = Target(server=SERVER, model="gpt-x")
+OF_TARGET = {
+    "upstream": "up", "model": "gpt-x", "dialect": "chat", "profile": "vllm",
+    "capabilities": {"seed": True},
+}  # fmt: skip
+
+
+class Asked(Exchange):
+    """An exchange of a request that came at second 100 of a clock that only ``at`` moves."""
+
+    def __init__(self, headers=HEADERS, *, store_full: bool = True) -> None:
+        self.at = 100.0
+        consumer = StreamingHttpConsumer()
+        consumer.head = Head({"path": "/", "headers": headers, "client": ("192.0.2.7", 1)})
+        consumer.watch = Watch(consumer.stop, SimpleNamespace(time=lambda: self.at))
+        consumer.began, consumer.begun, consumer.stopped = 100.0, False, None
+        consumer.delivered, consumer.response_bytes = True, 321
+        super().__init__(consumer, _caller(store_full))
+
+    def dial(self, at: float, target: Target = TARGET) -> None:
+        self.at = at
+        stream = DIALECTS["chat"].stream(AnswerContext(message_id="msg_1", model="claude-x"))
+        self.dialled(Dial(target.server.name, target.model, at, status=200), target, stream)
+
+    def hear(self, *events) -> None:
+        self.fold.feed(*self.stream.feed(*events))
+
+
+def _caller(store_full: bool) -> Caller:
+    team = TeamEntry(name="t", store_full=store_full, models=Globs(), limits=NO_LIMITS)
+    return Caller(
+        key_id=7, key_name="k", meter="t/k", team=team, user="ada", scopes=frozenset({"messages"}),
+        models=Globs(), limits=NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
+        expires=None, revoked=False,
+    )  # fmt: skip
+
+
+def test_the_open_record_says_who_asks_for_what():
+    one = Asked()
+    one.received(b"{" + b" " * 40 + b"}", ASKED)
+    one.target_record = OF_TARGET
+
+    opened = entries.open_record(one, one.body)
+
+    assert opened == OpenRecord(
+        id=one.head.request_id, created=one.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", session_id="s" * 200, agent_id="agent-1",
+        parent_agent_id="agent-0", ip="192.0.2.7", user_agent="claude-cli/2.1.329 (external, cli)",
+        client_name="claude-cli", client_version="2.1.329", api_version="2024-01-01",
+        betas=["a-1", "b-2"], tags={"team": "blue"}, traceparent="t" * 100, stream=True,
+        model_requested="m" * 200, model_upstream="gpt-x", upstream="up", dialect="chat",
+        request_bytes=42, message_count=0, target=OF_TARGET, body=one.body,
+    )  # fmt: skip
+    assert one.input_estimate == 10
+
+
+def test_the_open_record_without_words_counts_the_messages():
+    one = Asked([], store_full=False)
+    one.received(b"{}", {**ASKED, "stream": "true"})
+
+    opened = entries.open_record(one, None)
+
+    assert opened == OpenRecord(
+        id=one.head.request_id, created=one.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", session_id="in_the_body", ip="192.0.2.7",
+        api_version="2023-06-01", model_requested="m" * 200, request_bytes=2, message_count=3,
+    )  # fmt: skip
+
+
+def test_the_close_record_says_what_became_of_it():
+    one = Asked()
+    one.received(b"{}", ASKED)
+    one.prices = PriceList([Price(model="gpt-x", since=date(1970, 1, 1), input=1, output=2)])
+    one.seat = Seat((Meter("key t/k", tokens=Bucket(100, 50, 0.0)),), 30)
+    one.upstream_request_id, one.body_digest = "x-1", "5ea1"
+    one.dial(100.25)
+    one.at = 101.0
+    one.spoke()
+    one.read(b"one ", 101.0)
+    one.hear(*SAID, END, {**PIECE, "choices": [], "usage": USAGE})
+    one.hear()
+    one.fold.feed(*one.stream.end())
+    one.stream.unknown["odd"] = 2
+    one.notes.append(Note("top_k", "dropped", "nobody knows 'it'"))
+    one.at = 103.5
+
+    closed = entries.close_record(one, None)
+
+    assert closed == CloseRecord(
+        id=one.head.request_id, finished=one.created + 3.5, outcome="completed", status=200,
+        stop_reason="tool_use", ttft_ms=1_000.0, total_ms=3_500.0, upstream_ms=3_250.0,
+        overhead_ms=250.0, model_upstream="gpt-x", upstream="up", dialect="chat",
+        upstream_status=200, upstream_request_id="x-1",
+        attempts=[{"upstream": "up", "model": "gpt-x", "status": 200, "error": "", "ms": 3_250.0}],
+        notes=[{"path": "top_k", "fate": "dropped", "reason": "nobody knows 'it'"}],
+        unknown_events={"odd": 2}, usage=usage_record(Usage(input=12, output=5, source="reported")),
+        price=one.prices.at("up", "gpt-x", date(2026, 1, 1)), tool_calls=1, tool_names=["f"],
+        has_thinking=True, response_bytes=321, delivered=True, upstream_request_sha256="5ea1",
+        target=OF_TARGET, attempt=0, reads=[(750.0, b"one ")], answer=one.fold.message,
+    )  # fmt: skip
+    assert one.seat == Seat((Meter("key t/k", tokens=Bucket(100, 63, 0.0)),), 30, settled=True)
+
+
+def test_the_close_record_of_a_request_that_was_never_dialled():
+    one = Asked([], store_full=False)
+    one.received(b"{}", ASKED)
+    one.consumer.delivered = False
+    one.at = 100.5
+
+    closed = entries.close_record(one, REFUSED)
+
+    assert closed == CloseRecord(
+        id=one.head.request_id, finished=one.created + 0.5, outcome="refused", status=429,
+        error_type="rate_limit_error", error_source="gateway", total_ms=500.0,
+        usage=usage_record(Usage()), response_bytes=321, delivered=False,
+    )  # fmt: skip
+
+
+def test_the_close_record_of_an_answer_that_its_second_upstream_broke_off():
+    other = Target(server=SERVER, model="gpt-y")
+    one = Asked()
+    one.received(b"x" * 404, ASKED)
+    one.dial(101.0)
+    one.read(b"first", 101.5)
+    one.dial(102.0, other)
+    one.read(b"second", 102.5)
+    one.hear(SAID[1])
+    one.fold.feed(*one.stream.fail(LATE))
+    one.consumer.begun, one.outcome, one.detail = True, "upstream_timeout", "idle_s"
+    one.consumer.unheard_from = None
+    one.consumer.stopped = Stop.CLIENT_GONE
+    one.at = 103.0
+
+    closed = entries.close_record(one, None)
+
+    assert (closed.outcome, closed.status, closed.stop_reason) == ("client_gone", 499, "")
+    assert (closed.error_type, closed.error_message) == ("timeout_error", "m" * 2_000)
+    assert (closed.detail, closed.error_source) == ("idle_s", "upstream")
+    assert (closed.ttft_ms, closed.upstream_ms, closed.overhead_ms) == (None, 2_000.0, 1_000.0)
+    assert [each["ms"] for each in closed.attempts] == [2_000.0, 1_000.0]
+    assert (closed.attempt, closed.reads) == (1, [(500.0, b"second")])
+    assert closed.model_upstream == closed.target["model"] == "gpt-y"
+    assert closed.answer["content"] == [{"type": "text", "text": "Well: é."}]
+    said = len('[{"type": "text", "text": "Well: é."}]'.encode())
+    assert closed.usage == usage_record(Usage(input=101, output=said // 4, source="estimated"))
+    assert not closed.delivered
+
+
+def test_what_a_refusal_says_of_its_cause_is_kept():
+    one = Asked()
+    told = Refusal(400, "invalid_request_error", "no", detail="rpm")
+
+    assert entries.close_record(one, told).detail == "rpm"
+    one.detail = "our own"
+    assert entries.close_record(one, told).detail == "our own"
+
+
+def test_bytes_that_nobody_heard_are_not_counted_as_told():
+    one = Asked()
+    one.consumer.unheard_from = 0
+
+    closed = entries.close_record(one, None)
+
+    assert (closed.response_bytes, closed.outcome, closed.status) == (0, "client_gone", 499)
+
+
+def test_a_seat_is_not_settled_by_a_guess_of_nothing_nor_twice():
+    one = Asked()
+    one.seat = Seat((Meter("key t/k", tokens=Bucket(100, 50, 0.0)),), 30)
+    entries.close_record(one, None)
+    assert one.seat.meters[0].tokens.left == 50
+
+    one.seat.settled = True
+    one.dial(100.0)
+    one.hear(SAID[1], END, {**PIECE, "choices": [], "usage": USAGE})
+    entries.close_record(one, None)
+    assert one.seat.meters[0].tokens.left == 50
+
+
+def test_what_was_read_is_handed_over_after_a_second_or_a_full_buffer():
+    one = Asked()
+    one.dial(100.0)
+    one.tick(200.0)  # nothing is there
+    one.read(b"a", 100.2)
+    one.tick(100.9)
+    assert one._reads == [(pytest.approx(200.0), b"a")]
+    one.at = 101.0
+    one.tick(101.0)
+    assert (one._reads, one._saved_at) == ([], 101.0)
+
+    one.read(b"b" * (CHECKPOINT_BYTES - 1), 101.1)
+    assert len(one.unsaved()) == 1
+    assert one.unsaved() == []
+    one.read(b"c" * (CHECKPOINT_BYTES - 1), 101.2)
+    assert one._reads
+    one.read(b"d", 101.3)
+    assert not one._reads
+
+
+def test_an_upstream_s_bytes_are_kept_up_to_a_bound_for_each_attempt(monkeypatch):
+    monkeypatch.setattr(ledger, "MOST_READ_BYTES", 10)
+    one = Asked()
+    one.dial(100.0)
+    one.read(b"123456789", 100.0)
+    assert one.all_notes() == []
+    one.read(b"0 is over it", 100.0)
+    one.read(b"not kept", 100.0)
+    assert [raw for _, raw in one.unsaved()] == [b"123456789", b"0 is over it"]
+    assert one.all_notes() == [ledger.LONG_STREAM]
+
+    one.dial(101.0)
+    one.read(b"kept", 101.0)
+    assert [raw for _, raw in one.unsaved()] == [b"kept"]
+    silent = Asked(store_full=False)
+    silent.dial(100.0)
+    silent.read(b"a word", 100.0)
+    assert silent.unsaved() == []
+
+
+def test_notes_come_in_the_order_in_which_they_were_made(monkeypatch):
+    monkeypatch.setattr(said, "MOST_CHARACTERS", 3)
+    monkeypatch.setattr(fold, "MOST_CHARACTERS", 3)
+    door, asked, heard = (Note(name, "ignored", "x") for name in "abc")
+    one = Asked()
+    one.dial(100.0)
+    one.remarks.append(door)
+    one.notes.append(asked)
+    one.stream.notes.append(heard)
+    one.hear(SAID[1])
+
+    assert one.all_notes() == [door, asked, heard, ledger.LONG_ANSWER]
+
+
+@pytest.mark.parametrize(
+    "events", [[], [END], [SAID[1], END, {**PIECE, "choices": [], "usage": USAGE}]]
+)
+def test_nothing_is_estimated_without_an_answer_nor_against_a_report(events):
+    one = Asked()
+    one.received(b"x" * 400, ASKED)
+    one.dial(100.0)
+    one.hear(*events)
+
+    assert one.usage() == one.stream.usage
+    assert Asked().usage() == Usage()
+
+
+def test_a_request_that_nobody_will_translate_again_is_let_go():
+    one = Asked()
+    one.received(b"{}", ASKED)
+    one.at = 102.0
+    one.spoke()
+    one.at = 103.0
+    one.spoke()
+
+    assert one.first_content == 102.0
+    assert one.body == b""
+    assert one.request == {
+        "stream": True, "max_tokens": 9, "temperature": 0, "top_p": 1, "top_k": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("hears_out", "dialled"), [(True, True), (True, False), (False, True)])
+def test_an_answer_is_heard_out_where_its_upstream_bills_all_of_it(hears_out, dialled):
+    one = Asked()
+    if dialled:
+        server = dataclasses.replace(SERVER, hears_out=hears_out)
+        one.dial(100.0, Target(server=server, model="gpt-x"))
+
+    assert one.goes_on() is (hears_out and dialled)
+    if hears_out and dialled:
+        assert (one.outcome, one.detail) == ("client_gone", "heard_out")
+        assert one.all_notes() == [ledger.GOES_ON]
+    else:
+        assert (one.outcome, one.detail, one.all_notes()) == ("", "", [])
