@@ -1,14 +1,16 @@
 """A flipped byte, a missing row, a mended sum: verifyledger finds each."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import transaction
 from django.db.models import F
 
-from proxy.models import Exchange, Part, QuarterUsage, Seal, Transcript
+from proxy.models import Exchange, LedgerHead, Part, QuarterUsage, Seal, Transcript
 from proxy.record import audit, retention
 from proxy.record.posting import Story, post
-from proxy.record.seals import digest_of
+from proxy.record.seals import digest_of, hold_ledger
 
 from .making import NOON, answer, closing, exchange_id, opening
 
@@ -58,6 +60,29 @@ def test_a_row_that_nobody_sealed_is_found(ledger) -> None:
     row.save(force_insert=True)
 
     assert f"unsealed: {exchange_id(99)}" in findings()
+
+
+def test_each_link_is_made_of_the_one_before(ledger) -> None:
+    before, at = bytes(32), datetime.now(UTC)
+    sealed = list(Seal.objects.order_by("sequence"))
+    for sequence, one in enumerate(sealed, start=1):
+        whole = before + sequence.to_bytes(8, "big") + one.exchange_id.encode()
+        whole += bytes(one.row_digest) + bytes(one.body_digest or b"")
+        assert one.sequence == sequence
+        assert bytes(one.digest) == hashlib.sha256(whole).digest()
+        assert bytes(one.row_digest) == digest_of(Exchange.objects.get(pk=one.exchange_id))
+        assert abs(one.day - at.date()) <= timedelta(days=1)
+        before = bytes(one.digest)
+
+    head = LedgerHead.objects.get()
+    assert (head.pk, head.sequence, bytes(head.digest)) == (1, 30, before)
+
+
+def test_the_ledger_is_held_inside_a_transaction_only(ledger, monkeypatch) -> None:
+    monkeypatch.setattr(transaction.get_connection(), "in_atomic_block", False)
+
+    with pytest.raises(transaction.TransactionManagementError, match="inside a transaction only"):
+        hold_ledger()
 
 
 def test_a_changed_seal_breaks_the_chain(ledger) -> None:

@@ -15,7 +15,15 @@ import pytest
 from proxy.record import slots, spool_file
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.landing import Landing
-from proxy.record.records import Chunk, CloseRecord, OpenRecord, Record, decode, encode
+from proxy.record.records import (
+    Chunk,
+    CloseRecord,
+    OpenRecord,
+    Record,
+    carried,
+    decode,
+    encode,
+)
 from proxy.record.spool import LIFE_S, Spool
 from proxy.record.spool_writer import MOST_TOGETHER
 
@@ -27,6 +35,26 @@ from .writing import full, read_ids, roomy, spool_in_a_thread
 @pytest.mark.parametrize("record", [opening(), Chunk(id="req_1", reads=[(0.5, b"x")]), closing()])
 def test_a_record_is_the_same_after_the_spool(record: OpenRecord | Chunk | CloseRecord) -> None:
     assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (2**64 - 1, 2**64 - 1),
+        (2**64, "18446744073709551616"),
+        (-(2**63), -(2**63)),
+        (-(2**63) - 1, "-9223372036854775809"),
+        (-127, -127),
+        ({"a": ("\ud800é", [2**70])}, {"a": ["\\ud800é", [str(2**70)]]}),
+        ({"\ud800": None}, {"\\ud800": None}),
+        (b"bytes", b"bytes"),
+        (1.5, 1.5),
+    ],
+)
+def test_what_no_record_can_carry_is_carried_as_text(value: object, kept: object) -> None:
+    assert carried(value) == kept
+    record = closing(answer={"content": 2**70, "input": value})
+    assert decode(encode(record)).answer == {"content": str(2**70), "input": kept}
 
 
 async def entered(spool: Spool, *records: Record) -> None:
