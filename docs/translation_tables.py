@@ -6,7 +6,7 @@ from typing import Any
 
 from translator.anthropic import content
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS
-from translator.client_tools import CLIENT_TOOLS, SERVER_TOOLS
+from translator.client_tools import CAPABILITY, CLIENT_TOOLS, SERVER_TOOLS
 from translator.notes import LOSSY
 from translator.openai_chat import assistant as chat_assistant
 from translator.openai_chat import finish
@@ -89,7 +89,6 @@ MANNERS = {
     "_omitted": "left out, with a note",
     "_rendered": "told as text, with a note",
     "_compaction": "its maker's own item again, else its summary as system text",
-    "_container_upload": "told as a line of text, with a note",
     "_search_result": "told as text",
     "_tool_reference": "told as text",
     "_thinking": "the reasoning item again, for its maker alone",
@@ -99,14 +98,19 @@ MANNERS = {
 
 
 def tools() -> str:
-    rows = [[code(f"{p}…"), f"function {code(t.name)}", f"function {code(t.name)}"]
-            for p, t in sorted(CLIENT_TOOLS.items())]  # fmt: skip
+    rows = [[code(f"{p}…"), as_function(p), as_function(p)] for p in sorted(CLIENT_TOOLS)]
     for prefix, tool in sorted(SERVER_TOOLS.items()):
         own = responses_tools.HOSTED.get(prefix)
         here = f"{tool.verdict}: {tool.reason}"
         native = f"OpenAI's own, with capability {code(own.capability)}; else " if own else ""
         rows.append([code(f"{prefix}…"), native + here, in_chat(prefix)])
     return table(["tool", *DIALECTS], rows)
+
+
+def as_function(prefix: str) -> str:
+    told = f"function {code(CLIENT_TOOLS[prefix].name)}"
+    needed = CAPABILITY.get(prefix)
+    return f"{told}, with capability {code(needed)}; else refused" if needed else told
 
 
 def in_chat(prefix: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from .arguments import compact_json
+from .profiles import Profile
 
 RARE: Final = frozenset({"allowed_callers", "defer_loading", "type"})
 """Fields of a tool that call for a second look; most tools have none of them."""
@@ -42,13 +43,15 @@ def custom_function(tool: dict[str, Any]) -> FunctionTool:
     return _function(FunctionTool, (tool["name"], description, schema))
 
 
-def function_of(tool: dict[str, Any]) -> FunctionTool | None:
-    """The function that stands for a client tool; None when a server would have to run it."""
+def function_of(tool: dict[str, Any], profile: Profile) -> FunctionTool | None:
+    """The function that stands for a client tool; None when it is not told to this upstream."""
     kind = tool.get("type") or "custom"
     if kind == "custom":
         return custom_function(tool)
     for prefix, known in CLIENT_TOOLS.items():
         if kind.startswith(prefix):
+            if prefix in CAPABILITY and not getattr(profile, CAPABILITY[prefix]):
+                return None
             return FunctionTool(
                 name=tool.get("name") or known.name,
                 description=_described(known.description + _display(tool), tool),
@@ -196,6 +199,9 @@ CLIENT_TOOLS: Final[Mapping[str, FunctionTool]] = {
     ),
 }
 """By the start of the tool's type, which ends in a date."""
+
+CAPABILITY: Final[Mapping[str, str]] = {"computer_20": "computer"}
+"""The capability without which a client tool is refused."""
 
 _SCREEN: Final = "screen coordinates do not carry over between providers"
 

@@ -40,6 +40,8 @@ class Profile:
     max_tools: int = 128
     user_field: bool = False
     """Knows the old ``user`` parameter, the place for the hashed user id where no better one is."""
+    computer: bool = False
+    """Places clicks well enough for Anthropic's computer tools to be told as functions."""
     broken_tool_json: Literal["raw", "error"] = "raw"
     """What becomes of tool arguments that do not parse: handed on as they are, or an error."""
 

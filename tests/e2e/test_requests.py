@@ -29,18 +29,22 @@ RESPONSES_TEXT = b"".join(
 )  # fmt: skip
 ANSWERS = {"responses": RESPONSES_TEXT, "chat": TEXT}
 
+COMPUTER = "fantasy__TestAnthropicComputerUse-claude-sonnet-4-computer_use__i1"
+UPLOAD = (
+    "pydantic-ai__test_code_execution_files_vcr-test_anthropic_code_execution_files_cache_prefix_"
+    "stable-messa-75daf394"
+)
 REFUSED = {
+    **{(COMPUTER, dialect): "tools.0.type" for dialect in ANSWERS},  # it has coordinates
+    # a file of Anthropic's own store, for its code execution
+    **{(UPLOAD, dialect): "messages.0.content.1.type" for dialect in ANSWERS},
     ("pydantic-ai__test_anthropic-test_anthropic_mcp_servers__i1", "chat"): "mcp_servers",
-    (
-        "pydantic-ai__test_code_execution_files_vcr-test_anthropic_code_execution_files_cache_prefix_stable-messa-75daf394",
-        "chat",
-    ): "messages.0.content.1.type",  # a file of Anthropic's own store, for its code execution
     (
         "ruby_llm__chat_pdf_models_anthropic_claude-haiku-4-5_handles_multiple_pdfs",
         "chat",
     ): "messages.0.content.2.source.type",  # a PDF by URL, which Chat Completions cannot name
 }
-"""What no Chat Completions server can serve is refused by its path, never silently dropped."""
+"""What no such server can serve is refused by its path, never silently dropped."""
 
 
 def ids(path: Path) -> str:

@@ -88,31 +88,34 @@ def read_responses(events: list[dict[str, Any]]) -> Reading:
     last = ends[-1]["response"]
     streamed = [e["item"] for e in events if e["type"] == "response.output_item.done"]
     reading = Reading(usage=_responses_usage(last.get("usage")))
-    refused = False
-    for item in last["output"] or streamed:
-        match item["type"]:
-            case "message":
-                parts = item["content"]
-                whole = "".join(p.get("text") or p.get("refusal") or "" for p in parts)
-                reading.text += _as_streamed(whole, item["id"], events)
-                refused |= any(part["type"] == "refusal" for part in parts)
-            case "reasoning":
-                shown = item.get("content") or item.get("summary") or []
-                joint = "" if item.get("content") else "\n\n"
-                reading.thinking += joint.join(part["text"] for part in shown)
-            case "image_generation_call":
-                reading.text += IMAGE
-            case "mcp_approval_request":
-                return Reading(failed="nobody can approve")
-            case "function_call":
-                reading.calls.append(_call(item["call_id"], item["name"], item["arguments"]))
-            case "custom_tool_call":
-                reading.calls.append(
-                    Call(_id(item["call_id"]), item["name"], {"input": item["input"]})
-                )
+    items = last["output"] or streamed
+    if any(item["type"] == "mcp_approval_request" for item in items):
+        return Reading(usage=reading.usage, failed="nobody can approve")
+    refusals = [_add_item(reading, item, events) for item in items]
     why = (last.get("incomplete_details") or {}).get("reason")
-    reading.stop_reason = _stop_reason(why, refused=refused, called=bool(reading.calls))
+    reading.stop_reason = _stop_reason(why, refused=any(refusals), called=bool(reading.calls))
     return reading
+
+
+def _add_item(reading: Reading, item: dict[str, Any], events: list[dict[str, Any]]) -> bool:
+    """Add what one output item says; whether it is a refusal."""
+    match item["type"]:
+        case "message":
+            parts = item["content"]
+            whole = "".join(p.get("text") or p.get("refusal") or "" for p in parts)
+            reading.text += _as_streamed(whole, item["id"], events)
+            return any(part["type"] == "refusal" for part in parts)
+        case "reasoning":
+            shown = item.get("content") or item.get("summary") or []
+            joint = "" if item.get("content") else "\n\n"
+            reading.thinking += joint.join(part["text"] for part in shown)
+        case "image_generation_call":
+            reading.text += IMAGE
+        case "function_call":
+            reading.calls.append(_call(item["call_id"], item["name"], item["arguments"]))
+        case "custom_tool_call":
+            reading.calls.append(Call(_id(item["call_id"]), item["name"], {"input": item["input"]}))
+    return False
 
 
 def _as_streamed(whole: str, item_id: str, events: list[dict[str, Any]]) -> str:

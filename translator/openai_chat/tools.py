@@ -20,7 +20,7 @@ REFUSED_TOOLS: Final = {
     "advisor": "the upstream has no advisor",
     "browser_toolset": "screen coordinates do not carry over between providers",
     "code_execution": "the upstream has no code execution",
-    "computer_toolset": "screen coordinates do not carry over between providers",
+    "computer": "screen coordinates do not carry over between providers",
     "mcp_toolset": "the upstream connects to no MCP servers",
 }
 """Tools whose absence would change what the client gets."""
@@ -55,7 +55,7 @@ def _function(tool: dict[str, Any], path: str, draft: Draft) -> dict[str, Any] |
     if RARE.isdisjoint(tool):  # nearly every one
         found = custom_function(tool)
         return {"type": "function", "function": _definition(found, tool, path, draft)}
-    known = function_of(tool)
+    known = function_of(tool, draft.profile)
     if known is None:
         _served_elsewhere(tool["type"], path, draft)
         return None

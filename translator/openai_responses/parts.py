@@ -1,8 +1,7 @@
 """How input parts of the Responses API are spelt."""
 
-from typing import ClassVar, Final
+from typing import Final
 
-from translator.draft import Draft
 from translator.parts import Block, Parts
 
 from .types import CacheBreakpoint, InputFile, InputImage, InputPart, InputText
@@ -27,12 +26,6 @@ class InputParts(Parts[InputPart]):
         if cache_control.get("ttl") == "1h":
             mark["ttl"] = "12h"
         part["prompt_cache_breakpoint"] = mark
-
-    def _container_upload(self, block: Block, path: str, draft: Draft) -> list[InputPart]:
-        draft.note(path, "dropped", "the file is in a container of another provider")
-        return [self.text("[a file was uploaded here that is not available]")]
-
-    BLOCKS: ClassVar = {**Parts.BLOCKS, "container_upload": _container_upload}
 
 
 PARTS: Final = InputParts()

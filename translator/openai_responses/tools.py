@@ -69,7 +69,7 @@ def _tool(tool: Tool, path: str, draft: Draft) -> Tool | None:
     callers = tool.get("allowed_callers")
     if callers and "direct" not in callers:
         raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
-    found = function_of(tool)
+    found = function_of(tool, draft.profile)
     if found is None:
         _go_without(kind, path, draft)
         return None

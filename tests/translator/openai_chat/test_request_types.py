@@ -47,12 +47,13 @@ VENDOR_MESSAGE_KEYS = {"reasoning", "reasoning_content", "reasoning_details"}
 
 REFUSED = {
     "cc-analytics__docs-session-layout-optimization_full_details_with_mitm_detailed__json0": "messages.1",
+    "fantasy__TestAnthropicComputerUse-claude-sonnet-4-computer_use__i1": "tools.0.type",
     "pydantic-ai__test_anthropic-test_anthropic_mcp_servers__i1": "mcp_servers",
     "pydantic-ai__test_code_execution_files_vcr-test_anthropic_code_execution_files_cache_prefix_stable-messa-75daf394": "messages.0.content.1.type",
     "ruby_llm__chat_pdf_models_anthropic_claude-haiku-4-5_handles_multiple_pdfs": "messages.0.content.2.source.type",
 }
 """Recorded requests that Chat cannot serve, and the path that the refusal names: a prefill,
-MCP servers, an upload to a container, a PDF by URL."""
+a computer, MCP servers, an upload to a container, a PDF by URL."""
 
 
 def strict(kind: Any) -> Any:

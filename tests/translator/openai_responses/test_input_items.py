@@ -275,6 +275,7 @@ def test_citations_that_cannot_be_made_are_noted(block):
         (image(type="file", file_id="f"), "messages.0.content.0.source.type", {}),
         (document({"type": "file", "file_id": "f"}), "messages.0.content.0.source.type", {}),
         (document(PDF), "messages.0.content.0.source", {"files": False}),
+        ({"type": "container_upload", "file_id": "f"}, "messages.0.content.0.type", {}),
         ({"type": "hologram"}, "messages.0.content.0.type", {}),
         (result({"type": "browser_state"}), "messages.0.content.0.content.0.type", {}),
     ],
@@ -291,10 +292,3 @@ def test_the_last_of_two_results_of_one_call_counts_and_that_is_told():
 
     assert body(request)["input"][2]["output"] == "B"
     assert fates(request) == {"messages.2.content.1": "repaired"}
-
-
-def test_a_file_in_a_foreign_container_is_missed_but_not_fatal():
-    upload = {"type": "container_upload", "file_id": "f"}
-
-    assert told(upload)["text"] == "[a file was uploaded here that is not available]"
-    assert fates(ask(user(upload))) == {"messages.0.content.0": "dropped"}

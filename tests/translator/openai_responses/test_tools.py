@@ -65,11 +65,12 @@ def test_a_name_beyond_64_characters_travels_shortened():
     ],
 )
 def test_client_tools_of_anthropic_are_functions_with_their_schema(kind, name):
-    (tool,) = tools({"type": kind, "name": name})
+    request = ask(tools=[{"type": kind, "name": name}])
+    (tool,) = tools(*request["tools"], overrides={"computer": True})
 
     assert tool["name"] == name
     assert tool["parameters"]["properties"]
-    assert fates(ask(tools=[{"type": kind, "name": name}])) == {"tools.0.type": "emulated"}
+    assert fates(request, computer=True) == {"tools.0.type": "emulated"}
 
 
 # Strict
@@ -166,6 +167,7 @@ def test_code_runs_upstream_where_it_can():
     [
         "code_execution_20250825",
         "advisor_20260301",
+        "computer_20250124",
         "computer_toolset_20260801",
         "browser_toolset_20260801",
         "mcp_toolset",
