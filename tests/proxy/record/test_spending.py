@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import transaction
 
 from proxy.counters import shared
 from proxy.counters.sqlite_store import SqliteBudgets
-from proxy.counters.store import LEASE_S, Ceiling, Standing
+from proxy.counters.store import LEASE_S, Ceiling, Standing, StoreAway
 from proxy.counters.windows import window
 from proxy.models import ApiKey, Budget, Exchange, Price, Team
 from proxy.record import posting, spending
@@ -275,3 +276,101 @@ def test_without_budgets_posting_asks_no_store(team: Team, monkeypatch):
 
 def test_the_store_of_this_process_is_a_file_in_the_data_directory():
     assert isinstance(shared.budget_store(), SqliteBudgets)
+
+
+def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
+    budgets: list[Budget], store: SqliteBudgets, clock: Clock, monkeypatch
+):
+    monkeypatch.setattr(spending.time, "time", clock)
+    other = Budget.objects.create(team=Team.objects.create(name="other"), usd=1, period="day")
+    day = window("day", "UTC", NOON)
+    posting.post([Story(opening(1, body=None), [], closing(1, answer=None))])
+    clock.at = day.end.timestamp() + spending.LATE_S - 4 * 3_600  # Berlin's day ends sooner
+
+    amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+
+    berlin = window("day", "Europe/Berlin", NOON)
+    assert store.standing(spending.counter_of(other.pk, day)) is None
+    assert store.standing(spending.counter_of(budgets[1].pk, berlin)) == Standing(5, 0, 0)
+    clock.at = berlin.end.timestamp() + spending.LATE_S
+    amend([exchange_id(1)], lambda _: {"cost_nanousd": 6})
+    assert store.standing(spending.counter_of(budgets[1].pk, berlin)) == Standing(5, 0, 0)
+    assert store.standing(spending.counter_of(budgets[0].pk, window("month", "UTC", NOON))) == (
+        Standing(6, 0, 0)
+    )
+
+
+def test_a_store_that_is_away_is_told_again_later(
+    budgets: list[Budget], store: SqliteBudgets, clock: Clock, monkeypatch, caplog
+):
+    monkeypatch.setattr(spending.time, "time", clock)
+
+    def away(*_: object) -> set[str]:
+        raise StoreAway("gone fishing")
+
+    monkeypatch.setattr(store, "fold", away)
+    posting.post([Story(opening(1, body=None), [], closing(1, answer=None))])
+    assert spending.DIRTY.is_set()
+
+    spending.DIRTY.clear()
+    monkeypatch.setattr(store, "publish", away)
+    amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+    assert spending.DIRTY.is_set()
+
+    spending.DIRTY.clear()
+    with pytest.raises(StoreAway):
+        spending.publish_all(NOON)
+    assert spending.DIRTY.is_set()
+    assert [record.getMessage() for record in caplog.records if "budgets" in record.msg] == [
+        "budgets: gone fishing; the counters are published again later"
+    ] * 2
+
+
+def test_a_row_that_nobody_held_and_that_cost_nothing_changes_no_counter(
+    budgets: list[Budget], store: SqliteBudgets
+):
+    posting.post([Story(opening(1, body=None), [], closing(1, answer=None, usage={}))])
+    assert not spending.DIRTY.is_set()
+
+    posting.post([Story(opening(2, body=None), [], closing(2, answer=None, price=PRICE))])
+    assert spending.DIRTY.is_set()
+
+
+def test_whose_money_a_row_has_spent(team: Team, store: SqliteBudgets):
+    """Its team's, its key's or its user's; a new secret spends with the old one."""
+    new, _ = ApiKey.issue(team, "new")
+    old, _ = ApiKey.issue(team, "old", successor=new)
+    strange, _ = ApiKey.issue(team, "strange")
+    ada = get_user_model().objects.create_user("ada")
+    owners = [{"team": team}, {"key": new}, {"user": ada}, {"key": strange}]
+    made = [Budget.objects.create(usd=1, period="day", **owner) for owner in owners]
+    for number, (key, user, name) in enumerate(
+        [(new, "ada", "platform"), (old, "ben", "platform"), (None, "ada", "other")], start=1
+    ):
+        opened = opening(number, body=None, key_id=key and key.pk, user=user, team=name)
+        usage = {"input": 10**number, "output": 0, "source": "reported"}
+        close = closing(number, answer=None, usage=usage, price=PRICE)
+        posting.post([Story(opened, [], close)])
+    tomorrow = opening(9, body=None, created=NOON + 86_400, key_id=new.pk)
+    posting.post([Story(tomorrow, [], closing(9, answer=None, price=PRICE))])
+
+    spending.publish_all(NOON)
+
+    day = window("day", "UTC", NOON)
+    spent = [store.standing(spending.counter_of(each.pk, day)) for each in made]
+    assert [one.spent // 1_000 for one in spent if one] == [110, 110, 1_010, 0]
+    for number in (1, 2, 3):
+        row = Exchange.objects.get(pk=exchange_id(number))
+        covering = [spending._covers(each, row) for each in spending._all_budgets()]
+        assert covering == [number != 3, number != 3, number != 2, False]
+
+
+def test_of_many_requests_those_are_found_that_are_posted(team: Team):
+    posted = [exchange_id(n) for n in (1, 400, 401, 801)]
+    posting.post([
+        Story(opening(n, body=None), [], closing(n, answer=None)) for n in (1, 400, 401, 801)
+    ])  # fmt: skip
+    posting.post([Story(opening(2, body=None), [])])
+
+    assert spending._posted([exchange_id(n) for n in range(1, 802)]) == set(posted)
+    assert spending._posted([]) == set()
