@@ -1,7 +1,7 @@
 """A flipped byte, a missing row, a mended sum: verifyledger finds each."""
 
 import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from django.db import transaction
@@ -76,6 +76,19 @@ def test_each_link_is_made_of_the_one_before(ledger) -> None:
 
     head = LedgerHead.objects.get()
     assert (head.pk, head.sequence, bytes(head.digest)) == (1, 30, before)
+
+
+def test_what_two_databases_give_back_of_a_row_has_one_digest(ledger) -> None:
+    row = Exchange.objects.get(pk=exchange_id(3))
+    row.notes, row.price = [{"a": 1.0, "b": 100}], {"x": 0.5}
+    first = digest_of(row)
+
+    row.notes = [{"b": 1e2, "a": 1}]
+    row.created = row.created.astimezone(timezone(timedelta(hours=2)))
+    assert digest_of(row) == first
+    for notes in ([{"b": 1e2, "a": 2}], [{"b": 1e2, "a": 1.5}], [], None):
+        row.notes = notes
+        assert digest_of(row) != first
 
 
 def test_the_ledger_is_held_inside_a_transaction_only(ledger, monkeypatch) -> None:

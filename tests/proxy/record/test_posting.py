@@ -4,9 +4,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from proxy.models import DrainMark, Exchange, Part, Price, QuarterUsage, Seal, Transcript, Upstream
-from proxy.record import drainer, spool_file, transcripts
+from proxy.models import (
+    ApiKey,
+    DrainMark,
+    Drift,
+    Exchange,
+    Part,
+    Price,
+    QuarterUsage,
+    Seal,
+    Transcript,
+    Upstream,
+)
+from proxy.record import drainer, drift, posting, spool_file, transcripts
 from proxy.record.drainer import Source
+from proxy.record.posting import Story
 from proxy.record.records import Chunk
 from proxy.record.spool import Spool
 
@@ -224,3 +236,68 @@ def test_each_turn_knows_the_one_before_and_what_is_new(spool: Spool, source: So
         exchange_id(3): (exchange_id(2), 3),
         exchange_id(4): ("", 0),  # another key's conversation, however alike
     }
+
+
+def test_what_is_posted_is_told_to_all_who_keep_count(team, monkeypatch) -> None:
+    key, _ = ApiKey.issue(team, "ada-laptop")
+    at = datetime(2027, 3, 4, 5, 6, 7, tzinfo=UTC)
+    told = opening(1, key_id=key.pk, betas=["new-beta"], worker="w")
+    monkeypatch.setattr(drift, "radar", drift.Radar())
+
+    closed = posting.post(
+        [
+            Story(told, [], closing(1, unknown_events={"odd.event": 1})),
+            Story(opening(2, key_id=None), []),
+        ],
+        at,
+    )
+
+    assert closed == 1
+    assert ApiKey.objects.get().last_used == datetime.fromtimestamp(NOON + 1, UTC)
+    assert Seal.objects.get().day == at.date()
+    assert {part.used for part in Part.objects.all()} == {at.replace(minute=0, second=0)}
+    seen = {(one.kind, one.name): one.first_request for one in Drift.objects.all()}
+    assert seen["beta", "new-beta"] == seen["event", "odd.event"] == told.id
+    before = Drift.objects.get(name="new-beta").requests
+    posting.post([Story(told, [], closing(1, outcome="completed"))], at)  # known already
+    drift.radar._write(at)
+    assert Drift.objects.get(name="new-beta").requests == before
+
+
+def test_prices_are_read_where_a_close_record_brings_none(team, django_assert_num_queries) -> None:
+    Price.objects.create(model="m", since="2026-01-01", input=1, output=1)
+    priced, unpriced, running = (
+        Story(opening(1), [], one) for one in (closing(1, price={}), closing(1), None)
+    )
+    day = datetime(2026, 5, 5, tzinfo=UTC).date()
+
+    with django_assert_num_queries(0):
+        assert posting._prices([priced, running]).at("", "m", day) is None
+    with django_assert_num_queries(1):
+        assert posting._prices([running, priced, unpriced]).at("", "m", day)
+
+
+def test_the_transcript_names_who_answered_in_the_end() -> None:
+    first, second, third = ({"upstream": name} for name in ("first", "second", "third"))
+    elsewhere = [
+        Chunk(id="r", reads=[(1.0, b"a")], attempt=1, target=second),
+        Chunk(id="r", reads=[(2.0, b"b")], attempt=1),
+    ]
+    silent = Story(opening(1, body=None), [], closing(1))
+    told = [
+        Story(opening(2, target=first), [], closing(2, upstream_request_sha256="5ea1")),
+        Story(opening(3, target=first), elsewhere, closing(3)),
+        Story(opening(4, target=first), elsewhere, closing(4, target=third)),
+        Story(opening(5, target=first), elsewhere),
+    ]
+
+    kept = posting._conversations([silent, *told])
+
+    assert list(kept) == [exchange_id(n) for n in (2, 3, 4, 5)]
+    assert [one.target for one in kept.values()] == [first, second, third, first]
+    assert [one.upstream_request_sha256 for one in kept.values()] == ["5ea1", "", "", ""]
+    assert [list(one.reads) for one in kept.values()] == [
+        [], [(1.0, b"a"), (2.0, b"b")], [(1.0, b"a"), (2.0, b"b")], []
+    ]  # fmt: skip
+    assert [one.answer is None for one in kept.values()] == [False, False, False, True]
+    assert [one.created.timestamp() - NOON for one in kept.values()] == [2, 3, 4, 5]

@@ -1,8 +1,9 @@
 """Bodies come back as they were sent, and what is resent is stored once."""
 
+import hashlib
 import json
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.models import Exchange, Part, Transcript
-from proxy.record import parts, transcripts
+from proxy.record import frames, parts, transcripts
 from proxy.record.conversation import Conversation, differences, summed
 
 from .making import exchange_id
@@ -174,3 +175,72 @@ def test_manifests_are_small() -> None:
     packed = msgspec.msgpack.encode(differences(ids))
 
     assert len(packed) < 250
+
+
+@pytest.mark.django_db
+def test_a_transcript_keeps_the_hour_the_place_and_the_names_of_its_parts(monkeypatch) -> None:
+    monkeypatch.setattr(transcripts, "MOST_KEYS", 2)  # it is asked for in several queries
+    one = conversation(1, 3)
+    one.upstream_request_sha256 = "5ea1"
+    keep(one)
+
+    row = Transcript.objects.get()
+    manifest = msgspec.msgpack.decode(frames.plain(bytes(row.manifest)))
+    assert manifest["v"] == 1
+    assert (row.created, bytes(row.prefix)) == (NOW, one.chain[-1])
+    assert transcripts.named_by(manifest) == set(Part.objects.values_list("pk", flat=True))
+    assert {part.used for part in Part.objects.all()} == {NOW}
+    for part in Part.objects.all():
+        plain = frames.plain(bytes(part.data))
+        assert (part.size, bytes(part.digest)) == (len(plain), hashlib.sha256(plain).digest())
+
+    for later, used in ((90, 60), (59, 60), (61, 60)):
+        transcripts.store([one], NOW + timedelta(minutes=later))
+        assert {part.used for part in Part.objects.all()} == {NOW + timedelta(minutes=used)}
+    stored = transcripts.read(one.exchange_id)
+    assert stored is not None
+    assert (stored.exchange_id, stored.upstream_request_sha256) == (one.exchange_id, "5ea1")
+    assert stored.conversation.created == NOW
+    assert transcripts.read("req_unknown") is None
+
+
+@pytest.mark.django_db
+def test_a_body_that_is_no_json_comes_back_as_text_and_without_an_answer() -> None:
+    one = Conversation.of(exchange_id(1), NOW, b"\xff no json")
+
+    keep(one)
+
+    row = Transcript.objects.get()
+    stored = transcripts.read(one.exchange_id)
+    assert stored is not None
+    assert (bytes(row.prefix), row.stream) == (bytes(16), None)
+    assert (stored.request, stored.answer) == ({"raw": "\ufffd no json"}, None)
+    assert (stored.upstream_reads, stored.target) == ([], {})
+    assert stored.conversation.digest() == one.digest()
+    manifest = msgspec.msgpack.decode(frames.plain(bytes(row.manifest)))
+    assert transcripts.named_by(manifest) == {Part.objects.get().pk}
+    assert transcripts.named_by({"said": 3, "fields": {"tools": 4, "messages": [5, 1]}}) == {
+        3, 4, 5, 6
+    }  # fmt: skip
+    assert transcripts.named_by({}) == set()
+
+
+@pytest.mark.django_db
+def test_an_answer_without_content_stays_without_it() -> None:
+    one = conversation(1, 1)
+    one.take_answer({"id": "msg", "content": None})
+    keep(one)
+
+    stored = transcripts.read(one.exchange_id)
+
+    assert stored is not None
+    assert stored.answer == {"id": "msg", "content": None}
+
+
+@pytest.mark.django_db
+def test_a_part_that_is_gone_is_told_and_not_made_up() -> None:
+    keep(conversation(1, 1))
+    Part.objects.all().delete()
+
+    with pytest.raises(transcripts.BrokenTranscript, match="its transcript cannot be read: "):
+        transcripts.read(exchange_id(1))
