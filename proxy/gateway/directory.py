@@ -50,6 +50,8 @@ from .targets import Server, Target, Timeouts
 log = logging.getLogger("proxy.gateway")
 
 POLL_S: Final = 1.0
+START_WAIT_S: Final = 10.0  # for the first look; a database may hang
+STOP_WAIT_S: Final = 5.0
 CHOICES_KEPT: Final = 4_096  # clients may ask for any name; their number must not fill the memory
 
 
@@ -196,14 +198,14 @@ class Directory:
                 target=self._run, args=(loaded,), name="directory", daemon=True
             )
             self._thread.start()
-        loaded.wait(10)
+        loaded.wait(START_WAIT_S)
 
     def stop(self) -> None:
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._ending.set()
-            thread.join(5)
+            thread.join(STOP_WAIT_S)
             self.snapshot, self.fresh, self._recalled = Snapshot(), False, False
 
     def _run(self, loaded: threading.Event) -> None:

@@ -1,12 +1,27 @@
 """The key check, answer by answer: who is known, and whether they may."""
 
+import threading
+from dataclasses import replace
+
 import pytest
 
-from proxy.gateway import auth
+from proxy.conf import conf
+from proxy.gateway import auth, configuration
+from proxy.gateway import directory as module
 from proxy.gateway.auth import LONGEST_KEY, authenticate
-from proxy.gateway.directory import NO_LIMITS, Caller, Globs, Snapshot, TeamEntry, directory
+from proxy.gateway.directory import (
+    NO_LIMITS,
+    Caller,
+    Directory,
+    Globs,
+    RouteEntry,
+    Snapshot,
+    TeamEntry,
+    directory,
+)
 from proxy.gateway.head import Head
 from proxy.gateway.refusals import Refusal
+from proxy.models import ApiKey, Team, Upstream
 from proxy.secrets import digest_of
 
 NOW = 1_000.0
@@ -123,3 +138,81 @@ def test_an_unknown_key_may_be_a_new_one_while_nobody_can_look(knows):
     with pytest.raises(Refusal) as refused:
         authenticate(head(b"other"))
     assert refused.value.status == 503
+
+
+# What the check knows: the directory, before its first look and while nobody can look
+
+
+def test_before_its_first_look_a_directory_vouches_for_nothing():
+    unread = Directory()
+
+    assert (unread.running, unread.fresh, unread.fault) == (False, False, "")
+    assert (unread.snapshot.revision, dict(unread.snapshot.keys)) == (-1, {})
+
+
+def test_a_database_that_does_not_answer_holds_up_neither_start_nor_stop(monkeypatch):
+    answered = threading.Event()
+
+    def load() -> Snapshot:
+        answered.wait(30)
+        return Snapshot()
+
+    monkeypatch.setattr(module, "present", load)
+    monkeypatch.setattr(module, "START_WAIT_S", 0.01)
+    monkeypatch.setattr(module, "STOP_WAIT_S", 0.01)
+    stuck = Directory(load)
+
+    stuck.start()
+    thread = stuck._thread
+    stuck.stop()
+
+    assert not answered.is_set()
+    assert thread.is_alive()
+    answered.set()
+    thread.join()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_start_without_the_database_says_what_it_goes_on_with(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(configuration, "conf", replace(conf, data_dir=tmp_path))
+    Team.objects.create(name="platform")
+    key, _ = ApiKey.issue(Team.objects.get(), "ci")
+    Upstream.objects.create(name="odd", dialect="chat", base_url="http://u/v1", profile="none")
+    configuration.keep(configuration.read())
+
+    def away() -> None:
+        raise OSError("no route to it")
+
+    monkeypatch.setattr(module, "present", away)
+    started = Directory()
+    for _ in range(2):
+        started.look()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "the directory cannot be read: no route to it",
+        "keys and routes are those that were last seen",
+        f"upstream odd cannot be used: {started.snapshot.broken['odd']}",
+    ]
+    assert (started.fresh, started.fault) == (False, "OSError")
+    assert list(started.snapshot.keys) == [bytes(key.digest)]
+
+    monkeypatch.setattr(module, "present", lambda: None)
+    recalled = started.snapshot
+    started.look()  # of the same revision, but not believed any longer
+    assert (started.fresh, started.fault) == (True, "")
+    assert started.snapshot is not recalled
+    believed = started.snapshot
+    started.look()
+    assert started.snapshot is believed
+
+
+def test_a_list_of_models_has_what_both_the_key_and_its_team_may_use():
+    team = TeamEntry(name="t", store_full=True, models=Globs(("a*", "b")), limits=NO_LIMITS)
+    routes = [
+        RouteEntry(model=model, team=owner, pattern=None, targets=(), weights=())
+        for model, owner in (("a1", None), ("a2", "t"), ("a3", "u"), ("b", None), ("c", None))
+    ]
+    known = Snapshot(exact={(each.team, each.model): each for each in routes})
+    made = caller(team=team, models=Globs(("a*", "c")))
+
+    assert [each.model for each in known.models(made)] == ["a1", "a2"]
