@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import ledger_world
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
+PACED_READS = 100
 SESSION_TURNS = 12  # of 46 KB and more each, histories that grow by a tool call a turn
 STAGES = {  # the functions of proxy.record in which each begins
     "read the spool": ("spool_file:waiting_ids", "spool_file:bodies_of"),
@@ -94,6 +96,7 @@ def main() -> None:
     first = 0
     for name, count, made in (
         ("2 KB, one message", options.exchanges, small),
+        (f"the same, {PACED_READS} reads", options.exchanges, paced),
         (f"sessions of {SESSION_TURNS} turns, 46 KB and more", options.exchanges // 10, large),
     ):
         run(directory, stages, made, first, 20)  # what is made once
@@ -155,6 +158,14 @@ def small(first: int, count: int) -> Iterator[list[Any]]:
         said = {"role": "user", "content": f"{number} " + "word " * 380}
         request = {"model": "claude-opus-5-5", "max_tokens": 99, "messages": [said]}
         yield records(number, request, told | {"id": f"msg_{number}"}, [(420.0, read)])
+
+
+def paced(first: int, count: int) -> Iterator[list[Any]]:
+    """The same with a read for each delta, as from an upstream that takes its time."""
+    event = b'data: {"type": "response.output_text.delta", "delta": "and so on "}\n\n'
+    for opened, chunk, closed in small(first, count):
+        reads = [(420.0 + 20.3 * at, event) for at in range(PACED_READS)]
+        yield [opened, msgspec.structs.replace(chunk, reads=reads), closed]
 
 
 def large(first: int, count: int) -> Iterator[list[Any]]:

@@ -130,18 +130,23 @@ def summed(steps: Iterable[int]) -> list[int]:
 def _stream_plain(reads: Sequence[Read]) -> list[bytes]:
     """Times first, as tenths of a millisecond between reads; then all bytes in one piece.
 
-    It is MessagePack of ``(times, sizes, body)``, and comes in pieces: the body of an answer that
-    goes on for hours need not be there twice.
+    It is MessagePack of ``(times, sizes, body)``, and comes in pieces where it is large: the body
+    of an answer that goes on for hours need not be there twice.
     """
     if not reads:
         return []
     times = differences([round(ms * 10) for ms, _ in reads])
-    sizes = [len(body) for _, body in reads]
-    head = [ARRAY_OF_3, pack(times), pack(sizes), _head_of(sum(sizes))]
-    return head + [body for _, body in reads]
+    bodies = [body for _, body in reads]
+    sizes = list(map(len, bodies))
+    plain = [ARRAY_OF_3, pack(times), pack(sizes), _head_of(sum(sizes)), *bodies]
+    return [b"".join(plain)] if sum(sizes) <= JOINED_BYTES else plain
 
 
 ARRAY_OF_3: Final = b"\x93"
+JOINED_BYTES: Final = 256 * 1024
+"""To digest or compress a piece lets go of the interpreter, which must then be waited for: both
+took 160 us for 100 reads as they came, and 87 for all of them in one.
+"""
 
 
 def _head_of(size: int) -> bytes:
