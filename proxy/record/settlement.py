@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from proxy.models import Exchange, State
 
@@ -12,6 +12,8 @@ from .drainer import adopt
 from .pricing import PriceList
 from .records import CloseRecord
 from .rows import closed
+
+MOST_TOGETHER: Final = 200  # rows of one transaction
 
 
 def settle(directory: Path, older_than: datetime, now: datetime | None = None) -> tuple[int, int]:
@@ -31,8 +33,8 @@ def settle(directory: Path, older_than: datetime, now: datetime | None = None) -
             return None
         return closed(_ending(row.pk, now), row, prices)
 
-    settled = sum(len(amend(ids[at : at + 200], change, now)) for at in range(0, len(ids), 200))
-    return spools, settled
+    parts = (ids[at : at + MOST_TOGETHER] for at in range(0, len(ids), MOST_TOGETHER))
+    return spools, sum(len(amend(part, change, now)) for part in parts)
 
 
 def _ending(exchange_id: str, now: datetime) -> CloseRecord:

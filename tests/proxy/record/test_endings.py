@@ -2,20 +2,22 @@
 
 import logging
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from proxy.models import Exchange, Price
 from proxy.record import recorder, recovery, settlement, spool_file
 from proxy.record.errors import SpoolUnavailable
+from proxy.record.posting import Story, post
 from proxy.record.rebuild import Partial
 from proxy.record.recorder import Recorder
 from proxy.record.records import Chunk, CloseRecord
 from proxy.record.spool_file import Backlog
 
-from .making import closing, exchange_id, opening, rows
+from .making import NOON, closing, exchange_id, opening, rows
 
 
 def test_a_row_whose_process_is_gone_says_so():
@@ -132,3 +134,30 @@ def test_orphans_end_when_they_were_last_heard_of(tmp_path: Path, caplog):
     ]
     assert recovery.last_sign_of_life(link, "req_nobody") == 0.0
     link.close()
+
+
+@pytest.mark.django_db
+def test_open_rows_that_are_old_are_settled_in_parts(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(settlement, "MOST_TOGETHER", 2)
+    Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)
+    post([Story(opening(n), []) for n in range(1, 7)])
+    at = datetime.fromtimestamp(NOON + 6, UTC)
+    later = at + timedelta(hours=1)
+    post([Story(opening(0), [], closing(0))])
+
+    assert settlement.settle(tmp_path, at, later) == (0, 5)
+
+    told = Exchange.objects.order_by("pk")
+    assert [row.outcome for row in told] == ["completed", *["interrupted"] * 5, ""]
+    assert [row.finished for row in told][1:] == [*[later] * 5, None]
+    assert settlement.settle(tmp_path, at) == (0, 0)
+
+
+def test_spools_that_nobody_owns_are_drained_first(tmp_path: Path, team):
+    link = spool_file.create(tmp_path / "spool-0.sqlite3")
+    spool_file.append(link, rows(opening(1), closing(1)))
+    link.close()
+
+    assert settlement.settle(tmp_path, datetime.now(UTC)) == (1, 0)
+
+    assert Exchange.objects.get().outcome == "completed"

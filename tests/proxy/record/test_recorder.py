@@ -1,16 +1,19 @@
 """The front door: starts itself, tells the truth about its state, survives cancelled callers."""
 
 import asyncio
+import os
+import socket
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
 
 from proxy.models import Exchange
-from proxy.record import recovery, schema, spool_file
+from proxy.record import recovery, schema, slots, spool_file, transcripts
 from proxy.record.errors import SchemaMismatch
-from proxy.record.recorder import Recorder
-from proxy.record.records import Record
+from proxy.record.recorder import SWITCH_S, Recorder
+from proxy.record.records import Chunk, Record
 
 from .driver import until
 from .making import closing, exchange_id, opening, rows
@@ -34,6 +37,43 @@ async def test_it_starts_itself_and_moves_what_it_is_told(tmp_path: Path) -> Non
     assert (state["spool"], state["database"], state["set_aside"]) == (True, True, 0)
     await asyncio.to_thread(recorder.stop)
     await asyncio.to_thread(recorder.stop)
+
+
+async def test_all_that_it_is_told_of_an_exchange_is_one_row(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    assert recorder.slot == -1
+
+    landing = await recorder.enter(opening(1))
+    await landing.landed()
+    recorder.start()
+    assert recorder.slot == 0
+    recorder.chunk(Chunk(id=exchange_id(1), reads=[(1.0, b"one ")]))
+    recorder.settle(closing(1, reads=[(2.0, b"two")]))
+    await eventually(recorder)
+
+    row = await Exchange.objects.aget()
+    assert (row.outcome, row.worker) == ("completed", "here-1-aa")
+    kept = await asyncio.to_thread(transcripts.read, row.pk)
+    assert kept is not None
+    assert kept.upstream_reads == [(1.0, b"one "), (2.0, b"two")]
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    host, pid, chance = recorder.worker.rsplit("-", 2)
+    assert (host, pid, len(chance)) == (socket.gethostname()[:32], str(os.getpid()), 8)
+    await asyncio.to_thread(recorder.stop)
+    assert recorder.slot == -1
+    with slots.held(slots.take(tmp_path)) as slot:
+        assert slot.number == 0  # it has let go of it
+
+
+async def test_who_leaves_while_its_record_lands_leaves_a_closed_row(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    landing = await recorder.enter(opening(1))
+    landing.future.cancel()
+    await eventually(recorder)
+    await asyncio.to_thread(recorder.stop)
+
+    row = await Exchange.objects.aget()
+    assert (row.outcome, row.detail, row.status) == ("client_gone", "gone_before_dial", 499)
 
 
 async def test_two_recorders_share_a_directory_and_a_database(tmp_path: Path) -> None:

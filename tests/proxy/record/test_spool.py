@@ -3,9 +3,11 @@
 import asyncio
 import os
 import secrets
+import signal
 import socket
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -103,6 +105,23 @@ async def test_more_than_the_socket_takes_goes_in_pieces(spool: Spool) -> None:
     assert read_ids(spool.path) == [exchange_id(n) for n in range(13)]
 
 
+async def test_what_waits_for_the_socket_is_not_there_twice(spool: Spool) -> None:
+    """Beside what is kept until it has landed."""
+    await entered(spool, opening())
+    assert spool.writer
+    spool.writer.send_signal(signal.SIGSTOP)
+    large = [opening(n, body=os.urandom(2**20)) for n in range(1, 9)]
+    tracemalloc.start()
+    for each in large:
+        spool.enter(each, Landing(lambda: None))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    spool.writer.send_signal(signal.SIGCONT)
+
+    await entered(spool, opening(9))
+    assert kept < 9 * 2**20
+
+
 async def test_what_nobody_waits_for_is_written_before_the_end(tmp_path: Path) -> None:
     slot = slots.take(tmp_path)
     spool = Spool(slot, reserve_bytes=65_536)
@@ -156,6 +175,17 @@ async def test_a_loop_that_has_ended_is_passed_over(spool: Spool) -> None:
     await entered(spool, opening(3))
 
     assert read_ids(spool.path) == [exchange_id(n) for n in (1, 2, 3)]
+
+
+def test_what_the_socket_did_not_take_is_left_to_the_next_loop(spool: Spool) -> None:
+    async def leaving() -> None:
+        for number in range(8):
+            spool.enter(opening(number, body=os.urandom(2**20)))
+
+    asyncio.run(leaving())
+    asyncio.run(entered(spool, opening(8)))
+
+    assert read_ids(spool.path) == [exchange_id(n) for n in range(9)]
 
 
 async def test_a_loop_that_ends_at_once_leaves_nothing_behind(spool: Spool) -> None:
@@ -231,6 +261,40 @@ def test_a_writer_that_cannot_be_started_is_told_by_name(tmp_path: Path) -> None
         assert not spool.renew(0)
 
     assert spool.error.startswith("its writer cannot be started: [Errno 11]")
+
+
+def test_a_fault_is_told_once_and_so_is_its_end(tmp_path: Path, caplog) -> None:
+    with slots.held(slots.take(tmp_path)) as slot:
+        spool = Spool(slot)
+    assert str(spool.refusal()) == "the record has been stopped"
+
+    faults = [((1, 2), "full"), ((1, 2), ""), ((1, 1), ""), ((1, 3), "fuller"), ((2, 0), "")]
+    errors = []
+    for when, fault in [*faults, ((2, 1), "")]:
+        spool.hear_fault(when, fault)
+        errors.append((spool.error, str(spool.refusal())))
+
+    assert (
+        errors
+        == [("full", "full")] * 3
+        + [("fuller", "fuller")]
+        + [("", "the record has been stopped")] * 2
+    )
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("ERROR", "spool: full; new requests are refused"),
+        ("WARNING", "spool: writable again after: fuller"),
+    ]
+
+
+def test_numbers_go_on_behind_those_of_the_file(tmp_path: Path) -> None:
+    with slots.held(slots.take(tmp_path)) as slot:
+        spool = Spool(slot)
+    assert (spool.number(), spool.number()) == (1, 2)
+
+    spool.opened(10)
+    assert spool.number() == 10
+    spool.opened(5)
+    assert spool.number() == 11
 
 
 def test_a_job_that_fails_is_told_to_who_asked(spool: Spool) -> None:
