@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from . import rebuild, spool_file
@@ -45,7 +45,7 @@ def _closing(link: sqlite3.Connection, ids: Sequence[str]) -> tuple[int, list[Cl
         bodies = [body for _, body in spool_file.bodies_of(link, exchange_id)]
         looked_at += 1
         size += sum(map(len, bodies))
-        story = story_of(map(decode, bodies))
+        story = story_of(_readable(exchange_id, bodies))
         if story is None:
             logger.warning("spool: %s has no open record", exchange_id)
             continue
@@ -54,6 +54,15 @@ def _closing(link: sqlite3.Connection, ids: Sequence[str]) -> tuple[int, list[Cl
         if size > MOST_BYTES:
             break
     return looked_at, records
+
+
+def _readable(exchange_id: str, bodies: Iterable[bytes]) -> Iterator[Record]:
+    """What is broken is passed over here: it must hold nobody up. The drainer sets it aside."""
+    for body in bodies:
+        try:
+            yield decode(body)
+        except ValueError as exc:  # msgspec's errors are ValueErrors
+            logger.warning("spool: a record of %s cannot be read: %s", exchange_id, exc)
 
 
 def interrupted(exchange_id: str, part: "rebuild.Partial", seen: float) -> CloseRecord:
