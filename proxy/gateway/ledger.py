@@ -127,10 +127,7 @@ class Exchange:
         """
         RUNNING.pop(self.head.request_id, None)  # first: who writes its row is not to be stopped
         if exc is None and self.consumer.stopped is None:  # all is well
-            if self.accepted:
-                self._close(None, None)
-            else:
-                await self._write(None, None)
+            self._close(None, None)
             return False
         self.consumer.watch.end()  # a late alarm would cut the refusal
         refusal = self._refusal(exc)

@@ -40,7 +40,7 @@ def story_of(records: Iterable[Record]) -> Story | None:
                 opening = opening or record
             case Chunk():
                 chunks.append(record)
-            case CloseRecord():
+            case _:
                 closing = _truer(closing, record)
     if closing is not None and closing.reads:
         chunks.append(Chunk(id=closing.id, reads=closing.reads, attempt=closing.attempt))

@@ -32,6 +32,7 @@ LATE_S: Final = 3 * 86_400.0
 """Rows of an ended period may still be posted for so long; then its counter is forgotten."""
 DIRTY: Final = threading.Event()
 """Some counter may differ from the ledger: publish them all soon."""
+NOBODYS: Final = Q(pk__in=())
 
 
 def counter_of(budget_id: int, when: Window) -> str:
@@ -110,11 +111,8 @@ def publish(budget: Budget, when: Window) -> None:
 
 def spent(budget: Budget, when: Window) -> int:
     """What the ledger says, in nano-dollars. Periods begin at quarter hours in every zone."""
-    owner = _owner(budget)
-    if owner is None:
-        return 0
     start, end = (edge.astimezone(UTC) for edge in when)
-    usage = QuarterUsage.objects.filter(owner, start__gte=start, start__lt=end)
+    usage = QuarterUsage.objects.filter(_owner(budget), start__gte=start, start__lt=end)
     return int(usage.aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
 
 
@@ -123,12 +121,12 @@ def _all_budgets() -> list[Budget]:
     return list(budgets.prefetch_related("key__retiring"))
 
 
-def _owner(budget: Budget) -> Q | None:
+def _owner(budget: Budget) -> Q:
     if budget.team is not None:
         return Q(team=budget.team.name)
     if budget.key_id is not None:
         return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username()) if budget.user is not None else None
+    return Q(user=budget.user.get_username()) if budget.user is not None else NOBODYS
 
 
 def _covers(budget: Budget, row: AnyRow) -> bool:
