@@ -113,12 +113,13 @@ async def test_what_waits_for_the_socket_is_not_there_twice(spool: Spool) -> Non
     large = [opening(n, body=os.urandom(2**20)) for n in range(1, 9)]
     tracemalloc.start()
     for each in large:
-        spool.enter(each, Landing(lambda: None))
+        spool.enter(each)
+    spool.enter(opening(9), Landing(lambda: None))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     spool.writer.send_signal(signal.SIGCONT)
 
-    await entered(spool, opening(9))
+    await entered(spool, opening(10))
     assert kept < 9 * 2**20
 
 
