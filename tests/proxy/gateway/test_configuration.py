@@ -8,6 +8,7 @@ from django.contrib.auth import get_user_model
 
 from proxy.gateway import configuration
 from proxy.gateway.directory import Snapshot, snapshot_of
+from proxy.gateway.policies import NONE, Policies, Rule
 from proxy.models import (
     ApiKey,
     Budget,
@@ -19,6 +20,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.secrets import carrier_keys
 
 pytestmark = pytest.mark.django_db
 
@@ -79,8 +81,9 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
     assert {len(caller.budgets) for caller in now["keys"].values()} == {1, 3}
     assert "NO_SUCH_VARIABLE" in now["broken"].pop("away")
     assert now["broken"] == {}  # one that is off is not missed
-    server = now["exact"][("platform", "claude-x")].targets[0].server
-    assert (server.name, server.hears_out) == ("vllm", True)
+    target = now["exact"][("platform", "claude-x")].targets[0]
+    assert (target.server.name, target.server.hears_out) == ("vllm", True)
+    assert (target.model, target.carrier_keys) == ("qwen3", carrier_keys())
     callers = {each.key_name: each for each in now["keys"].values()}
     assert {name: (each.strict, each.events, each.team.store_full, each.meter)
             for name, each in callers.items()} == {
@@ -113,3 +116,23 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, text, caplog):
 def test_no_file_is_nothing_to_speak_of(tmp_path, caplog):
     assert configuration.recall(tmp_path / "kept.json") is None
     assert caplog.text == ""
+
+
+def test_a_rule_for_blocks_of_one_upstream_makes_every_upstream_wary(company):
+    def policies() -> tuple[Policies, Policies]:
+        made = snapshot_of(configuration.read())
+        (target,) = made.exact[("platform", "claude-x")].targets
+        return made.admitted, target.server.policies
+
+    of_betas = Rule("beta", "x-*", "drop")
+    assert policies() == (NONE, Policies((of_betas,)))
+
+    other = Upstream.objects.create(name="other", dialect="anthropic", base_url="http://a")
+    UpstreamPolicy.objects.create(upstream=other, kind="block", name="new", action="drop")
+    of_blocks = Rule("block", "new", "drop")
+    assert policies() == (Policies((of_blocks,)), Policies((of_betas,), wary=True))
+
+    UpstreamPolicy.objects.create(kind="role", name="tool", action="refuse")  # everybody's
+    admitted, own = policies()
+    assert set(admitted.rules) == {of_blocks, Rule("role", "tool", "refuse")}
+    assert set(own.rules) == {of_betas, Rule("role", "tool", "refuse")}
