@@ -13,6 +13,7 @@ from . import (
     requests,
     sessions,
     shares,
+    transcripts,
     usage,
 )
 from .base import ReportView
@@ -28,7 +29,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "cache": shares.CacheView,
     "requests": requests.RequestsView,
     "requests/<str:request_id>": requests.RequestView,
-    "requests/<str:request_id>/transcript": requests.TranscriptView,
+    "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": downloads.RawView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,

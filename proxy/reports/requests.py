@@ -1,4 +1,4 @@
-"""The log: requests one by one, their transcripts, and sessions."""
+"""The log: requests one by one."""
 
 import logging
 from datetime import UTC, datetime
@@ -17,10 +17,9 @@ from proxy.record import transcripts
 from proxy.record.transcripts import BrokenTranscript, StoredTranscript
 from proxy.visibility import Reader, visible_exchanges
 
-from .access import IsKnown, MayReadTranscripts
+from .access import IsKnown
 from .answers import Export, columns_of, cursor_of, key_in
 from .base import ReportView
-from .parameters import OnlyJson
 from .request_filters import RequestParameters, filtered
 from .rows import RequestRow, request_row
 
@@ -118,48 +117,6 @@ def stored_of(row: Exchange) -> StoredTranscript | None:
             f"the transcript of {row.pk} is stored but broken: it cannot be read any more; "
             "manage.py verifyledger tells what else is"
         ) from None
-
-
-class TranscriptAnswer(serializers.Serializer[Any]):
-    request_id = serializers.CharField()
-    system = serializers.JSONField()
-    tools = serializers.JSONField()
-    turns = serializers.ListField(child=serializers.DictField())
-    answer = serializers.JSONField(allow_null=True)
-    stop_reason = serializers.CharField()
-    previous_request_id = serializers.CharField(allow_null=True)
-
-
-class TranscriptView(OneView):
-    """What was said in one request: system, tools, turns (``new``: not sent before), answer."""
-
-    permission_classes = (MayReadTranscripts,)
-    parameters = OnlyJson
-
-    @extend_schema(parameters=[OnlyJson], responses=TranscriptAnswer)
-    def get(self, request: Request, request_id: str) -> HttpResponseBase:
-        self.asked()
-        row = self.find(request_id)
-        stored = stored_of(row)
-        if stored is None:
-            raise Http404("no transcript is kept for this request")
-        noted(request, row, "Read the transcript by the reports.")
-        messages = stored.request.get("messages")
-        turns = messages if isinstance(messages, list) else []
-        return Response(
-            {
-                "request_id": row.pk,
-                "system": stored.request.get("system"),
-                "tools": stored.request.get("tools"),
-                "turns": [
-                    {"i": i, "new": i >= row.new_from, "message": message}
-                    for i, message in enumerate(turns)
-                ],
-                "answer": stored.answer,
-                "stop_reason": row.stop_reason,
-                "previous_request_id": row.previous_id or None,
-            }
-        )
 
 
 def noted(request: Request, row: Exchange, message: str) -> None:

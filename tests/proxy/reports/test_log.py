@@ -1,4 +1,4 @@
-"""Requests, transcripts and sessions over REST."""
+"""Requests and sessions over REST."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -142,17 +142,6 @@ def test_filters(ask, query, hits):
     )
 
     assert len(ask("requests", **query, **DAY).json()["data"]) == hits
-
-
-def test_a_transcript_says_what_is_new(ask):
-    one = cast.record(body=cast.TALK, answer=cast.SAID)
-
-    found = ask(f"requests/{one.pk}/transcript").json()
-
-    assert [turn["message"]["role"] for turn in found["turns"]] == ["user", "assistant", "user"]
-    assert found["answer"]["content"][0]["type"] == "thinking"
-    assert found["system"][1]["cache_control"] == {"type": "ephemeral"}
-    assert ask(f"requests/{cast.record(kept=False).pk}/transcript").status_code == 404
 
 
 def test_sessions_are_listed_once_with_all_they_hold(ask):
