@@ -20,7 +20,7 @@ from proxy.gateway.upstream import Dial
 from proxy.gateway.watch import Stop, Watch
 from proxy.models import Price
 from proxy.record.pricing import PriceList
-from proxy.record.recorder import recorder
+from proxy.record.recorder import Recorder, recorder
 from proxy.record.records import CloseRecord, OpenRecord
 from translator import said
 from translator.anthropic import fold
@@ -65,6 +65,12 @@ OF_TARGET = {
     "upstream": "up", "model": "gpt-x", "dialect": "chat", "profile": "vllm",
     "capabilities": {"seed": True},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nobody_writes(monkeypatch):
+    """Another file's gateway may still run in this process, and its recorder with it."""
+    monkeypatch.setattr(ledger, "recorder", Recorder())
 
 
 class Asked(Exchange):
