@@ -53,14 +53,15 @@ def say_again(said: bytes) -> bytes:
 def heard(buffer: bytearray) -> list[Said]:
     """The records and jobs that are whole in ``buffer``; they are taken out of it."""
     said, at, end = [], 0, len(buffer)
-    while end - at >= SAID.size:
-        number, kind, again, when, named, size = SAID.unpack_from(buffer, at)
-        body = at + SAID.size + named
-        if body + size > end:
-            break
-        name = buffer[at + SAID.size : body].decode()
-        at = body + size
-        said.append(Said(number, kind, again, when, name, bytes(buffer[body:at])))
+    with memoryview(buffer) as view:  # a slice of the buffer itself would be a copy more
+        while end - at >= SAID.size:
+            number, kind, again, when, named, size = SAID.unpack_from(view, at)
+            body = at + SAID.size + named
+            if body + size > end:
+                break
+            name = str(view[at + SAID.size : body], "utf-8")
+            at = body + size
+            said.append(Said(number, kind, again, when, name, bytes(view[body:at])))
     del buffer[:at]
     return said
 
