@@ -42,8 +42,20 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     methods: ClassVar[tuple[str, ...]] = ("POST",)
     probe: ClassVar[bool] = False  # answered however busy the gateway is
+    # How each request begins: told here, and not by eleven writes of each.
+    begun = False  # the status line has left
+    complete = False  # the last byte of the answer is on its way
+    delivered = False  # and nobody left meanwhile
+    answer: bytes | None = None  # a whole one, once it is given
+    response_bytes = 0
+    status = 0  # what the client was told; 0: nothing yet
+    entry: "Exchange | None" = None  # of a known caller's message
+    closing: CloseRecord | None = None  # what the ledger says of it in the end
+    stopped: Stop | None = None
     unheard_from: int | None = None
     """Bytes that were told when the client left, where its answer is heard out all the same."""
+    _left = False
+    _listening: asyncio.Task[None] | None = None  # for the client's departure
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope = scope
@@ -55,22 +67,11 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.head = Head(scope)
         scope["headers"] = ()  # they are there now: twice would be 1.5 KB more of an open stream
         self.extra_headers: list[Header] = []  # for every answer of this request
-        self.begun = False  # the status line has left
-        self.complete = False  # the last byte of the answer is on its way
-        self.delivered = False  # and nobody left meanwhile
-        self._left = False
-        self.answer: bytes | None = None  # a whole one, once it is given
-        self.response_bytes = 0
-        self.status = 0  # what the client was told; 0: nothing yet
-        self.entry: Exchange | None = None  # of a known caller's message
-        self.closing: CloseRecord | None = None  # what the ledger says of it in the end
-        self.stopped: Stop | None = None
         self._task = asyncio.current_task() if bridge is None else bridge.task
         loop = asyncio.get_running_loop() if bridge is None else bridge.task.get_loop()
         self.watch = Watch(self.stop, loop)
         self.began = self.watch.now()
         REQUEST.set(self.head.request_id)
-        self._listening: asyncio.Task[None] | None = None  # for the client's departure
         RUNNING.add(self._task)
         try:
             if not directory.running:

@@ -173,7 +173,7 @@ class Exchange:
         try:
             if closing.outcome != "completed":
                 log_ending(closing, exc)
-            recorder.settle(closing)
+            recorder.settle(closing, self.consumer.watch.loop)
             closing.reads.clear()  # they are said; whoever counts keeps the rest for a second
         finally:
             if self.hold is not None:
@@ -215,7 +215,7 @@ class Exchange:
         self.target = route.targets[0]
         self.target_record = self.target.as_record(self.model)
         body = self.body if self.caller.team.store_full else None
-        self._opening = await recorder.enter(open_record(self, body))
+        self._opening = await recorder.enter(open_record(self, body), self.consumer.watch.loop)
 
     async def durable(self) -> None:
         """Returns when the open record is on the disk. Raises SpoolUnavailable."""

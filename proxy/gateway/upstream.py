@@ -86,21 +86,18 @@ class Dial:
             "model": self.model,
             "status": self.status,
             "error": self.error,
-            "ms": round((now - self.at) * 1000, 1),
+            "ms": int((now - self.at) * 10_000 + 0.5) / 10,  # ``round`` takes 1 µs
         }
 
 
 _pools: Final[dict[asyncio.AbstractEventLoop, Pool]] = {}
 
 
-def pool() -> Pool:
+def pool(loop: asyncio.AbstractEventLoop) -> Pool:
     """The connections of this event loop, made on first use; there until ``close_transport``."""
-    loop = asyncio.get_running_loop()
-    try:
-        return _pools[loop]
-    except KeyError:
-        made = _pools[loop] = Pool(_trusted)
-        return made
+    if loop not in _pools:
+        _pools[loop] = Pool(_trusted)
+    return _pools[loop]
 
 
 def _trusted() -> ssl.SSLContext:
@@ -227,16 +224,19 @@ async def post(
     body: bytes,
     headers: Mapping[str, str],
     dial: Dial,
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
 ) -> Call:
     """Send one request and wait for the head of its answer.
 
-    Raises UpstreamFailed. The caller minds the time: see ``Watch``.
+    ``loop``: the running one, where it is known: to ask for it is a system call. Raises
+    UpstreamFailed. The caller minds the time: see ``Watch``.
     """
     head = server.head
     if headers or url is not server.url:
         head = head_of(url, {**server.headers, **headers})
     wire: Wire | None = None
-    connections = pool()
+    connections = pool(loop or asyncio.get_running_loop())
     try:
         wire = connections.idle(server.origin)
         dial.reused = wire is not None

@@ -49,21 +49,21 @@ class Watch:
 
     __slots__ = (
         "_limits",
-        "_loop",
         "_stop",
         "_tick",
         "_tick_s",
         "_timer",
         "_total",
         "_write_s",
+        "loop",
         "now",
         "since",
         "wait",
     )
 
     def __init__(self, stop: Callable[[Stop], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop  # ``get_running_loop`` is a system call in Python 3.11, for 0.2 µs
-        self.now: Callable[[], float] = self._loop.time
+        self.loop = loop  # ``get_running_loop`` is a system call in Python 3.11, for 0.2 µs
+        self.now: Callable[[], float] = self.loop.time
         self._stop = stop
         self._tick: Callable[[float], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,11 +76,11 @@ class Watch:
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this in the exchange's own event loop; from any thread."""
-        self._loop.call_soon_threadsafe(work)
+        self.loop.call_soon_threadsafe(work)
 
     def later(self, seconds: float, why: Stop) -> asyncio.TimerHandle:
         """Stop for this reason then, unless it is cancelled before."""
-        return self._loop.call_later(seconds, self._stop, why)
+        return self.loop.call_later(seconds, self._stop, why)
 
     def begin(
         self, limits: "Timeouts", write_s: float, tick: Callable[[float], None], *silences: float
@@ -95,7 +95,7 @@ class Watch:
         self._total = self.now() + limits.total_s
         self._tick_s = pace(write_s, limits.first_byte_s, limits.idle_s, limits.total_s, *silences)
         if self._timer is None:
-            self._timer = self._loop.call_later(self._tick_s, self._look)
+            self._timer = self.loop.call_later(self._tick_s, self._look)
 
     def expect(self, wait: Stop | None) -> None:
         """From now on this is waited for. Who waits twice for each read sets both for itself."""
@@ -114,11 +114,11 @@ class Watch:
         return seconds
 
     def _look(self) -> None:
-        now = self._loop.time()
+        now = self.loop.time()
         late = now - self._timer.when() if self._timer is not None else 0.0
         if late > COARSEST_TICK_S:  # we stood still ourselves: nobody else was slow meanwhile
             self.since += late
-        self._timer = self._loop.call_later(self._tick_s, self._look)
+        self._timer = self.loop.call_later(self._tick_s, self._look)
         if now >= self._total:
             self._total = float("inf")
             self._stop(Stop.TOTAL)

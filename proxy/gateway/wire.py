@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 
 import aiohappyeyeballs
@@ -18,6 +19,7 @@ from yarl import URL
 
 MOST_HEAD_BYTES: Final = 24 * 1024  # node takes 16 KB in all, nginx 4 or 8
 MOST_HEAD_LINES: Final = 128
+LONG_NAMES: Final = 1024  # bytes of all names of a head: longer ones are not remembered
 HIGH_WATER_BYTES: Final = 256 * 1024  # unread: beyond it the upstream has to wait
 IDLE_S: Final = 60.0  # under the 75 s after which common servers hang up on us
 ADDRESSES_S: Final = 30.0  # a name is looked up again after that
@@ -124,9 +126,7 @@ class Wire(asyncio.Protocol):
     def is_free(self) -> bool:
         """Another request may go out on it."""
         return (
-            self._done
-            and self._keep
-            and self._fault is None
+            self._keep  # so it is done, and not lost
             and not self._pieces
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
@@ -351,7 +351,7 @@ class Pool:
 def _headers_in(head: list[bytes]) -> dict[str, str]:
     """By name in lower case, the first of several. Raises Garbage where there is too much.
 
-    All names at once, and all texts: 10 calls for a head where each line took 7. What llhttp lets
+    All names at once, and all texts: 9 calls for a head where each line took 7. What llhttp lets
     pass has no line feed in it.
     """
     names, texts = b"\n".join(head[::2]), b"\n".join(head[1::2])
@@ -359,12 +359,16 @@ def _headers_in(head: list[bytes]) -> dict[str, str]:
         raise Garbage("the head is too large")
     if not head:
         return {}
-    headers: dict[str, str] = {}
-    told = names.decode("latin-1").lower().split("\n")
-    for name, text in zip(told, texts.decode("latin-1").split("\n"), strict=True):
-        if name not in headers:
-            headers[name] = text
-    return headers
+    told = (names_of if len(names) < LONG_NAMES else parse_names)(names)
+    return dict(zip(told, reversed(texts.decode("latin-1").split("\n")), strict=True))
+
+
+def parse_names(names: bytes) -> list[str]:
+    """In lower case and from the last to the first, which so is the one of several that stays."""
+    return names.decode("latin-1").lower().split("\n")[::-1]
+
+
+names_of: Final = lru_cache(maxsize=64)(parse_names)  # a server says the same ones in each answer
 
 
 def _anew(fault: Exception) -> Exception:

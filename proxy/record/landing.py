@@ -13,8 +13,11 @@ class Landing:
 
     __slots__ = ("_withdraw", "future", "loop")
 
-    def __init__(self, withdraw: Callable[[], None]) -> None:
-        self.loop = asyncio.get_running_loop()
+    def __init__(
+        self, withdraw: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """``loop``: the running one, where it is known: to ask for it is a system call."""
+        self.loop = loop or asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
         self._withdraw = withdraw
 

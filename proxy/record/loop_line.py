@@ -38,9 +38,20 @@ class LoopLine(Line):
         self._watching = False  # it took no more, and tells when it does
         self._lingering = False
 
-    def enter(self, record: Record, landing: Landing | None = None) -> None:
-        """Say the record. It is told to ``landing``, if given, that it is on the disk."""
-        loop = asyncio.get_running_loop() if landing is None else landing.loop
+    def enter(
+        self,
+        record: Record,
+        landing: Landing | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Say the record. It is told to ``landing``, if given, that it is on the disk.
+
+        ``loop``: as for ``Landing``, where there is none.
+        """
+        if landing is not None:
+            loop = landing.loop
+        elif loop is None:
+            loop = asyncio.get_running_loop()
         if loop is not self._loop and (self._loop is None or self._loop.is_closed()):
             self._join(loop)
         waiter = landing if landing is None or loop is self._loop else Elsewhere(landing)

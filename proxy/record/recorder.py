@@ -101,11 +101,16 @@ class Recorder:
         landing = await self.enter(record)
         await landing.landed()
 
-    async def enter(self, record: OpenRecord) -> Landing:
-        """The first half of ``open``: it is on its way, and there is time for other work."""
+    async def enter(
+        self, record: OpenRecord, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Landing:
+        """The first half of ``open``: it is on its way, and there is time for other work.
+
+        ``loop``: as for ``Landing``.
+        """
         spool = self._spool or await self._ready()
         name = record.id  # a record that has landed is not kept for it
-        landing = Landing(lambda: spool.enter(_never_told(name)))
+        landing = Landing(lambda: spool.enter(_never_told(name)), loop)
         spool.enter(record, landing)
         return landing
 
@@ -114,14 +119,14 @@ class Recorder:
         if self._spool is not None:
             self._spool.enter(record)
 
-    def settle(self, record: CloseRecord) -> None:
+    def settle(self, record: CloseRecord, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """The end of an exchange: written with the next commit, also when that must wait for space.
 
-        For an exchange that was opened here.
+        For an exchange that was opened here. ``loop``: as for ``Landing``.
         """
         if self._spool is None:
             raise SpoolUnavailable("the record has been stopped")
-        self._spool.enter(record)
+        self._spool.enter(record, loop=loop)
 
     async def close(self, record: CloseRecord) -> None:
         """Returns when the record is on the disk, or after a while when that must wait for space.

@@ -65,7 +65,7 @@ def test_a_team_that_keeps_no_words_leaves_none_on_the_disk(
 def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeypatch):
     scripted.on("chat-unrecorded", scripts.chat())
 
-    async def full(_: object) -> Landing:
+    async def full(*_: object) -> Landing:
         landing = Landing(lambda: None)
         landing.land(SpoolUnavailable("disk full"))
         return landing
