@@ -14,17 +14,17 @@ import re
 from itertools import pairwise
 from typing import Any, Final
 
-import msgspec
-
 from translator.dialect import Stream
 from translator.sse import DONE, SSEDecoder, event_of
 
 from .decoding import SLIPS, decode_event
 from .frames import TextRun
-from .plain import DECODERS, LAST, PLAIN, TOGETHER, Mould, without_request
+from .plain import DECODERS, EVENT, EVENTS, LAST, PLAIN, TOGETHER, Mould
 
 FEW_BYTES: Final = 16 * 1024
 """Up to so many a read is taken on the spot; to wake somebody for more is nothing beside them."""
+MUCH: Final = 2 * 1024
+"""From so many bytes on, events are taken line by line where that is possible."""
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """Some servers number nothing, or everything alike: 0 or -1."""
 MOST_MISSES: Final = 8
@@ -34,8 +34,8 @@ SOME: Final = 8
 """Frames that are taken together where the last that was taken for text was none, but reasoning or
 a call: 7.0 µs for each delta of reasoning, 8.9 one by one."""
 
-_object_of: Final = msgspec.json.Decoder(dict[str, Any]).decode
-NOTHING: Final = ("", b"")  # of a frame without data: no JSON either
+NO_EVENT: Final = ("", b"")  # of a frame without data: no JSON either
+NO_LINES: Final[tuple[list[bytes], list[bytes]]] = ([], [])
 UNNAMED: Final = b"data: "  # what a frame of one line begins with
 LAST_FRAME: Final = b"data: " + DONE
 
@@ -50,6 +50,8 @@ class Hearing:
         self._plain = PLAIN[dialect_name]
         self._decode_plain = DECODERS[dialect_name]
         self._decode_together = TOGETHER[dialect_name]
+        self._decode_event = EVENT[dialect_name]
+        self._decode_events = EVENTS[dialect_name]
         self._mould: Mould | None = None
         self._odd_moulds = 0 if self._plain.text else MOST_MISSES
         self._misses = 0
@@ -66,22 +68,13 @@ class Hearing:
         if self._likely and self._take_lone(raw):
             return
         self.events = []
-        frames = self._decoder.frames(raw)
-        if self._numbered and frames:
-            if _repeats(frames, self._last):
-                frames = _unheard(frames, self._last)
-            self._last = frames[-1] if frames else self._last
-        at, count, stream = 0, len(frames), self._stream
-        if 0 < count <= LAST and not self._hoping:  # as they come from one who takes time
-            self._take_others(frames)
-            at = count
-        while at < count and not stream.finished:
-            begins = self._text_begins(frames, at)
-            taken = self._take_run(frames[at:]) if begins == at else 0
-            if not taken:  # where few are left, all of them
-                taken = begins - at or (1 if count - at > LAST else count - at)
-                self._take_others(frames[at : at + taken])
-            at += taken
+        names, texts = NO_LINES
+        if len(raw) >= MUCH and self._plain.named:
+            names, texts = self._decoder.named(raw)
+        if texts:
+            self._take_named(names, texts)
+        else:
+            self._take(self._decoder.frames(raw))
         if not raw:
             self._take_end()
         self._likely = self._hoping and self._decoder.is_between
@@ -129,6 +122,50 @@ class Hearing:
         self._say(run)
         return True
 
+    def _take_named(self, names: list[bytes], texts: list[bytes]) -> None:
+        """Events of one line each: mostly one run of text, with others before and behind it."""
+        usual, begin = self._plain.name, len(names)
+        if usual in names and self._misses < MOST_MISSES:
+            begin = names.index(usual)
+        end = begin + names[begin:].count(usual)
+        run = self._decoded(texts[begin:end]) if begin < end else []
+        if (
+            (begin < end and not run)  # there are several, or they are not plain
+            or any(map(operator.eq, texts, texts[1:]))
+            or self._last == _frame(names[0], texts[0])
+        ):
+            self._take(list(map(_frame, names, texts)))
+            return
+        self._last = _frame(names[-1], texts[-1])
+        self._take_told(names[:begin], texts[:begin])
+        if run and not self._stream.finished:
+            self._hoping, self._misses = True, 0
+            self._say(run)
+        self._take_told(names[end:], texts[end:])
+
+    def _take_told(self, names: list[bytes], texts: list[bytes]) -> None:
+        if events := self._told(texts):
+            self._hear(events)
+        elif texts:
+            self._take_others(list(map(_frame, names, texts)))
+
+    def _take(self, frames: list[bytes]) -> None:
+        if self._numbered and frames:
+            if _repeats(frames, self._last):
+                frames = _unheard(frames, self._last)
+            self._last = frames[-1] if frames else self._last
+        at, count, stream = 0, len(frames), self._stream
+        if 0 < count <= LAST and not self._hoping:  # as they come from one who takes time
+            self._take_others(frames)
+            at = count
+        while at < count and not stream.finished:
+            begins = self._text_begins(frames, at)
+            taken = self._take_run(frames[at:]) if begins == at else 0
+            if not taken:  # where few are left, all of them
+                taken = begins - at or (1 if count - at > LAST else count - at)
+                self._take_others(frames[at : at + taken])
+            at += taken
+
     def _decoded(self, lines: list[bytes]) -> list[Any]:
         """Plain deltas, decoded by one call as one JSON array; none where one of them is not plain.
 
@@ -170,34 +207,62 @@ class Hearing:
         return end
 
     def _take_others(self, frames: list[bytes]) -> None:
-        """The general way, for what need not be text.
-
-        Nearly each frame is one line of data, maybe under a name, and nobody asks for a name where
-        the data tell their type.
-        """
-        events: list[dict[str, Any]] = []
-        for frame in frames:
-            name, text = b"", b""
-            if frame[:7] == b"data: {":
-                text = frame[6:]
-            elif frame[:7] == b"event: ":
-                name, _, text = frame.partition(b"\ndata: ")
-            usual = text and b"\n" not in text and b"\n" not in name
-            decode = without_request if name in self._plain.repeating else _object_of
-            try:
-                event = decode(text) if usual else {}
-            except SLIPS:
-                event = {}
-            if "type" in event or (event and not name):
-                events.append(event)
-                continue
-            if events:
-                self._hear(events)
-                events = []
-            if not self._stream.finished:
-                self._take_odd(frame)
-        if events:
+        """The general way, for what need not be text."""
+        if len(frames) == 1:
+            self._take_alone(frames[0])
+        elif events := self._events(frames):
             self._hear(events)
+        else:  # mostly one of them is odd, and an answer's last may be: soon it is alone
+            half = len(frames) // 2 if frames[-1] != LAST_FRAME else -1
+            self._take_others(frames[:half])
+            self._take_others(frames[half:])
+
+    def _take_alone(self, frame: bytes) -> None:
+        """Nearly each frame is one line of data, maybe under a name.
+
+        Nobody asks for a name where the data tell their type.
+        """
+        name, text = b"", b""
+        if frame[:7] == b"data: {":
+            text = frame[6:]
+        elif frame[:7] == b"event: ":
+            name, _, text = frame.partition(b"\ndata: ")
+        usual = text and b"\n" not in text and b"\n" not in name
+        try:
+            event = self._decode_event(text) if usual else {}
+        except SLIPS:
+            event = {}
+        if "type" in event or (event and not name):
+            self._hear([event])
+        elif not self._stream.finished:
+            self._take_odd(frame)
+
+    def _events(self, frames: list[bytes]) -> list[dict[str, Any]]:
+        """The events in these frames; none where one of them is odd."""
+        texts = []
+        for frame in frames:
+            if frame[:7] == b"data: {":
+                texts.append(frame[6:])
+                continue
+            name, _, text = frame.partition(b"\ndata: ")
+            if not self._plain.named or name[:7] != b"event: " or b"\n" in name:
+                return []
+            texts.append(text)
+        return self._told(texts)
+
+    def _told(self, texts: list[bytes]) -> list[dict[str, Any]]:
+        """The events in these texts, decoded by one call; none where one of them is odd.
+
+        As in ``_decoded``, no bare line feed means that each is one line.
+        """
+        array = b"[%b]" % b",".join(texts)
+        if b"\n" in array:
+            return []
+        try:
+            events = self._decode_events(array)
+        except SLIPS:
+            return []
+        return events if len(events) == len(texts) else []
 
     def _take_odd(self, frame: bytes) -> None:
         if frame == LAST_FRAME:
@@ -241,7 +306,7 @@ class Hearing:
                 if frame[:size] != head or b"\n" in text:
                     if self._plain.named and frame[:7] == b"event: ":
                         break  # it is named otherwise
-                    _, text = event_of(frame) or NOTHING
+                    _, text = event_of(frame) or NO_EVENT
                 run.append(self._decode_plain(text))
         except SLIPS:
             pass
@@ -290,6 +355,10 @@ class Hearing:
         if last and last["type"] == "content_block_delta" and last["delta"].get("text") == text:
             said[-1] = TextRun(last, pieces)
         self.events += said
+
+
+def _frame(name: bytes, text: bytes) -> bytes:
+    return b"event: %b\ndata: %b" % (name, text)
 
 
 def _repeats(frames: list[bytes], last: bytes) -> bool:

@@ -6,13 +6,13 @@ a stream differ in nothing but their text, a ``Mould`` decodes the texts alone.
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
-from translator.openai_responses.types import ResponseTold
+from translator.openai_responses.types import EventRead
 
 from .decoding import SLIPS
 
@@ -57,7 +57,6 @@ class ChatText(msgspec.Struct, gc=False):
     named: ClassVar = False
     head: ClassVar = b"data: "
     size: ClassVar = len(head)
-    repeating: ClassVar = frozenset[bytes]()
     text: ClassVar = re.compile(rb'"content": ?"([^"\\]+)"')
 
     @staticmethod
@@ -85,11 +84,9 @@ class ResponsesText(msgspec.Struct, gc=False):
     at_once: ClassVar = False  # items and parts are told before
     worthwhile: ClassVar = 4
     named: ClassVar = True
-    head: ClassVar = b"event: response.output_text.delta\ndata: "
+    name: ClassVar = b"response.output_text.delta"
+    head: ClassVar = b"event: " + name + b"\ndata: "
     size: ClassVar = len(head)
-    repeating: ClassVar = frozenset(
-        b"event: " + kind.encode() for kind in get_args(get_type_hints(ResponseTold)["type"])
-    )
     text: ClassVar = None  # each event has a number of its own
 
     @staticmethod
@@ -130,9 +127,8 @@ PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
 
 ``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
 looking for them is cheaper than not looking; ``head``: what their frames begin with, ``size``
-bytes; ``named``: nothing else does, where a server names its events; ``repeating``: the first lines
-of events that tell again what was asked; ``text``: where the text may stand, if nothing else
-differs.
+bytes; ``named``: nothing else does, where a server names its events (these by ``name``); ``text``:
+where the text may stand, if nothing else differs.
 """
 
 DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}
@@ -144,19 +140,35 @@ TOGETHER: Final = {
 LAST: Final = 4
 """Frames at the end of a read that are looked at one by one: an answer ends in other events."""
 
-_decode_told: Final[Any] = msgspec.json.Decoder(ResponseTold).decode
 _decode_strings: Final = msgspec.json.Decoder(list[str]).decode
 
 
-def without_request(text: bytes) -> dict[str, Any]:
-    """A repeating event without the tools and instructions in it; raises one of SLIPS.
+def _as_read(kind: Any) -> Any:
+    """Decodes events without what nobody reads of them, as tools and instructions.
 
-    10 µs for 24 KB, where the whole takes 24. Also what nobody reads must be UTF-8.
+    10 µs for 24 KB, where the whole takes 24. What is skipped must be UTF-8 all the same.
     """
-    if not text.isascii():
-        text.decode()
-    told: dict[str, Any] = _decode_told(text)
-    return told
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decoded(text: bytes) -> Any:
+        if not text.isascii():
+            text.decode()
+        return decode(text)
+
+    return decoded
+
+
+EVENT: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
+    "chat": msgspec.json.Decoder(dict[str, Any]).decode,
+    "responses": _as_read(EventRead),
+}
+"""Decodes an event, whatever it is, as far as it is read; raises one of SLIPS."""
+
+EVENTS: Final[dict[str, Callable[[bytes], list[dict[str, Any]]]]] = {
+    "chat": msgspec.json.Decoder(list[dict[str, Any]]).decode,
+    "responses": _as_read(list[EventRead]),
+}
+"""Likewise many in an array."""
 
 
 class Mould:

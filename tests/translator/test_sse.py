@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translator.errors import BadUpstream
-from translator.sse import ServerSentEvent, SSEDecoder, format_sse
+from translator.sse import ServerSentEvent, SSEDecoder, event_of, format_sse
 
 # After the examples of WHATWG HTML, 9.2.6, with every kind of line end.
 RAW = (
@@ -194,3 +194,53 @@ def test_an_error_of_llama_cpp_in_a_field_of_its_own_is_an_event():
 
 def test_data_of_nothing_is_no_event_however_it_is_written():
     assert SSEDecoder().feed(b"data: \n\ndata:\n\nevent: e\ndata: \n\nevent: e\n\n") == []
+
+
+def by_lines(reads, size=2**24):
+    """As ``feed``, but line by line where that is possible; and how often it was."""
+    decoder, events, times = SSEDecoder(size), [], 0
+    for read in reads:
+        names, texts = decoder.named(read)
+        if texts:
+            times += 1
+            told = [
+                event_of(b"event: %b\ndata: %b" % line) for line in zip(names, texts, strict=True)
+            ]
+            events += [event for event in told if event is not None]
+        else:
+            events += decoder.feed(read)
+    return events + decoder.end(), times
+
+
+@given(
+    frames=st.lists(
+        st.sampled_from(
+            [b"event: a\ndata: 1\n\n"] * 5
+            + [b"event: \ndata: [2]\n\n", b"event: b\ndata: \n\n", b"event: c\ndata:3\n\n"]
+            + [b"data: 4\n\n", b": c\n\n", b"\n", b"event: d\ndata: 5\r\n\r\n", b"\xef\xbb\xbf"]
+            + [b"event: e\nid: 6\ndata: 6\n\n", b"data: 7\ndata: 8\n\n", b"event: f\n\n", b"x"]
+        ),
+        max_size=9,
+    ),
+    cuts=st.lists(st.integers(0, 10_000), max_size=3),
+)
+def test_line_by_line_it_reads_the_same_events(frames, cuts):
+    raw = b"".join(frames)
+    ends = sorted(cut % (len(raw) + 1) for cut in cuts)
+    reads = [raw[a:b] for a, b in zip([0, *ends], [*ends, len(raw)], strict=True)]
+
+    assert by_lines(reads)[0] == decoded(raw, cuts)
+
+
+def test_named_events_are_read_line_by_line_wherever_they_are_cut():
+    raw = b"".join(b"event: n\ndata: %d\n\n" % number for number in range(30))
+
+    for cut in range(40, len(raw) - 40):
+        events, times = by_lines([raw[:cut], raw[cut:]])
+        assert [event.data for event in events] == [b"%d" % number for number in range(30)]
+        assert times == 2
+
+
+def test_an_event_that_is_too_large_is_not_read_line_by_line_either():
+    with pytest.raises(BadUpstream):
+        by_lines([b"event: n\ndata: %b\n\n" % (b"x" * 100)], size=64)

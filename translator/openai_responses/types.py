@@ -3,7 +3,7 @@
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, Required, TypedDict
 
 UpstreamEvent = dict[str, Any]
 """One event of a response stream; anything may be missing or of a wrong type."""
@@ -29,17 +29,28 @@ class ResponseRead(TypedDict, total=False):
     usage: Any
 
 
-class ResponseTold(TypedDict):
-    """An event that tells the whole response, as far as it is read."""
+class EventRead(TypedDict, total=False):
+    """All that is read of an event; the rest, padding or a request told again, need not be."""
 
-    type: Literal[
-        "response.completed",
-        "response.created",
-        "response.in_progress",
-        "response.incomplete",
-        "response.queued",
-    ]
+    type: Required[str]
     response: ResponseRead
+    item_id: Any
+    output_index: Any
+    content_index: Any
+    delta: Any
+    text: Any
+    part: Any
+    item: Any
+    arguments: Any
+    summary_index: Any
+    annotation: Any
+    input: Any
+    refusal: Any
+    error: Any
+    code: Any
+    message: Any
+    param: Any
+    status: Any
 
 
 class CacheBreakpoint(TypedDict):

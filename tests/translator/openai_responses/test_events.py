@@ -8,7 +8,7 @@ from openai.types.responses import ResponseStreamEvent
 from translator.dialect import AnswerContext
 from translator.openai_responses import ResponsesStream
 from translator.openai_responses.events import IGNORED, PINGS, SAID
-from translator.openai_responses.types import ResponseRead, ResponseTold
+from translator.openai_responses.types import EventRead, ResponseRead
 
 from .answers import said, stream
 
@@ -63,9 +63,11 @@ def test_signs_of_life_become_pings():
 
 
 class Watched(dict):
-    """A response that remembers what was asked of it."""
+    """A mapping that remembers what was asked of it."""
 
-    asked: typing.ClassVar[set[str]] = set()
+    def __init__(self, known, asked):
+        super().__init__(known)
+        self.asked = asked
 
     def get(self, name, default=None):
         self.asked.add(name)
@@ -80,7 +82,7 @@ class Watched(dict):
         return super().__contains__(name)
 
 
-def test_nothing_is_read_of_a_response_that_its_wire_type_does_not_name():
+def test_nothing_is_read_of_an_event_or_its_response_that_their_wire_types_do_not_name():
     bodies = [
         {"status": "completed", "output": [said("Hi")], "usage": {"input_tokens": 1}},
         {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
@@ -89,8 +91,14 @@ def test_nothing_is_read_of_a_response_that_its_wire_type_does_not_name():
         {"error": "No."},
         {"tool_usage": {"web_search": {"num_requests": 1}}},
     ]
-    for kind in typing.get_args(typing.get_type_hints(ResponseTold)["type"]):
-        for body in bodies:
-            stream(message_id="", model="").feed({"type": kind, "response": Watched(body)})
+    of_events, of_responses = set(), set()
+    for kind in [*ResponsesStream.HANDLERS, *PINGS, *IGNORED, "new"]:
+        for more in [
+            {"item": said("Hi")},
+            *({"response": Watched(body, of_responses)} for body in bodies),
+        ]:
+            event = Watched({"type": kind, "output_index": 0, **more}, of_events)
+            stream(message_id="", model="").feed(event)
 
-    assert Watched.asked == set(ResponseRead.__annotations__)
+    assert of_events - {""} == set(EventRead.__annotations__)  # "": where parts have no number
+    assert of_responses == set(ResponseRead.__annotations__)
