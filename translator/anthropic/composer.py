@@ -39,6 +39,7 @@ class MessageComposer:
         self.writer = MessageWriter()
         self.notes: list[Note] = []
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
+        self.beyond = 0  # characters that came behind it, with its own piece
         self.tool_calls = 0  # tool_use blocks that reached the client or wait to
         self.begun = False  # ``message_start`` was written
         self.finished = False  # nothing may follow
@@ -94,7 +95,9 @@ class MessageComposer:
             return block
         piece, self.matched_stop = block.scanner.feed(piece)
         self._let_go(block, piece)
-        if self.matched_stop is not None:
+        if self.matched_stop is not None and block.scanned is not None:
+            told = len(block.scanned.getvalue()) + len(self.matched_stop)
+            self.beyond = len(block.said) - told
             self._forget_after(block)
         return block
 

@@ -345,7 +345,7 @@ class ChatStream:
         # We may have ended the answer ourselves, before the upstream told its final usage.
         cut_short = self.composer.matched_stop is not None and not self._finish_reason
         if self.usage.source == "missing" or (cut_short and not self._whole):
-            said = self._speech.said + self._calls.said
+            said = self._speech.said + self._calls.said - self.composer.beyond
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, said)
             self.notes.append(note)
         self.stop_reason = reason

@@ -235,9 +235,8 @@ class ResponsesStream:
         self._finished("stop_sequence")
 
     def _estimate(self) -> None:
-        self.usage = estimated_usage(
-            self.usage, self.context.input_estimate, self._speech.characters
-        )
+        said = self._speech.characters - self.composer.beyond
+        self.usage = estimated_usage(self.usage, self.context.input_estimate, said)
         self.notes.append(ESTIMATED)
 
     # Items

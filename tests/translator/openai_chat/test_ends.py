@@ -40,6 +40,17 @@ def test_a_stop_sequence_ends_the_stream_before_its_usage_is_known():
     assert (heard.usage.source, heard.usage.input) == ("estimated", 50)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
+    text = "twelve times END and a lot more that was read with it"
+    heard = stream(stop_sequences=("END",))
+
+    for start in range(0, len(text), size):
+        heard.feed(chunk(content=text[start : start + size]))
+
+    assert heard.usage.output == 4  # of 16 characters: up to the sequence, and itself
+
+
 def test_stop_sequences_are_not_looked_for_in_reasoning_or_arguments():
     told = message(
         chunk(reasoning="END"),

@@ -248,9 +248,20 @@ def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():
     events = machine.feed(text("four END more"))
 
     assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
-    assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 4}
+    assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 2}
     assert machine.usage.source == "estimated"
     assert machine.finished
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
+    whole = "twelve times END and a lot more that was read with it"
+    machine = stream(stop_sequences=("END",))
+
+    for start in range(0, len(whole), size):
+        machine.text(("", 0, 0), whole[start : start + size])
+
+    assert machine.usage.output == 4  # of 16 characters: up to the sequence, and itself
 
 
 @pytest.mark.parametrize("kind", ["text", "item"])
