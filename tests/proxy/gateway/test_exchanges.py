@@ -1,5 +1,6 @@
 """An exchange from its request to its two records: each field and each bound, on a clock of ours."""
 
+import asyncio
 import dataclasses
 from datetime import date
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ from proxy.gateway.entries import usage_record
 from proxy.gateway.head import Head
 from proxy.gateway.ledger import CHECKPOINT_BYTES, Exchange
 from proxy.gateway.limits import Bucket, Meter, Seat
-from proxy.gateway.refusals import Refusal
+from proxy.gateway.refusals import Refusal, refusal_of, stopped
 from proxy.gateway.targets import Server, Target, Timeouts
 from proxy.gateway.upstream import Dial
 from proxy.gateway.watch import Stop, Watch
+from proxy.live.running import RUNNING
 from proxy.models import Price
 from proxy.record.pricing import PriceList
 from proxy.record.recorder import Recorder, recorder
@@ -340,3 +342,45 @@ def test_an_answer_is_heard_out_where_its_upstream_bills_all_of_it(hears_out, di
         assert one.all_notes() == [ledger.GOES_ON]
     else:
         assert (one.outcome, one.detail, one.all_notes()) == ("", "", [])
+
+
+@pytest.mark.parametrize(
+    ("exc", "stop", "told"),
+    [
+        (REFUSED, Stop.CLIENT_GONE, REFUSED),
+        (ValueError("a bug"), None, refusal_of(ValueError("a bug"))),
+        (None, Stop.STOPPED, stopped()),
+        (asyncio.CancelledError(), Stop.CLIENT_GONE, None),
+        (asyncio.CancelledError(), Stop.WRITE, None),
+        (
+            asyncio.CancelledError(), None,
+            Refusal(
+                529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
+                outcome="drained", source="gateway",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_client_is_told_instead_of_the_rest(exc, stop, told):
+    one = Asked()
+    one.consumer.stopped = stop
+
+    assert one._refusal(exc) == told
+
+
+async def test_who_is_stopped_in_the_admin_is_stopped_once_and_while_it_runs(monkeypatch):
+    one = Asked()
+    one.consumer._task = asyncio.current_task()
+    one._stop_by("olga")  # it does not run yet, or no more
+    assert (one.stopped_by, one.remarks, one.consumer.stopped) == ("", [], None)
+
+    monkeypatch.setitem(RUNNING, one.head.request_id, one)
+    one._stop_by("olga")
+    one._stop_by("ben")
+    assert one.consumer.stopped is Stop.STOPPED
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    one.consumer.resume()
+
+    assert one.stopped_by == "olga"
+    assert one.remarks == [Note("answer", "dropped", "stopped by olga in the admin")]

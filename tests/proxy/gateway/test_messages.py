@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from proxy.record.transcripts import read
 from tests.fakes.steps import LAST_CHUNK, Sleep, json_answer
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -150,6 +151,9 @@ def test_strict_mode_refuses_what_would_be_lost(gateway: Browser, scripted: Scri
     assert reply.status == 400
     assert reply.json["error"]["message"].startswith("top_k:")
     assert not scripted.asked_for("chat-strict")
+    kept = row(reply.id, outcome="refused", status=400, error_source="client", delivered=True)
+    assert (kept.model_requested, kept.upstream, kept.attempts) == ("chat-strict", "chat", [])
+    assert kept.error_message == reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,10 @@ def test_a_wish_that_nobody_knows_is_refused(
     assert reply.json["error"]["type"] == "invalid_request_error"
     assert reply.json["error"]["message"].startswith(told)
     assert not scripted.asked_for("chat-wish")
+    kept = row(reply.id, outcome="refused", status=400, error_type="invalid_request_error")
+    assert (kept.team, kept.key_name, kept.upstream, kept.price) == ("platform", "ada", "", None)
+    assert kept.error_message == reply.json["error"]["message"]
+    assert read(reply.id) is None
 
 
 def test_a_compressed_request_is_read(gateway: Browser, scripted: ScriptedUpstream):
