@@ -29,7 +29,7 @@ SESSION_TURNS = 12  # of 46 KB and more each, histories that grow by a tool call
 STAGES = {  # the functions of proxy.record in which each begins
     "read the spool": ("spool_file:waiting_ids", "spool_file:bodies_of"),
     "decode": ("posting:story_of",),
-    "take bodies apart": ("posting:_conversations",),
+    "take bodies apart, pack streams": ("posting:Story.pack", "posting:_conversations"),
     "rows": ("posting:blank", "posting:opened", "posting:closed", "posting:apply"),
     "write rows": ("posting:write",),
     "sessions": ("sessions:described", "sessions:Turns.__init__", "sessions:Turns.place"),

@@ -40,7 +40,9 @@ class Conversation:
     reads: Sequence[Read] = ()
     target: Mapping[str, Any] = field(default_factory=dict)
     upstream_request_sha256: str = ""
+    stream: bytes | None = None  # the reads, once they are packed
     _chain: list[bytes] | None = None
+    _digest: bytes = b""  # likewise
 
     @classmethod
     def of(cls, exchange_id: str, created: datetime, body: bytes) -> "Conversation":
@@ -85,11 +87,26 @@ class Conversation:
         groups = ([one] if isinstance(one, Piece) else one for one in held if one)
         return b"".join(piece.text for group in groups for piece in group)
 
+    def pack(self, packing: "Packing") -> None:
+        """Compress the reads and let them go: they take fifty times as much. Twice is once.
+
+        Nothing else may change afterwards, for the digest is taken as well.
+        """
+        if self._digest:
+            return
+        plain = _stream_plain(self.reads)
+        self.stream = packing.stream(plain, self.dictionary())
+        self._digest = self._digest_with(plain)
+        self.reads = ()
+
     def digest(self) -> bytes:
         """Over everything that is kept: the seal's ``body_digest``."""
+        return self._digest or self._digest_with(_stream_plain(self.reads))
+
+    def _digest_with(self, stream: Iterable[bytes]) -> bytes:
         digests = [piece.digest for piece in self.pieces()]
         whole = hashlib.sha256(b"".join(digests))
-        for some in _stream_plain(self.reads):
+        for some in stream:
             whole.update(some)
         whole.update(pack(rest_of(self)))
         return whole.digest()
@@ -167,17 +184,16 @@ class Packing:
         self.small = frames.compressor()
         self._by_dictionary: dict[bytes, zstandard.ZstdCompressor] = {}
 
-    def stream(self, one: Conversation) -> bytes | None:
-        plain = _stream_plain(one.reads)
+    def stream(self, plain: list[bytes], dictionary: bytes) -> bytes | None:
+        """One frame of these bytes; None: nothing was read."""
         if not plain:
             return None
-        text = one.dictionary()
-        compressor = self._by_dictionary.get(text)
+        compressor = self._by_dictionary.get(dictionary)
         if compressor is None:
             if len(self._by_dictionary) == MOST_DICTIONARIES:
                 self._by_dictionary.clear()
-            compressor = zstandard.ZstdCompressor(level=STREAM_LEVEL, dict_data=_dict(text))
-            self._by_dictionary[text] = compressor
+            compressor = zstandard.ZstdCompressor(level=STREAM_LEVEL, dict_data=_dict(dictionary))
+            self._by_dictionary[dictionary] = compressor
         packing = compressor.compressobj(size=sum(map(len, plain)))
         return b"".join([*map(packing.compress, plain), packing.flush()])
 

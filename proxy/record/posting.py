@@ -13,7 +13,7 @@ from django.db import transaction
 from proxy.models import Exchange, State
 
 from . import drift, key_use, rollups, seals, sessions, spending, transcripts
-from .conversation import Conversation, reads_of
+from .conversation import Conversation, Packing, reads_of
 from .pricing import PriceList
 from .records import Chunk, CloseRecord, OpenRecord, Record
 from .rows import FIELDS, Row, apply, blank, closed, moment, opened, there
@@ -29,6 +29,22 @@ class Story:
     opening: OpenRecord
     chunks: list[Chunk]
     closing: CloseRecord | None = None
+    _conversation: Conversation | None = None
+
+    def conversation(self) -> Conversation | None:
+        """What the transcripts keep, made once; None: its team keeps metadata only, no body."""
+        if self._conversation is None and self.opening.body is not None:
+            self._conversation = _conversation(self, self.opening.body)
+        return self._conversation
+
+    def pack(self, packing: Packing) -> None:
+        """Let go of what was read, as far as it is not kept: the batch is decoded one by one."""
+        one = self.conversation()
+        if one is not None:
+            one.pack(packing)
+        self.chunks = []
+        if self.closing is not None:
+            self.closing.reads.clear()  # which were the last of the chunks
 
 
 def story_of(records: Iterable[Record]) -> Story | None:
@@ -103,22 +119,21 @@ def _is_due(story: Story, row: Row | None) -> bool:
 
 
 def _conversations(stories: Iterable[Story]) -> dict[str, Conversation]:
-    """The transcripts to keep, by exchange id; teams that keep metadata only have no body."""
-    found = {}
-    for story in stories:
-        opening, closing = story.opening, story.closing
-        if opening.body is None:
-            continue
-        created = moment(opening.created)
-        one = Conversation.of(opening.id, created, opening.body)
-        one.target = opening.target
-        if closing:
-            one.take_answer(closing.answer)
-            one.reads = reads_of(story.chunks)
-            one.target = closing.target or _last_target(story)
-            one.upstream_request_sha256 = closing.upstream_request_sha256
-        found[opening.id] = one
-    return found
+    """The transcripts to keep, by exchange id."""
+    told = ((story.opening.id, story.conversation()) for story in stories)
+    return {exchange_id: one for exchange_id, one in told if one is not None}
+
+
+def _conversation(story: Story, body: bytes) -> Conversation:
+    opening, closing = story.opening, story.closing
+    one = Conversation.of(opening.id, moment(opening.created), body)
+    one.target = opening.target
+    if closing:
+        one.take_answer(closing.answer)
+        one.reads = reads_of(story.chunks)
+        one.target = closing.target or _last_target(story)
+        one.upstream_request_sha256 = closing.upstream_request_sha256
+    return one
 
 
 def _last_target(story: Story) -> Mapping[str, object]:

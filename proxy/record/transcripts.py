@@ -36,6 +36,8 @@ def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, byt
     What comes back is the digest of each body, by exchange.
     """
     packing = Packing()
+    for one in conversations:
+        one.pack(packing)
     ids = _part_ids(conversations, now, packing)
     rows = [
         {
@@ -43,7 +45,7 @@ def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, byt
             "created": one.created,
             "prefix": one.chain[-1] if one.chain else bytes(16),
             "manifest": packing.small(pack(_manifest(one, ids))),
-            "stream": packing.stream(one),
+            "stream": one.stream,
         }
         for one in conversations
     ]

@@ -17,13 +17,14 @@ from proxy.models import (
     Upstream,
 )
 from proxy.record import drainer, drift, posting, spool_file, transcripts
+from proxy.record.conversation import Packing, reads_in
 from proxy.record.drainer import Source
 from proxy.record.posting import Story
 from proxy.record.records import Chunk
 from proxy.record.spool import Spool
 
 from .conftest import drain_all
-from .making import NOON, body, closing, exchange_id, opening
+from .making import NOON, answer, body, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
 
@@ -301,3 +302,21 @@ def test_the_transcript_names_who_answered_in_the_end() -> None:
     ]  # fmt: skip
     assert [one.answer is None for one in kept.values()] == [False, False, False, True]
     assert [one.created.timestamp() - NOON for one in kept.values()] == [2, 3, 4, 5]
+
+
+def test_what_is_packed_early_is_the_same_and_keeps_no_reads() -> None:
+    def told() -> Story:
+        chunk = Chunk(id=exchange_id(1), reads=[(1.0, b"data: 1\n\n"), (2.5, b"data: 2\n\n")])
+        last = [(4.0, b"data: [DONE]\n\n")]
+        closed = closing(1, reads=last, answer=answer("Paris."))
+        return posting.story_of([opening(1), chunk, closed]) or Story(opening(1), [])
+
+    early, late = told(), told().conversation()
+    early.pack(Packing())
+    kept = early.conversation()
+
+    assert kept
+    assert late
+    assert kept.digest() == late.digest()
+    assert reads_in(kept.stream or b"", kept.dictionary()) == late.reads
+    assert (early.chunks, early.closing and early.closing.reads, kept.reads) == ([], [], ())
