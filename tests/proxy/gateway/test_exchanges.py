@@ -19,6 +19,7 @@ from proxy.gateway.refusals import Refusal, refusal_of, stopped
 from proxy.gateway.targets import Server, Target, Timeouts
 from proxy.gateway.upstream import Dial
 from proxy.gateway.watch import Stop, Watch
+from proxy.gateway.wishes import PLAIN
 from proxy.live.running import RUNNING
 from proxy.models import Price
 from proxy.record.pricing import PriceList
@@ -384,3 +385,15 @@ async def test_who_is_stopped_in_the_admin_is_stopped_once_and_while_it_runs(mon
 
     assert one.stopped_by == "olga"
     assert one.remarks == [Note("answer", "dropped", "stopped by olga in the admin")]
+
+
+def test_an_exchange_begins_with_nothing():
+    one = Asked([])
+
+    assert one.consumer.entry is one
+    assert entries.open_record(one, None) == OpenRecord(
+        id=one.head.request_id, created=one.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", ip="192.0.2.7", api_version="2023-06-01",
+    )  # fmt: skip
+    assert (one.all_notes(), one.answered(), one.unsaved(), one.goes_on()) == ([], None, [], False)
+    assert (one.accepted, one.last_try, one.route_name, one.wishes) == (False, False, "", PLAIN)
