@@ -16,16 +16,17 @@ def reasoning_fields(draft: Draft) -> dict[str, Any]:
     """``reasoning_effort`` and the vendor's own switch (mapping.md 1.9)."""
     if ASKED_BY.isdisjoint(draft.request):
         return {}
-    effort, notes = effort_of(draft.request, draft.profile)
-    for note in notes:
-        draft.note(note.path, note.fate, note.reason)
     kind = (draft.request.get("thinking") or {}).get("type")
     off = kind in OFF
     fields: dict[str, Any] = {}
     if kind is not None:
         fields = _switch(draft.profile.thinking_switch, off=off)
-    # DeepSeek refuses "disabled" together with an effort.
-    if effort is not None and not (fields and off):
+    if fields and off:
+        return fields  # DeepSeek refuses "disabled" together with an effort
+    effort, notes = effort_of(draft.request, draft.profile)
+    for note in notes:
+        draft.note(note.path, note.fate, note.reason)
+    if effort is not None:
         fields["reasoning_effort"] = effort
     return fields
 

@@ -174,5 +174,6 @@ def _mark_last_user(items: list[InputItem], draft: Draft) -> None:
     if not automatic or not draft.profile.cache_breakpoints:
         return
     said = [item for item in items if item.get("role") == "user"]
-    if said:
+    # A part that the client marked itself keeps its own mark, which may last longer.
+    if said and "prompt_cache_breakpoint" not in said[-1]["content"][-1]:
         PARTS.mark(said[-1]["content"][-1], automatic)

@@ -69,6 +69,7 @@ def test_switched_off_thinking_takes_its_effort_along():
     request = ask(thinking={"type": "disabled"}, output_config={"effort": "high"})
 
     assert "reasoning_effort" not in body(request, "vllm")
+    assert fates(request, "vllm") == {}  # it is off, as was asked
 
 
 def test_own_reasoning_goes_back_under_the_vendor_s_name():

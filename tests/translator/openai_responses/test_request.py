@@ -118,6 +118,13 @@ def test_an_automatic_breakpoint_ends_with_what_the_user_said_last():
     assert breakpoints(request) == {"D": {"mode": "explicit"}}
 
 
+def test_an_automatic_breakpoint_leaves_a_mark_of_the_client_s_own_as_it_is():
+    own = text("A", cache_control={"type": "ephemeral", "ttl": "1h"})
+    request = ask(user(own), cache_control={"type": "ephemeral"})
+
+    assert breakpoints(request) == {"A": {"mode": "explicit", "ttl": "12h"}}
+
+
 def test_an_automatic_breakpoint_needs_a_user_who_said_something():
     request = ask(user(text(" ")), assistant("B"), cache_control={"type": "ephemeral"})
 
