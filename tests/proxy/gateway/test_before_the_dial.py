@@ -86,3 +86,18 @@ def test_who_is_stopped_twice_is_stopped_once(gateway: Browser, scripted: Script
     kept = row(one.head.request_id, status=200)
     told = [note["reason"] for note in kept.notes if "stopped" in note["reason"]]
     assert told == ["stopped by ada in the admin"]
+
+
+def test_who_is_stopped_before_a_word_was_said_is_told_by_a_status(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    scripted.on("chat-mute", [Stall()])
+
+    with gateway.open(message("chat-mute", stream=True)) as client:
+        (one,) = until(lambda: [one for one in running("chat-mute") if one.dials])
+        assert one.glance()["state"] == "waiting"
+        assert stop_here(one.head.request_id, "ada")
+        told = read_until(client, b'"type":"error"')
+
+    kept = row(one.head.request_id, detail="stopped", outcome="refused")
+    assert told.startswith(f"HTTP/1.1 {kept.status} ".encode())

@@ -114,6 +114,10 @@ def test_room_is_taken_from_a_disk_that_has_it_and_for_a_log_that_is_there(
     spool_file.make_room(path)
     assert log.stat().st_size == 0
 
+    monkeypatch.setattr(spool_file, "FREE_BYTES", 0)
+    spool_file.make_room(path)
+    assert log.stat().st_size == spool_file.ROOM_BYTES
+
 
 @pytest.mark.django_db
 def test_a_budget_of_nobody_has_spent_nothing(team: Team) -> None:
