@@ -114,9 +114,9 @@ def resolve(reference: Mapping[str, str]) -> Secret:
     if not reference:
         return Secret("")
     match dict(reference):
-        case {"env": str(name), **rest} if not rest:
+        case {"env": str(name)} if len(reference) == 1:
             value, place = os.environ.get(name, ""), f"environment variable {name}"
-        case {"file": str(path), **rest} if not rest:
+        case {"file": str(path)} if len(reference) == 1:
             value, place = _read(path), f"file {path}"
         case _:
             raise ConfigError('a secret is { env = "NAME" } or { file = "/path" }')
