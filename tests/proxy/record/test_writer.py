@@ -148,6 +148,11 @@ def test_a_spool_that_has_grown_too_large_refuses_requests_and_takes_their_ends(
     assert read_ids(path) == [exchange_id(1)] * 2
     assert not path.with_suffix(".reserve").exists()
 
+    answers = play(path, said(4, opening(4)), most_bytes=100_000)  # the next one finds it so
+
+    assert faults(answers) == ["the spool holds more than 100000 bytes"]
+    assert numbers(answers, REFUSED) == [4]
+
 
 @pytest.fixture
 def as_we_are() -> Iterator[None]:
