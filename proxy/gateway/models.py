@@ -24,6 +24,7 @@ HIGHEST_LIMIT: Final = 1_000
 LIMIT: Final = re.compile(r"[0-9]{1,4}")
 SINCE: Final = "2025-01-01T00:00:00Z"  # a route has no birthday that clients could use
 SINCE_UNIX: Final = 1_735_689_600
+LIFECYCLE: Final = "active"  # of every route that there is
 EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
 GLOB: Final = re.compile(r"[*?\[]")
 SHIPPED: Final = (
@@ -96,6 +97,9 @@ def _paged(listed: list[RouteEntry], query: dict[str, list[str]]) -> tuple[list[
             400, "invalid_request_error", f"limit is {text[:20]!r}; expected 1 to {HIGHEST_LIMIT}"
         )
     limit = int(text)
+    lifecycles = [*query.get("lifecycle", ()), *query.get("lifecycle[]", ())]
+    if lifecycles and LIFECYCLE not in lifecycles:
+        listed = []
     names = [route.model for route in listed]
     before, after = query.get("before_id", [""])[0], query.get("after_id", [""])[0]
     for name, model in (("before_id", before), ("after_id", after)):
@@ -119,11 +123,11 @@ def _anthropic_model(model: str, route: RouteEntry) -> dict[str, Any]:
         "id": model,
         "display_name": model,
         "created_at": SINCE,
-        "lifecycle": "active",
+        "lifecycle": LIFECYCLE,
         "line": None,
         "deprecated_at": None,
         "retires_at": None,
-        "max_input_tokens": None,
+        "max_input_tokens": profile.context_window or None,
         "max_tokens": None,
         "capabilities": _capabilities(profile),
     }

@@ -17,7 +17,9 @@ from .conftest import add_route, add_upstream, message, row
 
 @pytest.fixture
 def listed(gateway: Browser, scripted: ScriptedUpstream, reload):
-    upstream = add_upstream("listed", "chat", scripted.base_url, "vllm")
+    upstream = add_upstream(
+        "listed", "chat", scripted.base_url, "vllm", capabilities={"context_window": 65_536}
+    )
     routes = [add_route(f"listed-{n}", upstream) for n in range(3)]
     reload()
     yield
@@ -38,6 +40,7 @@ def test_models_are_listed_in_anthropic_s_shape(gateway: Browser, listed):
     assert first["type"] == "model"
     assert first["capabilities"]["image_input"] == {"supported": True}
     assert first["capabilities"]["effort"]["xhigh"] == {"supported": False}
+    assert first["max_input_tokens"] == 65_536
 
     rest = gateway.ask(
         "GET", "/v1/models?limit=2&after_id=listed-1", headers={"x-api-key": gateway.key}
@@ -68,6 +71,24 @@ def test_models_are_listed_in_anthropic_s_shape_for_who_has_but_a_token(
     reply = gateway.ask("GET", "/v1/models?limit=1000", headers=told)
 
     assert reply.json["data"][0]["display_name"] == reply.json["data"][0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("query", "some"),
+    [
+        ("lifecycle=active", True),
+        ("lifecycle=deprecated", False),
+        ("lifecycle[]=deprecated&lifecycle[]=active", True),
+        ("lifecycle[]=retired", False),
+    ],
+)
+def test_models_are_asked_for_by_where_they_are_in_their_life(
+    gateway: Browser, listed, query: str, some: bool
+):
+    reply = gateway.ask("GET", f"/v1/models?{query}", headers={"x-api-key": gateway.key})
+
+    assert bool(reply.json["data"]) is some
+    assert (reply.json["first_id"] is not None, reply.json["has_more"]) == (some, False)
 
 
 @pytest.mark.parametrize("name", ["after_id", "before_id"])
