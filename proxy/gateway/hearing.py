@@ -132,7 +132,7 @@ class Hearing:
         if (
             (begin < end and not run)  # there are several, or they are not plain
             or any(map(operator.eq, texts, texts[1:]))
-            or self._last == _frame(names[0], texts[0])
+            or (self._last and self._last == _frame(names[0], texts[0]))
         ):
             self._take(list(map(_frame, names, texts)))
             return
@@ -210,10 +210,13 @@ class Hearing:
         """The general way, for what need not be text."""
         if len(frames) == 1:
             self._take_alone(frames[0])
+        elif frames[-1] == LAST_FRAME:
+            self._take_others(frames[:-1])
+            self.events += self._stream.end()
         elif events := self._events(frames):
             self._hear(events)
-        else:  # mostly one of them is odd, and an answer's last may be: soon it is alone
-            half = len(frames) // 2 if frames[-1] != LAST_FRAME else -1
+        else:  # mostly one of them is odd: soon it is alone
+            half = len(frames) // 2
             self._take_others(frames[:half])
             self._take_others(frames[half:])
 

@@ -27,7 +27,7 @@ class Part:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.pieces = Said()  # what was said of it otherwise
+        self.pieces: Said | None = None  # what was said of it otherwise, if anything
         self.cited: list[dict[str, Any]] = []  # annotations that were heard
         self.waiting: list[dict[str, Any]] = []  # of these, not yet sent
         self.told: dict[str, Any] | None = None  # the finished part, if nothing was said since
@@ -36,7 +36,17 @@ class Part:
     def said(self) -> str:
         if len(self.blocks) == 1:
             return self.blocks[0].pieces.getvalue()
-        return "".join([block.said for block in self.blocks]) or self.pieces.getvalue()
+        if self.pieces is not None:
+            return self.pieces.getvalue()
+        return "".join([block.said for block in self.blocks])
+
+    def add(self, piece: str) -> bool:
+        """Keep a piece of what is not said as text; whether it is the first."""
+        first = self.pieces is None
+        if self.pieces is None:
+            self.pieces = Said()
+        self.pieces.append(piece)
+        return first
 
 
 @dataclass(slots=True)
@@ -162,10 +172,10 @@ class Items:
 
     def _learned(self, item: Item, body: OutputItem) -> Item:
         """Take what an item object says of itself; what was known before stays."""
-        if not item.type and isinstance(body.get("type"), str):
-            item.type = body["type"]
-        if not item.id and isinstance(body.get("id"), str):
-            item.id = body["id"]
+        if not item.type and type(kind := body.get("type")) is str:
+            item.type = kind
+        if not item.id and type(item_id := body.get("id")) is str:
+            item.id = item_id
         if "call_id" in body and not item.call_id and isinstance(body["call_id"], str):
             item.call_id = body["call_id"]
         if "name" in body and not item.name and isinstance(body["name"], str):

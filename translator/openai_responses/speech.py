@@ -143,8 +143,7 @@ class Speech:
         joint = JOINTS[channel] if item.channel else ""
         item.channel = channel
         part = item.part(channel, number)
-        lead = "" if part.pieces.tell() else joint
-        part.pieces.append(piece)
+        lead = joint if part.add(piece) else ""
         self.characters += len(piece)
         self.composer.thinking((item.key, "thinking"), lead + piece)
 
@@ -203,9 +202,8 @@ class Speech:
         if item.done or not isinstance(piece, str) or not piece:
             return
         part = item.part("input", 0)
-        if not part.pieces.tell():
+        if part.add(piece):
             self.inputs.append(item)
-        part.pieces.append(piece)
         self.characters += len(piece)
         item.heard += len(piece)
 

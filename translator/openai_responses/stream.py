@@ -68,14 +68,15 @@ class ResponsesStream:
 
     @step
     def feed(self, *events: UpstreamEvent) -> None:
+        handlers = self.HANDLERS
         for event in events:
             if self.finished:
                 return
             kind = event.get("type")
             if type(kind) is not str:
                 kind = str(kind)
-            if kind in self.HANDLERS:
-                self.HANDLERS[kind](self, event)
+            if kind in handlers:
+                handlers[kind](self, event)
             elif kind in self.PINGS:
                 self.composer.writer.written.append(PING.copy())
             elif "type" not in event and event.get("error"):
