@@ -17,6 +17,7 @@ import pytest
 from proxy.record import slots, spool_file
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.landing import Landing
+from proxy.record.loop_line import COMPANY
 from proxy.record.records import (
     Chunk,
     CloseRecord,
@@ -95,6 +96,18 @@ async def test_what_nobody_waits_for_goes_with_what_somebody_does(spool: Spool) 
     await entered(spool, opening(5))
 
     assert read_ids(spool.path) == [exchange_id(n) for n in range(6)]
+
+
+async def test_while_the_writer_is_busy_what_one_turn_says_goes_in_company(spool: Spool) -> None:
+    landings = [Landing(lambda: None) for _ in range(COMPANY + 2)]
+
+    for number, landing in enumerate(landings):
+        spool.enter(opening(number), landing)
+    until(lambda: len(read_ids(spool.path)) > COMPANY)  # while this turn of the loop lasts
+
+    assert read_ids(spool.path) == [exchange_id(n) for n in range(COMPANY + 1)]
+    await asyncio.gather(*(landing.landed() for landing in landings))
+    assert len(read_ids(spool.path)) == COMPANY + 2
 
 
 async def test_more_than_the_socket_takes_goes_in_pieces(spool: Spool) -> None:
