@@ -1,14 +1,16 @@
 """Who counts for a request, and what becomes of its count where the store cannot be reached."""
 
+import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from proxy.counters.sqlite_store import SqliteBudgets
-from proxy.counters.states import SqliteStates
+from proxy.counters.states import Change, SqliteStates
 from proxy.counters.store import Standing
 from proxy.gateway import budgets, shared_limits
 from proxy.gateway.budgets import Hold
@@ -62,6 +64,41 @@ def test_a_seat_that_cannot_be_given_back_is_free_when_its_lease_ends(
     away.give(seat, 0, 1)
 
     assert "a seat becomes free when its lease ends" in caplog.text
+
+
+class Slow(SqliteStates):
+    """A store that takes its time over each change."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def update(self, names: Sequence[str], change: Change) -> None:
+        self.asked.set()
+        assert self.go_on.wait(60)
+        super().update(names, change)
+
+
+async def test_who_leaves_while_a_seat_is_taken_gives_it_back_and_who_leaves_sooner_takes_none(
+    tmp_path: Path,
+):
+    store = Slow(tmp_path / "limits.sqlite3")
+    process, who = Common(store, "me"), caller(Limits(concurrency=9))
+    first, second = (asyncio.create_task(process.taken(who, 0)) for _ in range(2))
+    assert await asyncio.to_thread(store.asked.wait, 60)  # and the second waits for the first
+
+    for each in (first, second):
+        each.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    store.go_on.set()
+    for _ in ("the seat is taken, and its return waits", "it was given back"):
+        await asyncio.wrap_future(shared_limits._pool.submit(int))
+
+    assert (first.cancelled(), second.cancelled()) == (True, True)
+    names = ["key together/ada", "team together"]
+    assert [meter.elsewhere for meter in process.look(names)] == [0, 0]
+    assert process._seated.total() == 0
+    store.close()
 
 
 @pytest.fixture

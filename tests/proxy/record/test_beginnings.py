@@ -89,6 +89,17 @@ def test_a_spool_that_never_began_is_stopped_all_the_same(tmp_path: Path) -> Non
         assert (spool.ending, spool.writer) == (True, None)
 
 
+def test_a_writer_that_ended_as_it_had_begun_is_not_replaced_at_once(tmp_path: Path) -> None:
+    launched: list[object] = []
+    with slots.held(slots.take(tmp_path)) as slot:
+        spool = Spool(slot, launch=lambda *ends: launched.append(ends))  # type: ignore[arg-type, return-value]
+        spool.began = float("inf")  # however slow this machine is, that is less than LIFE_S ago
+
+        assert not spool.renew(0)
+
+    assert launched == []
+
+
 def test_a_file_that_cannot_be_opened_is_no_broken_one(tmp_path: Path) -> None:
     path = tmp_path / "spool-0.sqlite3"
     path.mkdir()

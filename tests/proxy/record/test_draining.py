@@ -112,6 +112,7 @@ def test_a_pause_keeps_what_woke_it_meanwhile_and_a_rest_does_not(
     monkeypatch.setattr(drainer, "GATHER_S", 0.0)
     one = Drainer(spool, [], Backlog(0, None, 0))
     one.wake()
+    one.wake()
 
     one._rest(0.01)
     assert one._wake.is_set()
@@ -164,6 +165,7 @@ def test_orphans_are_not_closed_into_the_space_that_is_kept_for_those_who_run(
     assert (one.orphans, states()) == ([exchange_id(1)], {exchange_id(1): "open"})
 
     spool.hear_fault((1, 99), "")
+    spool.hear_fault((1, 98), "what the other line heard before")
     one._move(source)
     assert (one.orphans, states()) == ([], {exchange_id(1): "closed"})
 
