@@ -24,7 +24,7 @@ from proxy.live.running import RUNNING
 from proxy.models import Price
 from proxy.record.pricing import PriceList
 from proxy.record.recorder import Recorder, recorder
-from proxy.record.records import CloseRecord, OpenRecord
+from proxy.record.records import Chunk, CloseRecord, OpenRecord
 from translator import said
 from translator.anthropic import fold
 from translator.anthropic.usage import Usage
@@ -149,7 +149,6 @@ def test_the_close_record_says_what_became_of_it():
     one.spoke()
     one.read(b"one ", 101.0)
     one.hear(*SAID, END, {**PIECE, "choices": [], "usage": USAGE})
-    one.hear()
     one.fold.feed(*one.stream.end())
     one.stream.unknown["odd"] = 2
     one.notes.append(Note("top_k", "dropped", "nobody knows 'it'"))
@@ -198,7 +197,6 @@ def test_the_close_record_of_an_answer_that_its_second_upstream_broke_off():
     one.hear(SAID[1])
     one.fold.feed(*one.stream.fail(LATE))
     one.consumer.begun, one.outcome, one.detail = True, "upstream_timeout", "idle_s"
-    one.consumer.unheard_from = None
     one.consumer.stopped = Stop.CLIENT_GONE
     one.at = 103.0
 
@@ -231,7 +229,6 @@ def test_bytes_that_nobody_heard_are_not_counted_as_told():
     one.consumer.unheard_from = 0
 
     closed = entries.close_record(one, None)
-
     assert (closed.response_bytes, closed.outcome, closed.status) == (0, "client_gone", 499)
 
 
@@ -248,24 +245,29 @@ def test_a_seat_is_not_settled_by_a_guess_of_nothing_nor_twice():
     assert one.seat.meters[0].tokens.left == 50
 
 
-def test_what_was_read_is_handed_over_after_a_second_or_a_full_buffer():
+def test_what_was_read_is_handed_over_after_a_second_or_a_full_buffer(monkeypatch):
+    told: list[Chunk] = []
+    monkeypatch.setattr(ledger.recorder, "_spool", SimpleNamespace(enter=told.append))
     one = Asked()
     one.dial(100.0)
     one.tick(200.0)  # nothing is there
-    one.read(b"a", 100.2)
+    one.read(b"a", 100.25)
     one.tick(100.9)
-    assert one._reads == [(pytest.approx(200.0), b"a")]
+    assert not told
     one.at = 101.0
     one.tick(101.0)
-    assert (one._reads, one._saved_at) == ([], 101.0)
+    assert told.pop() == Chunk(id=one.head.request_id, reads=[(250.0, b"a")])
+    assert one._saved_at == 101.0
 
-    one.read(b"b" * (CHECKPOINT_BYTES - 1), 101.1)
-    assert len(one.unsaved()) == 1
-    assert one.unsaved() == []
-    one.read(b"c" * (CHECKPOINT_BYTES - 1), 101.2)
-    assert one._reads
-    one.read(b"d", 101.3)
-    assert not one._reads
+    one.read(b"b" * (CHECKPOINT_BYTES - 1), 101.5)
+    assert [len(one.unsaved()), len(one.unsaved())] == [1, 0]
+    one.read(b"c" * (CHECKPOINT_BYTES - 1), 101.5)
+    one.dial(102.0)  # what came before is another answer's
+    assert [len(raw) for _, raw in told.pop().reads] == [CHECKPOINT_BYTES - 1]
+    one.read(b"d" * (CHECKPOINT_BYTES - 1), 102.5)
+    assert not told
+    one.read(b"e", 102.5)
+    assert (told[0].attempt, told[0].target, len(told[0].reads)) == (1, OF_TARGET, 2)
 
 
 def test_an_upstream_s_bytes_are_kept_up_to_a_bound_for_each_attempt(monkeypatch):
@@ -323,8 +325,7 @@ def test_a_request_that_nobody_will_translate_again_is_let_go():
     one.at = 103.0
     one.spoke()
 
-    assert one.first_content == 102.0
-    assert one.body == b""
+    assert (one.first_content, one.body) == (102.0, b"")
     assert one.request == {
         "stream": True, "max_tokens": 9, "temperature": 0, "top_p": 1, "top_k": 2,
     }  # fmt: skip
