@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
+from proxy.counters.shared import budget_store
+from proxy.counters.store import Standing
+from proxy.counters.windows import window
+from proxy.gateway.budgets import UNPRICED
 from proxy.gateway.ledger import Exchange
 from proxy.gateway.limits import limits
 from proxy.live.running import RUNNING, stop_here
-from proxy.models import ApiKey, Team
+from proxy.models import ApiKey, Budget, Team
 from proxy.models import Exchange as Row
 from proxy.record.landing import Landing
 from proxy.record.recorder import recorder
+from proxy.record.spending import counter_of
 from tests.fakes.steps import Stall, chunk, stream_head
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -34,12 +39,14 @@ def running(model: str) -> list[Exchange]:
     return [one for one in list(RUNNING.values()) if one.model == model]
 
 
-def test_a_client_that_leaves_while_its_record_is_written_has_no_row_and_no_seat(
+def test_a_client_that_leaves_while_its_record_is_written_has_no_row_and_holds_nothing(
     gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch: pytest.MonkeyPatch
 ):
     """Its record was never durable; if it lands all the same, the recorder closes it."""
     team = Team.objects.create(name="impatient", limits={"concurrency": 1})
     _, secret = ApiKey.issue(team, "key", scopes=["messages"])
+    budget = Budget.objects.create(team=team, usd=1, period="month")
+    counter = counter_of(budget.pk, window("month", "UTC", time.time()))
     reload()
     landings: list[Landing] = []
 
@@ -51,10 +58,12 @@ def test_a_client_that_leaves_while_its_record_is_written_has_no_row_and_no_seat
         disk.setattr(recorder, "enter", slow)
         with gateway.open(message("chat-impatient"), x_api_key=secret):
             until(lambda: landings)
+            assert budget_store().standing(counter) == Standing(0, 0, UNPRICED)
         until(lambda: not running("chat-impatient"))
 
     assert landings[0].future.cancelled()
     assert limits._teams["impatient"].running == 0
+    until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
     assert not scripted.asked_for("chat-impatient")
     assert not Row.objects.filter(team="impatient").exists()
     scripted.on("chat-impatient", scripts.chat())
