@@ -143,12 +143,16 @@ def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any]:
     return nothing
 
 
+NO_IDS: Final[frozenset[str]] = frozenset()
+"""One for all: empty, it takes 216 bytes."""
+
+
 def _call_ids(request: MessagesRequest) -> frozenset[str]:
     ids: list[str] = []
     for message in request["messages"]:
         if message["role"] == "assistant" and not isinstance(message["content"], str):
             ids += [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-    return frozenset(ids)
+    return frozenset(ids) if ids else NO_IDS
 
 
 def _hash(text: str) -> str:

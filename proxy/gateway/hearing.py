@@ -117,7 +117,8 @@ class Hearing:
         run = self._decoded(lines)
         if not run:
             return False
-        self._last = head + lines[-1]
+        if self._numbered:
+            self._last = head + lines[-1]
         self.events = []
         self._say(run)
         return True

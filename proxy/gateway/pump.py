@@ -239,6 +239,7 @@ class Attempt:
                 await self.deliver(hearing.events)  # what came before it is sound
                 raise
             await self.deliver(hearing.events)
+            del raw  # or it is kept for as long as all that follows flows past here
         return None
 
     def flow(self, raw: bytes) -> bool:

@@ -57,7 +57,7 @@ class ToolCalls:
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[Any, Call] = {}
         self._ids = set(composer.context.call_ids)  # that the client has
-        self._told: set[str] = set()  # the server's ids of calls that have ended
+        self._told: dict[str, None] = {}  # the server's ids of calls that have ended
         self._unfinished = False  # something waits behind a call whose arguments are incomplete
 
     def feed(self, piece: dict[str, Any], *, whole: bool) -> None:
@@ -106,7 +106,7 @@ class ToolCalls:
                 )
             self._composer.close(call.key)
         self.open.clear()
-        self._told.update(self._by_id)
+        self._told |= dict.fromkeys(self._by_id)
         self._by_id.clear()
         self._by_index.clear()
 
