@@ -83,7 +83,8 @@ class Asked(Exchange):
         self.at = 100.0
         consumer = StreamingHttpConsumer()
         consumer.head = Head({"path": "/", "headers": headers, "client": ("192.0.2.7", 1)})
-        consumer.watch = Watch(consumer.stop, SimpleNamespace(time=lambda: self.at))
+        loop = SimpleNamespace(time=lambda: self.at, call_soon_threadsafe=lambda work: work())
+        consumer.watch = Watch(consumer.stop, loop)
         consumer.began, consumer.begun, consumer.stopped = 100.0, False, None
         consumer.delivered, consumer.response_bytes = True, 321
         super().__init__(consumer, _caller(store_full))
@@ -366,19 +367,18 @@ def test_an_answer_is_heard_out_where_its_upstream_bills_all_of_it(hears_out, di
 def test_what_the_client_is_told_instead_of_the_rest(exc, stop, told):
     one = Asked()
     one.consumer.stopped = stop
-
     assert one._refusal(exc) == told
 
 
 async def test_who_is_stopped_in_the_admin_is_stopped_once_and_while_it_runs(monkeypatch):
     one = Asked()
     one.consumer._task = asyncio.current_task()
-    one._stop_by("olga")  # it does not run yet, or no more
+    one.stop_by("olga")  # it does not run yet, or no more
     assert (one.stopped_by, one.remarks, one.consumer.stopped) == ("", [], None)
 
     monkeypatch.setitem(RUNNING, one.head.request_id, one)
-    one._stop_by("olga")
-    one._stop_by("ben")
+    one.stop_by("olga")
+    one.stop_by("ben")
     assert one.consumer.stopped is Stop.STOPPED
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(0)
