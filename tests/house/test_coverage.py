@@ -48,9 +48,10 @@ TESTS_OF_BOOKS: Final = (
     "tests/threats/test_key_check.py",
     *(f"tests/proxy/gateway/test_{name}.py" for name in TESTS_OF_GATEWAY),
     *(f"tests/proxy/record/test_{name}.py" for name in TESTS_OF_RECORD),
+    "-m", "not hypothesis",  # laws find what they find here as well
     "-k", "not ten_thousand_operations",  # eight seconds, for the same branches
 )  # fmt: skip
-"""Those that take seconds, not minutes: nothing is killed in them."""
+"""Those that take seconds, not minutes."""
 
 
 def measured(
