@@ -57,7 +57,7 @@ class SimulatedSpool:
         self.dead = True
         tell([waiter for _, waiter in self._entries], SpoolUnavailable("its process was killed"))
 
-    def enter(self, record: Record, landing: Landing | None = None) -> None:
+    def enter(self, record: Record, landing: Landing | None = None, loop: object = None) -> None:
         if self.dead:
             tell([landing], SpoolUnavailable("its process was killed"))
             return
