@@ -391,7 +391,7 @@ async def test_who_is_stopped_in_the_admin_is_stopped_once_and_while_it_runs(mon
 def test_an_exchange_begins_with_nothing():
     one = Asked([])
 
-    assert one.consumer.entry is one
+    assert (one.consumer.entry, one.glance()["upstream"]) == (one, "")
     assert entries.open_record(one, None) == OpenRecord(
         id=one.head.request_id, created=one.created, worker=recorder.worker, team="t", key_id=7,
         key_name="k", user="ada", ip="192.0.2.7", api_version="2023-06-01",
