@@ -157,8 +157,11 @@ class Hearing:
             self._last = frames[-1] if frames else self._last
         at, count, stream = 0, len(frames), self._stream
         if 0 < count <= LAST and not self._hoping:  # as they come from one who takes time
-            self._take_others(frames)
-            at = count
+            if count == 1:
+                self._take_alone(frames[0])
+            else:
+                self._take_others(frames)
+            return
         while at < count and not stream.finished:
             begins = self._text_begins(frames, at)
             taken = self._take_run(frames[at:]) if begins == at else 0
