@@ -2,7 +2,8 @@
 
 Plain data (msgspec Structs, stored as MessagePack) without Django: the hot path makes them, the
 drainer turns them into database rows. Times are Unix seconds (float, UTC); durations are
-milliseconds; money is nano-dollars.
+milliseconds; money is nano-dollars. What is as its default is not written, which saves a tenth of
+the time and 0.3 KB of an exchange's two: so a default may not change while old spools are about.
 """
 
 import time
@@ -15,7 +16,7 @@ from .spool_file import Row
 from .spool_talk import CHUNK, CLOSE, OPEN
 
 
-class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
+class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="open"):
     """A request was accepted. Durable before the upstream is called (D7)."""
 
     id: str  # "req_" + ULID
@@ -49,7 +50,7 @@ class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
     body: bytes | None = None  # the client's bytes as received; None: the team keeps metadata only
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
+class Chunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="chunk"):
     """Raw upstream bytes of the last second: the checkpoint of a running answer."""
 
     id: str
@@ -58,7 +59,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     target: dict[str, Any] = {}  # as in OpenRecord, where the attempt went elsewhere
 
 
-class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
+class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="close"):
     """What became of the request. Every way out writes exactly one."""
 
     id: str
