@@ -62,7 +62,6 @@ class LoopLine(Line):
         waiter = landing if landing is None or loop is self._loop else Elsewhere(landing)
         body = encode(record)
         with self._lock:
-            busy = len(self._open) > len(self._outbox)  # the writer has something to do
             self._spool.last = number = self._spool.last + 1
             said = say(number, KIND[type(record)], time.time(), record.id, body)
             self._open[number] = said, waiter
@@ -70,6 +69,7 @@ class LoopLine(Line):
             self._waiting += len(said)
             if waiter is not None:
                 self._awaited += 1
+                busy = len(self._open) > len(self._outbox)  # the writer has something to do
                 if not busy or self._awaited == COMPANY or loop is not self._loop:
                     self._send()
                 elif self._awaited == 1:
