@@ -119,7 +119,7 @@ async def run(
             return
         landing = await recorder.enter(record)
         work[which]()
-        await recorder.landed(landing)
+        await landing.landed()
         waits.append((time.perf_counter() - began) * 1000)
         recorder.settle(
             CloseRecord(id=record.id, finished=time.time(), outcome="completed", status=200)
