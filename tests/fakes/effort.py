@@ -18,7 +18,10 @@ LAW_EXAMPLES: Final = {**EXAMPLES, "push": 5_000, "release": 200_000}
 PROFILE: Final = os.environ.get("LAWS") or ("push" if os.environ.get("CI") == "true" else "desk")
 
 # A deadline per example, or a health check that it is quick, would be an assertion about the machine.
-ANY_PACE: Final[dict[str, Any]] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+ANY_PACE: Final[dict[str, Any]] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 SAME: Final[dict[str, Any]] = {**ANY_PACE, "derandomize": True}
 
 settings.register_profile("push", max_examples=EXAMPLES["push"], print_blob=True, **SAME)
