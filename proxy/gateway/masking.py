@@ -18,9 +18,10 @@ def masked(raw: bytes, secret: bytes) -> bytes:
 def masked_reads(reads: Reads, secret: bytes) -> Reads:
     """The same reads, also where the secret came in two of them."""
     whole = reads[0][1] if len(reads) == 1 else b"".join([raw for _, raw in reads])
-    if not secret or secret not in whole:
+    clean = masked(whole, secret)
+    if clean is whole:
         return reads
-    at, found, clean = 0, [], masked(whole, secret)
+    at, found = 0, []
     for ms, raw in reads:
         found.append((ms, clean[at : at + len(raw)]))
         at += len(raw)

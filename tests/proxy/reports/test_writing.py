@@ -43,9 +43,8 @@ def root(asks):
 
 @pytest.fixture
 def openai():
-    return Upstream.objects.create(
-        name="openai", dialect="responses", base_url="https://api.openai.com/v1"
-    )
+    told = {"name": "openai", "dialect": "responses", "base_url": "https://api.openai.com/v1"}
+    return Upstream.objects.create(**told)
 
 
 def message_of(answer):
