@@ -104,3 +104,21 @@ def said(*texts: str, **fields: Any) -> dict[str, Any]:
 def reasoning(*texts: str, **fields: Any) -> dict[str, Any]:
     parts = [{"type": "summary_text", "text": each} for each in texts]
     return {"type": "reasoning", "id": "rs_1", "summary": parts} | fields
+
+
+def part_done(part: Any, index: int = 0) -> Event:
+    """A content part of the first item, finished."""
+    return {
+        "type": "response.content_part.done",
+        "output_index": 0,
+        "content_index": index,
+        "part": part,
+    }
+
+
+def notes(*events: Event, **fields: Any) -> list[str]:
+    """Why something was dropped, emulated or clamped."""
+    machine = stream(**fields)
+    for event in events:
+        machine.feed(event)
+    return [note.reason for note in machine.notes if note.path != "usage"]
