@@ -42,7 +42,6 @@ class Reasoning:
     """Characters of each part of the text (summary or content), to cut it as it was."""
     text_is: Literal["summary", "content"] = "summary"
     phase: str | None = None
-    field: str = ""  # chat: the vendor's field name
     details: Any = None  # chat: OpenRouter's reasoning_details, verbatim
 
 
@@ -55,10 +54,11 @@ WIRE_NAMES: Final = {
     "part_lengths": "n",
     "text_is": "t",
     "phase": "p",
-    "field": "r",
     "details": "d",
 }
-"""Field -> its name in the payload. Signatures are resent with every turn, so they stay short."""
+"""Field -> its name in the payload. Signatures are resent with every turn, so they stay short.
+
+What older carriers hold beside these (``r``, a vendor's name for the field) is passed over."""
 
 
 def mint(reasoning: Reasoning, keys: CarrierKeys) -> str:

@@ -38,7 +38,6 @@ def signed_by_us(payload: bytes) -> str:
         part_lengths=st.lists(st.integers(0, 999), max_size=4).map(tuple),
         text_is=st.sampled_from(["summary", "content"]),
         phase=st.none() | st.just("final_answer"),
-        field=st.sampled_from(["", "reasoning"]),
         details=st.none() | st.lists(st.dictionaries(st.text(max_size=3), st.text()), min_size=1),
     )
 )
@@ -95,6 +94,14 @@ def test_a_carrier_of_another_house_is_not_believed():
 )
 def test_a_payload_that_this_version_did_not_write_is_not_believed(payload):
     assert carrier.unseal(signed_by_us(payload), KEYS) is None
+
+
+def test_a_carrier_that_names_its_vendors_field_as_older_ones_do_is_believed():
+    payload = zlib.compress(b'{"v":1,"u":"local","m":"m1","a":"chat","r":"reasoning_content"}')
+
+    reasoning = carrier.unseal(signed_by_us(payload), KEYS)
+
+    assert reasoning == Reasoning(upstream="local", model="m1", api="chat")
 
 
 def test_a_payload_that_is_not_base64_is_not_believed():

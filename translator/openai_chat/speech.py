@@ -32,7 +32,6 @@ class Speech:
         self._tags: ThinkTags | None = None
         if profile.think_tags or profile.think_tags_opened:
             self._tags = ThinkTags(opened=profile.think_tags_opened)
-        self._field = ""  # the vendor's name for the reasoning of this segment
         self._details: list[dict[str, Any]] = []
 
     def say(self, piece: str) -> Block | None:
@@ -71,8 +70,8 @@ class Speech:
         self.refusal += piece
         self._text(piece)
 
-    def think(self, field: str, piece: str, details: list[dict[str, Any]]) -> None:
-        """Say reasoning that came in the vendor's ``field``; ``details`` travel in the carrier."""
+    def think(self, piece: str, details: list[dict[str, Any]]) -> None:
+        """Say reasoning; ``details`` travel in the carrier."""
         piece = piece or details_text(details)
         self.said += len(piece)
         context = self._composer.context
@@ -84,7 +83,6 @@ class Speech:
             return
         if self._kind != "thinking":
             self._turn_to("thinking")
-        self._field = field
         self._details += details
         self._composer.thinking(self._key, piece)
 
@@ -113,7 +111,7 @@ class Speech:
                 self._composer.close(self._key)
             case "thinking":
                 self._composer.sign(self._key, self._signature())
-        self._kind, self._field, self._details = "", "", []
+        self._kind, self._details = "", []
 
     def cut(self) -> None:
         """The answer breaks off: what was held back for its tags is told as far as it came."""
@@ -131,7 +129,7 @@ class Speech:
             if kind == "text":
                 self._text(piece)
             else:
-                self.think("", piece, [])
+                self.think(piece, [])
 
     def _turn_to(self, kind: Kind) -> None:
         """Begin another segment."""
@@ -156,7 +154,6 @@ class Speech:
             upstream=target.upstream,
             model=target.model,
             api="chat",
-            field="reasoning_details" if self._details else self._field,
             details=details,
         )
         return carrier.mint(reasoning, target.carrier_keys)

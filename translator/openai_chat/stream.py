@@ -207,15 +207,15 @@ class ChatStream:
             value = delta.get(name)
             piece = value if isinstance(value, str) else thought_text(value) if value else ""
             if piece:
-                self._thought(name, piece, details)
+                self._thought(piece, details)
                 return
         if details:
-            self._thought("reasoning_details", "", details)
+            self._thought("", details)
 
-    def _thought(self, name: str, piece: str, details: list[dict[str, Any]]) -> None:
+    def _thought(self, piece: str, details: list[dict[str, Any]]) -> None:
         if self._calls.open:
             self._calls.step_aside()
-        self._speech.think(name, piece, details)
+        self._speech.think(piece, details)
 
     def _content(self, content: Any, whole: bool) -> None:
         if isinstance(content, str):
@@ -230,7 +230,7 @@ class ChatStream:
             case "text" | "output_text" | None:
                 self._text(part.get("text") or "")
             case "thinking" | "reasoning":
-                self._thought("content", thought_text(part), [])
+                self._thought(thought_text(part), [])
             case "refusal":
                 self._refusal(part.get("refusal") or "", whole=False)
             case kind:
