@@ -77,6 +77,8 @@ class KeyForm(KeyModelForm):
         help_texts = {
             "models_allowed": 'Globs, such as ["claude-*"]; empty: every model of the team.',
             "limits": 'Beside those of the team: {"rpm": 60, "tpm": 200000, "concurrency": 10}',
+            "options": '{"strict": true, "events": ["metadata", "blocks"]}; '
+            '{"store": "metadata"}: no word of its conversations is kept, whatever the team keeps.',
         }
 
     def clean_scopes(self) -> list[str]:
@@ -162,7 +164,7 @@ class KeyAdmin(ManagedAdmin):
         if change:
             obj.save(update_fields=form.changed_data or None)
             return
-        chosen = {name: form.cleaned_data[name] for name in KeyForm.Meta.fields}
+        chosen = {name: getattr(obj, name) for name in KeyForm.Meta.fields}
         key, secret = ApiKey.issue(chosen.pop("team"), chosen.pop("name"), **chosen)
         obj.__dict__.update(key.__dict__)
         request.new_secret = secret  # type: ignore[attr-defined]  # for response_add, then gone

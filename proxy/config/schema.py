@@ -143,6 +143,7 @@ class Team(Strict):
 class Options(Strict):
     strict: bool | UnsetType = UNSET
     events: list[Literal["metadata", "blocks"]] | UnsetType = UNSET
+    store: Literal["metadata"] | UnsetType = UNSET  # less than the team keeps, never more
 
 
 class Key(Strict):

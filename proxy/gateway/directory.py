@@ -346,6 +346,8 @@ def _team(team: Team) -> TeamEntry:
 
 def _caller(key: ApiKey, team: TeamEntry, budgets: Budgets) -> Caller:
     both = (key, key.successor) if key.successor else (key,)
+    if any(one.keeps_no_words for one in both):
+        team = dataclasses.replace(team, store_full=False)
     return Caller(
         key_id=key.pk,
         key_name=key.name,

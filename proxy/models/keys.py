@@ -9,6 +9,8 @@ from django.utils.timezone import now
 
 from proxy.secrets import digest_of, new_secret, prefix_of
 
+from . import rules
+
 
 class Store(models.TextChoices):
     FULL = "full"  # bodies, raw stream and answer are kept until retention ends
@@ -37,6 +39,10 @@ class Team(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """What a form refuses, as bridge.toml does."""
+        rules.check(self)
 
 
 class Scope(models.TextChoices):
@@ -85,6 +91,15 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.team}/{self.name}"
+
+    def clean(self) -> None:
+        """What a form refuses, as bridge.toml does."""
+        rules.check(self)
+
+    @property
+    def keeps_no_words(self) -> bool:
+        """Whether only rows are kept of its requests, whatever its team keeps."""
+        return bool(self.options.get("store") == rules.KEEPS_NO_WORDS)
 
     @classmethod
     def issue(cls, team: Team, name: str, **fields: Any) -> "tuple[ApiKey, str]":

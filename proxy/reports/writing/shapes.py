@@ -94,6 +94,7 @@ class OptionsShape(Shape):
     events = serializers.ListField(
         child=Choice(choices=("metadata", "blocks")), required=False, max_length=2
     )
+    store = Choice(choices=("metadata",), required=False)
 
 
 class KeyShape(Shape):

@@ -32,6 +32,10 @@ MISTAKES = {
         UPSTREAM + 'when_client_leaves = "estimate"',
         "when_client_leaves: Invalid enum value 'estimate'; expected one of 'abort', 'drain'",
     ),
+    "a key that keeps more than its team": (
+        KEY + 'options = { store = "full" }',
+        "options.store: Invalid enum value 'full'; expected one of 'metadata'",
+    ),
     "dialect": (
         UPSTREAM.replace("chat", "gopher"),
         "dialect: Invalid enum value 'gopher'; expected one of 'responses', 'chat', 'anthropic'",

@@ -34,6 +34,7 @@ def company():
     key, _ = ApiKey.issue(team, "ci", user=ada, scopes=["messages", "reports"])
     quiet = Team.objects.create(name="quiet", store="metadata")
     ApiKey.issue(quiet, "old", successor=key, options={"strict": True, "events": ["x"]})
+    ApiKey.issue(team, "bot", options={"store": "metadata"})
     Upstream.objects.create(name="off", dialect="chat", base_url="http://o/v1", enabled=False)
     upstream = Upstream.objects.create(
         name="vllm", dialect="chat", base_url="http://vllm:8000/v1", timeouts={"connect_s": 5},
@@ -77,7 +78,7 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
 
     now = told(snapshot_of(read))
     assert again == now
-    assert len(now["keys"]) == 2
+    assert len(now["keys"]) == 3
     assert {len(caller.budgets) for caller in now["keys"].values()} == {1, 3}
     assert "NO_SUCH_VARIABLE" in now["broken"].pop("away")
     assert now["broken"] == {}  # one that is off is not missed
@@ -89,6 +90,7 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
             for name, each in callers.items()} == {
         "ci": (False, frozenset(), True, "platform/ci"),
         "old": (True, frozenset({"x"}), False, "quiet/ci"),
+        "bot": (False, frozenset(), False, "platform/bot"),
     }  # fmt: skip
 
 

@@ -41,11 +41,14 @@ def test_the_transcript_holds_both_sides(gateway: Browser, scripted: ScriptedUps
     assert b"".join(raw for _, raw in kept.upstream_reads).endswith(b"data: [DONE]\n\n")
 
 
-def test_a_team_that_keeps_no_words_leaves_none_on_the_disk(
-    gateway: Browser, scripted: ScriptedUpstream, database: Path, reload
+@pytest.mark.parametrize("whose", ["team", "key"])
+def test_who_keeps_no_words_leaves_none_on_the_disk(
+    gateway: Browser, scripted: ScriptedUpstream, database: Path, reload, whose: str
 ):
-    team = Team.objects.create(name="silent", store="metadata")
-    _, secret = ApiKey.issue(team, "quiet", scopes=["messages"])
+    silent = {"store": "metadata"}
+    of_team, of_key = (silent, {}) if whose == "team" else ({}, silent)
+    team = Team.objects.create(name=f"silent-{whose}", **of_team)
+    _, secret = ApiKey.issue(team, "quiet", scopes=["messages"], options=of_key)
     reload()
     scripted.on("chat-silent-team", scripts.chat(f"{CANARY} answer"))
     scripted.on("chat-silent-error", json_answer({"error": {"message": f"bad: {CANARY}"}}, 400))

@@ -368,6 +368,7 @@ def test_the_gateway_learns_of_each_write(root):
         ("keys", {"team": "platform", "name": "x", "managed": True}, "managed: unknown field"),
         ("keys", {"team": {"name": "platform"}, "name": "x"}, "team: "),
         ("keys", {"team": "platform", "name": "x", "options": {"events": ["all"]}}, "events: "),
+        ("keys", {"team": "platform", "name": "x", "options": {"store": "full"}}, "store: "),
         ("teams", {"name": "x\x00"}, "name: "),
         ("teams", {"name": "x", "models_allowed": "claude-*"}, "models_allowed: "),
         ("teams", {"name": "x", "models_allowed": ["\ud800"]}, "models_allowed: "),
