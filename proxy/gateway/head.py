@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,9 @@ USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)/v?(\d[\w.+
 TAG: Final = re.compile(r"\s*([\w.-]{1,64})=([^,;]{0,200})")
 UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
+
+LISTS: Final = frozenset({b"anthropic-beta", b"x-bridge-events", b"x-forwarded-for"})
+"""Comma lists, which may come on several lines (RFC 9110, 5.3); of others the last line counts."""
 
 ABOUT: Final = {
     # header: how much of it is read
@@ -87,6 +91,8 @@ class Head:
         self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(self.headers) != len(scope["headers"]):
+            self.headers |= _joined(scope["headers"])
         self._about: About | None = None  # nothing is read here: what fails has an answer later
 
     def text(self, name: bytes, limit: int = 2_000) -> str:
@@ -142,6 +148,15 @@ class Head:
                 if not inside(address, conf.trusted_proxies):
                     break
         return address
+
+
+def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The lists among these headers, each on one line."""
+    told: dict[bytes, list[bytes]] = {}
+    for name, text in lines:
+        if name in LISTS:
+            told.setdefault(name, []).append(text)
+    return {name: b",".join(texts) for name, texts in told.items()}
 
 
 def printable(text: str) -> str:

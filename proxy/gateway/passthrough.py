@@ -9,13 +9,16 @@ from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
+from yarl import URL
 
-from translator.dialect import UpstreamError, UpstreamRequest
+from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 from translator.sse import SSEDecoder
 
 from .decoding import decode_event, decode_json
 from .frames import frames
+from .head import Head
+from .masking import masked
 from .policies import NONE as NO_POLICIES
 from .pump import MAX_ANSWER_BYTES, Attempt, upstream_error
 from .refusals import UpstreamFailed
@@ -35,6 +38,9 @@ CREDENTIALS_REFUSED: Final = UpstreamError(
     should_retry=False,
 )
 
+MODEL: Final = re.compile(rb'("model"[ \t\r\n]*:[ \t\r\n]*)"[^"\\]*"')
+"""The name of the model, or another field called so further inside."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -49,49 +55,17 @@ class Passthrough(Attempt):
             self.permitted(), self.target.for_translator(request["model"])
         )
         self.stream = server.dialect.stream(made.answer)
-        if head.query:
-            self.url = server.url.with_query(head.query)
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in head.headers.items()
-            if FORWARDED.fullmatch(name)
-        }
-        headers.setdefault("anthropic-version", head.version)
+        self.url = endpoint(server.url, head)
+        headers = forwarded(head)
         if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
         self.noted(made)
-        return self._spliced(made), headers
-
-    def _spliced(self, made: UpstreamRequest) -> bytes:
-        """The client's bytes with nothing changed but the fields that must be."""
-        raw, request = self.entry.body, self.entry.request
-        wanted = {
-            **made.body,
-            "model": self.target.model_for(request["model"]),
-            **self.target.server.extra_body,
-        }
-        changed = {
-            name: value
-            for name, value in wanted.items()
-            if name not in request or (value is not request[name] and value != request[name])
-        }
-        gone = request.keys() - wanted.keys()
-        if not changed and not gone:
-            return raw
-        fields: dict[str, Any] = dict(_fields_of(raw))
-        for name in gone:
-            del fields[name]
-        for name, value in changed.items():
-            old = request.get(name)
-            if isinstance(old, list) and isinstance(value, list) and len(old) == len(value):
-                pieces = zip(_items_of(fields[name]), old, value, strict=True)
-                fields[name] = [was if a is b or a == b else b for was, a, b in pieces]
-            else:
-                fields[name] = value
-        return _encode(fields)
+        model = self.target.model_for(request["model"])
+        wanted = {**made.body, "model": model, **server.extra_body}
+        return spliced(self.entry.body, request, wanted), headers
 
     async def refused(self, call: Call) -> None:
-        raw = await call.beginning()
+        raw = masked(await call.beginning(), self.target.server.secret)
         if call.status == 401:  # our key, not the client's: it must not drop its own
             raise UpstreamFailed(CREDENTIALS_REFUSED, detail="status_401")
         error = upstream_error(self.target, call, raw)
@@ -104,7 +78,7 @@ class Passthrough(Attempt):
             error,
             detail=f"status_{call.status}",
             raw=raw if anthropic else None,
-            headers=_returned(call),
+            headers=returned(call),
         )
 
     async def relay_events(self, call: Call) -> None:
@@ -184,8 +158,62 @@ class Passthrough(Attempt):
     def _take_headers(self, call: Call) -> None:
         self.consumer.extra_headers += [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in _returned(call).items()
+            for name, value in returned(call).items()
         ]
+
+
+def endpoint(url: URL, head: Head) -> URL:
+    """The upstream's address with the client's query string, as it came."""
+    return URL(f"{url}?{head.query}", encoded=True) if head.query else url
+
+
+def forwarded(head: Head) -> dict[str, str]:
+    """The client's headers that an Anthropic upstream is told, and the version in any case."""
+    headers = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in head.headers.items()
+        if FORWARDED.fullmatch(name)
+    }
+    headers.setdefault("anthropic-version", head.version)
+    return headers
+
+
+def spliced(raw: bytes, request: dict[str, Any], wanted: dict[str, Any]) -> bytes:
+    """The client's bytes with nothing changed but the fields that are ``wanted`` otherwise.
+
+    ``request`` is what the bytes say.
+    """
+    changed = {
+        name: value
+        for name, value in wanted.items()
+        if name not in request or (value is not request[name] and value != request[name])
+    }
+    gone = request.keys() - wanted.keys()
+    if not changed and not gone:
+        return raw
+    if changed.keys() == {"model"} and not gone and (renamed := _renamed(raw, wanted["model"])):
+        return renamed
+    fields: dict[str, Any] = dict(_fields_of(raw))
+    for name in gone:
+        del fields[name]
+    for name, value in changed.items():
+        old = request.get(name)
+        if isinstance(old, list) and isinstance(value, list) and len(old) == len(value):
+            pieces = zip(_items_of(fields[name]), old, value, strict=True)
+            fields[name] = [was if a is b or a == b else b for was, a, b in pieces]
+        else:
+            fields[name] = value
+    return _encode(fields)
+
+
+def _renamed(raw: bytes, model: str) -> bytes:
+    """The bytes with another model's name in its place; none where it is hard to find."""
+    found = MODEL.search(raw)
+    if found is None or MODEL.search(raw, found.end()):
+        return b""
+    name = _encode(model)
+    renamed = raw[: found.end(1)] + name + raw[found.end() :]
+    return renamed if bytes(_fields_of(renamed)["model"]) == name else b""
 
 
 class FrameCutter:
@@ -220,7 +248,8 @@ def _is_text(piece: bytes) -> bool:
     return True
 
 
-def _returned(call: Call) -> dict[str, str]:
+def returned(call: Call) -> dict[str, str]:
+    """What the client is told of the upstream's headers."""
     kept = {n: v for n, v in call.headers.items() if RETURNED.fullmatch(n)}
     if "request-id" in call.headers:
         kept["x-upstream-request-id"] = call.headers["request-id"]

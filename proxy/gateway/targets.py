@@ -94,6 +94,7 @@ class Server:
 
 COUNT_PATHS: Mapping[str, str] = {
     "anthropic": "/v1/messages/count_tokens",
+    "chat": "/messages/count_tokens",
     "responses": "/responses/input_tokens",
 }
 

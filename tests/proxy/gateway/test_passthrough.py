@@ -1,5 +1,7 @@
 """An Anthropic upstream behind: what goes through untouched, and what must not."""
 
+import contextlib
+import http.client
 import json
 
 import pytest
@@ -126,6 +128,62 @@ def test_a_renamed_model_is_spliced_in(gateway: Browser, scripted: ScriptedUpstr
     reload()
 
 
+@pytest.mark.parametrize(
+    ("inside", "untouched"),
+    [
+        (b'"say \\"model\\": x"', True),
+        (b'[{"type":"tool_use","id":"t","name":"n","input":{"model":"renamed-2"}}]', False),
+    ],
+    ids=["once", "twice"],
+)
+def test_a_renamed_model_leaves_every_other_byte_where_it_stood(
+    gateway: Browser, scripted: ScriptedUpstream, reload, inside: bytes, untouched: bool
+):
+    from proxy.models import Route, Upstream
+
+    route = Route.objects.create(model="renamed-2")
+    route.targets.create(upstream=Upstream.objects.get(name="anthropic"), model="anthropic-real2")
+    reload()
+    scripted.on("anthropic-real2", scripts.pieces([STREAM], LAST_CHUNK))
+    said = b'[{"role":"user","content":"Hi"},\n {"role":"assistant","content":%b}]' % inside
+    raw = b'{ "model" : "renamed-2",\n\t"stream":true, "max_tokens": 10, "messages": %b}' % said
+
+    reply = gateway.post(raw)
+
+    assert reply.status == 200
+    asked = scripted.asked_for("anthropic-real2")[-1]
+    assert said in asked.body
+    assert asked.json == json.loads(raw) | {"model": "anthropic-real2"}
+    spliced = raw.replace(b'"renamed-2",', b'"anthropic-real2",')
+    assert (asked.body == spliced) is untouched
+    route.delete()
+    reload()
+
+
+def test_the_query_and_headers_of_several_lines_reach_the_upstream_as_they_came(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    scripted.on("anthropic-lines", scripts.pieces([STREAM], LAST_CHUNK))
+    body = json.dumps(message("anthropic-lines", stream=True)).encode()
+
+    asking = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=90)
+    with contextlib.closing(asking) as connection:
+        connection.putrequest("POST", "/v1/messages?beta=true&next=%2Fa+b")
+        for name, text in (
+            ("x-api-key", gateway.key),
+            ("anthropic-beta", "one-2025-01-01"),
+            ("anthropic-beta", "two-2025-01-01,three-2025-01-01"),
+            ("content-length", str(len(body))),
+        ):
+            connection.putheader(name, text)
+        connection.endheaders(body)
+        assert connection.getresponse().read() == STREAM
+
+    (asked,) = scripted.asked_for("anthropic-lines")
+    assert asked.path == "/v1/messages?beta=true&next=%2Fa+b"
+    assert asked.headers["anthropic-beta"] == "one-2025-01-01,two-2025-01-01,three-2025-01-01"
+
+
 def test_a_compatible_server_gets_what_it_knows(
     gateway: Browser, scripted: ScriptedUpstream, reload
 ):
@@ -178,6 +236,17 @@ def test_an_error_is_handed_on_as_it_is(gateway: Browser, scripted: ScriptedUpst
     assert reply.headers["anthropic-ratelimit-requests-limit"] == "9"
     assert "set-cookie" not in reply.headers
     assert reply.id.startswith("req_")
+
+
+def test_an_error_that_repeats_our_key_is_handed_on_without_it(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    error = {"type": "invalid_request_error", "message": f"odd header: {UPSTREAM_SECRET}"}
+    scripted.on("anthropic-tells", json_answer({"type": "error", "error": error}, 400))
+
+    reply = gateway.post(message("anthropic-tells"))
+
+    assert reply.json["error"]["message"] == f"odd header: {'*' * len(UPSTREAM_SECRET)}"
 
 
 def test_our_bad_key_is_not_the_client_s(gateway: Browser, scripted: ScriptedUpstream):
