@@ -13,7 +13,7 @@ from .anthropic.types import MessagesRequest
 from .dialect import AnswerContext, Target
 from .errors import BadRequest
 from .notes import Fate, Note
-from .profiles import Profile
+from .profiles import Effort, Profile
 from .thinking import thinking_shown
 
 SESSION: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
@@ -36,6 +36,7 @@ class Draft:
         self.optional_properties: dict[str, frozenset[str]] = {}
         self.origins: list[int] = []
         """For each entry of the history its message's number; ``SYSTEM`` for the system prompt."""
+        self.effort: tuple[Effort, str] | None = None  # in force by a message, and its path
         self.include: list[str] = []  # Responses: extra parts to ask for
         self.system_additions: list[str] = []  # Chat: join the system message
 

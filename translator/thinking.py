@@ -21,20 +21,24 @@ OFF: Final = frozenset({"disabled", "between_tools"})
 """Kinds of ``thinking`` under which nothing is thought before the answer."""
 
 
-def effort_of(request: MessagesRequest, profile: Profile) -> tuple[Effort | None, list[Note]]:
+def effort_of(
+    request: MessagesRequest, profile: Profile, said: tuple[Effort, str] | None = None
+) -> tuple[Effort | None, list[Note]]:
     """The effort to ask the upstream for; None: its default, or it takes none.
 
-    ``output_config.effort`` beats the budget of ``thinking``; ``thinking`` switched off beats
-    both. What the server lacks becomes the highest effort that it has at or below.
+    What a message ``said`` (with its path) beats ``output_config.effort``, which beats the budget
+    of ``thinking``; ``thinking`` switched off beats all. What the server lacks becomes the highest
+    effort that it has at or below.
     """
     thinking: Mapping[str, Any] = request.get("thinking") or {}
-    named = (request.get("output_config") or {}).get("effort")
+    wanted: Effort | None = (request.get("output_config") or {}).get("effort")
+    path = "output_config.effort"
     kind = thinking.get("type")
     if kind in OFF:
         return _off(profile)
-    wanted: Effort | None = named
-    path = "output_config.effort"
-    if named is None and kind == "enabled":
+    if said is not None and said[0] != wanted:
+        wanted, path = said
+    if wanted is None and kind == "enabled":
         wanted, path = _effort_of_budget(thinking["budget_tokens"]), "thinking.budget_tokens"
     if wanted is None:
         return None, []
@@ -47,6 +51,25 @@ def thinking_shown(request: MessagesRequest) -> Literal["shown", "omitted", "hid
     if thinking.get("type") not in ("enabled", "adaptive"):
         return "hidden"
     return "omitted" if thinking.get("display") == "omitted" else "shown"
+
+
+def begins_now(messages: list[dict[str, Any]], number: int) -> bool:
+    """Whether the effort in the system message of this number holds for the answer to come.
+
+    It begins with the words of the user that it directly follows, else with the next ones; the
+    results of tools are no such words. Source: Anthropic's "Per-message effort".
+    """
+    before = number - 1
+    while before > 0 and messages[before]["role"] == "system":
+        before -= 1
+    return any(_has_words(message) for message in messages[max(before, 0) :])
+
+
+def _has_words(message: dict[str, Any]) -> bool:
+    if message["role"] != "user":
+        return False
+    content = message["content"]
+    return isinstance(content, str) or any(block["type"] != "tool_result" for block in content)
 
 
 def _off(profile: Profile) -> tuple[Effort | None, list[Note]]:

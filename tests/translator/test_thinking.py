@@ -1,7 +1,8 @@
 import pytest
 
+from tests.translator.requests import assistant, call, result, system, text, user
 from translator.profiles import EFFORTS, PROFILES, Profile
-from translator.thinking import effort_of, thinking_shown
+from translator.thinking import begins_now, effort_of, thinking_shown
 
 ALL = Profile(efforts=EFFORTS)
 SOME = Profile(efforts=("none", "medium", "high"))
@@ -78,6 +79,34 @@ def test_a_budget_means_an_effort(budget, effort):
     thinking = {"type": "enabled", "budget_tokens": budget}
 
     assert effort_of({"thinking": thinking}, ALL) == (effort, [])
+
+
+CHANGE = system(output_config={"effort": "low"})
+
+
+@pytest.mark.parametrize(
+    ("messages", "begins"),
+    [
+        ([user("Go."), CHANGE], True),
+        ([user("Go."), system("Be brief."), CHANGE], True),
+        ([CHANGE, user("Go.")], True),
+        ([user("Go."), assistant(call()), CHANGE, user(result("x"), text("And on."))], True),
+        ([user("Go."), assistant(call()), CHANGE, user(result("x"))], False),
+        ([user("Go."), assistant(call()), user(result("x")), CHANGE], False),
+        ([CHANGE], False),
+    ],
+)
+def test_an_effort_begins_with_words_of_the_user(messages, begins):
+    assert begins_now(messages, messages.index(CHANGE)) is begins
+
+
+@pytest.mark.parametrize(
+    ("said", "path"), [("max", EFFORT), ("xhigh", "messages.1.output_config.effort")]
+)
+def test_what_a_message_says_beats_the_request(said, path):
+    made, [note] = effort_of(asking(effort="max"), SOME, (said, "messages.1.output_config.effort"))
+
+    assert (made, note.path) == ("high", path)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=str)

@@ -19,6 +19,8 @@ from .shapes import (
     words,
 )
 
+EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+
 CACHE_CONTROL: Final = shape({"type": one_of("ephemeral")}, {"ttl": one_of("5m", "1h")})
 
 TEXT: Final = shape(
@@ -169,7 +171,7 @@ def _content_of(role: str) -> Check:
 _MESSAGES: Final[Mapping[str, Check]] = {
     role: shape(
         {"role": string, "content": _content_of(role)},
-        {"clear_at": string, "output_config": mapping},
+        {"clear_at": string, "output_config": shape(optional={"effort": one_of(*EFFORTS)})},
     )
     for role in BLOCKS_BY_ROLE
 }

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from translator.errors import BadRequest
 
-from .content import CACHE_CONTROL, MESSAGES, TEXT_OR_TEXTS
+from .content import CACHE_CONTROL, EFFORTS, MESSAGES, TEXT_OR_TEXTS
 from .shapes import (
     Check,
     Fault,
@@ -41,7 +41,6 @@ MAX_STOP_SEQUENCE: Final = 4096
 MAX_USER_ID: Final = 256
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
-EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 
 
 def _stop_sequence(value: Any) -> None:

@@ -11,6 +11,7 @@ from translator.draft import SYSTEM, Draft
 from translator.errors import BadRequest
 from translator.names import upstream_call_id
 from translator.render import system_blocks, tool_error_text
+from translator.thinking import begins_now
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_message, read_turn
@@ -152,8 +153,9 @@ def _system(message: dict[str, Any], number: int, between: Between, draft: Draft
     if message.get("clear_at") == "next_user_message" and any(m["role"] == "user" for m in later):
         draft.note(path, "emulated", "cleared: a user message follows")
         return
-    if (message.get("output_config") or {}).get("effort"):
-        draft.note(f"{path}.output_config", "dropped", "effort cannot change in mid conversation")
+    effort = (message.get("output_config") or {}).get("effort")
+    if effort and begins_now(draft.request["messages"], number):
+        draft.effort = (effort, f"{path}.output_config.effort")
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     spoken = [block for block in blocks if block.get("type") not in CHANGES]

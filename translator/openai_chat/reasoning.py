@@ -14,7 +14,7 @@ EXTRA: Final = "chat/call"
 
 def reasoning_fields(draft: Draft) -> dict[str, Any]:
     """``reasoning_effort`` and the vendor's own switch (mapping.md 1.9)."""
-    if ASKED_BY.isdisjoint(draft.request):
+    if draft.effort is None and ASKED_BY.isdisjoint(draft.request):
         return {}
     kind = (draft.request.get("thinking") or {}).get("type")
     off = kind in OFF
@@ -23,7 +23,7 @@ def reasoning_fields(draft: Draft) -> dict[str, Any]:
         fields = _switch(draft.profile.thinking_switch, off=off)
     if fields and off:
         return fields  # DeepSeek refuses "disabled" together with an effort
-    effort, notes = effort_of(draft.request, draft.profile)
+    effort, notes = effort_of(draft.request, draft.profile, draft.effort)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
     if effort is not None:

@@ -21,6 +21,7 @@ from translator.draft import (
     turn_away,
 )
 from translator.errors import BadRequest
+from translator.thinking import ASKED_BY
 
 from .formats import response_format
 from .messages import build_messages
@@ -157,6 +158,8 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     if not TURNED_AWAY.isdisjoint(request):
         turn_away(draft, REFUSED, DROPPED, HARMLESS)
     body = build_fields(draft, BUILDERS)
+    if draft.effort is not None and ASKED_BY.isdisjoint(request):
+        body |= reasoning_fields(draft)
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from translator.draft import Draft
 from translator.names import upstream_call_id
 from translator.render import tool_error_text
+from translator.thinking import begins_now
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_turn
@@ -136,8 +137,8 @@ def _system(message: dict[str, Any], number: int, between: Between, draft: Draft
     effort = (message.get("output_config") or {}).get("effort")
     if effort and effort in draft.profile.efforts and draft.profile.configuration_update:
         between.spoken.append({"type": "configuration_update", "reasoning": {"effort": effort}})
-    elif effort:
-        draft.note(f"{path}.output_config", "dropped", "effort cannot change in mid conversation")
+    elif effort and begins_now(draft.request["messages"], number):
+        draft.effort = (effort, f"{path}.output_config.effort")
     content = message["content"]
     if not isinstance(content, str):
         content = [block for block in content if block.get("type") not in CHANGES]

@@ -24,7 +24,7 @@ from translator.draft import (
 from translator.errors import BadRequest
 from translator.render import system_blocks
 from translator.schemas import normalise, strict
-from translator.thinking import effort_of, thinking_shown
+from translator.thinking import ASKED_BY, effort_of, thinking_shown
 
 from .input_items import build_input, limit_breakpoints
 from .parts import PARTS
@@ -93,7 +93,7 @@ def _sampling(draft: Draft) -> dict[str, Any]:
         return {}
     if given.pop("top_k", None) is not None:
         draft.note("top_k", "dropped", "no equivalent; the answer is still an answer without it")
-    effort, _ = effort_of(draft.request, draft.profile)
+    effort, _ = effort_of(draft.request, draft.profile, draft.effort)
     if draft.profile.sampling_with_reasoning or effort == "none":
         return given
     for name in given:
@@ -109,7 +109,7 @@ def _stop_sequences(draft: Draft) -> dict[str, Any]:
 
 def _reasoning(draft: Draft) -> dict[str, Any]:
     """``reasoning`` (mapping.md 1.9); a summary only where somebody wants to read it."""
-    effort, notes = effort_of(draft.request, draft.profile)
+    effort, notes = effort_of(draft.request, draft.profile, draft.effort)
     for note in notes:
         draft.note(note.path, note.fate, note.reason)
     reasoning: dict[str, Any] = {"effort": effort} if effort is not None else {}
@@ -238,6 +238,8 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
         turn_away(draft, REFUSED, DROPPED, HARMLESS)
     # store: OpenAI keeps answers by default, which no client of ours asked for.
     body = {"store": False, **build_fields(draft, BUILDERS)}
+    if draft.effort is not None and ASKED_BY.isdisjoint(request):
+        body |= _reasoning(draft)
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]

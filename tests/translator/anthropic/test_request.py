@@ -132,6 +132,11 @@ def test_good_requests(more):
         ({"tools": [{"name": "f"}, {"name": "f"}]}, "tools.1.name", "unique"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' not found"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort", "'low'"),
+        (
+            {"messages": [{"role": "system", "content": [], "output_config": {"effort": "huge"}}]},
+            "messages.0.output_config.effort",
+            "'low'",
+        ),
         ({"cache_control": {"type": "forever"}}, "cache_control.type", "'ephemeral'"),
         ({"context_management": {"edits": "all"}}, "context_management.edits", "valid list"),
         (

@@ -186,10 +186,26 @@ def test_a_system_message_to_be_cleared_lasts_until_the_next_user_message():
     assert "Only now." not in str(sent(user("Hi."), cleared, user("So?"), profile="openai"))
 
 
-def test_effort_in_mid_conversation_is_dropped_and_told():
-    request = ask(user("Hi."), system("Think.", output_config={"effort": "high"}), user("So?"))
+LOW, HIGH = ({"effort": effort} for effort in ("low", "high"))
 
-    assert fates(request, "openai") == {"messages.1.output_config": "dropped"}
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [({}, "high"), ({"output_config": LOW}, "high"), ({"thinking": {"type": "disabled"}}, "none")],
+)
+def test_an_effort_in_mid_conversation_is_that_of_the_request(fields, effort):
+    request = ask(user("Hi."), system(output_config=HIGH), user("So?"), **fields)
+
+    assert body(request, "openai")["reasoning_effort"] == effort
+    assert fates(request, "openai") == {}
+
+
+def test_an_effort_in_mid_conversation_that_the_upstream_lacks_is_told():
+    request = ask(user("Hi."), system("Think.", output_config=HIGH), user("So?"))
+
+    assert fates(request, "generic") == {
+        "messages.1": "emulated", "messages.1.output_config.effort": "dropped"
+    }  # fmt: skip
 
 
 def test_a_system_message_that_only_changes_tools_says_nothing():

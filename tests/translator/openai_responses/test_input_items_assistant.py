@@ -3,7 +3,7 @@
 import pytest
 
 from tests.translator.openai_responses.requests import body, build, fates, said, sent
-from tests.translator.requests import PIXEL, WEATHER, ask, assistant, result, system, user
+from tests.translator.requests import PIXEL, WEATHER, ask, assistant, call, result, system, user
 from translator.errors import BadRequest
 
 from .items import document
@@ -96,8 +96,11 @@ def test_a_message_that_clears_is_gone_when_a_user_spoke_again():
     assert sent(user("A"), passing) == [said("user", "A"), said("developer", "Only now.")]
 
 
+HIGH = {"effort": "high"}
+
+
 def test_an_effort_in_mid_conversation_is_an_update_where_there_are_such():
-    change = system("Think.", output_config={"effort": "high"})
+    change = system("Think.", output_config=HIGH)
     history = [user("A"), change, user("B")]
 
     updated = sent(*history, configuration_update=True)
@@ -105,7 +108,16 @@ def test_an_effort_in_mid_conversation_is_an_update_where_there_are_such():
     assert updated[1] == {"type": "configuration_update", "reasoning": {"effort": "high"}}
     assert_valid(body(ask(*history), configuration_update=True))
     assert sent(*history)[1] == said("developer", "Think.")
-    assert fates(ask(*history)) == {"messages.1.output_config": "dropped"}
+    assert body(ask(*history))["reasoning"] == {"effort": "high"}
+    assert fates(ask(*history)) == {}
+
+
+def test_an_effort_waits_for_the_user_to_speak():
+    calling = [user("A"), assistant(call()), user(result("x"))]
+    request = ask(*calling, system(output_config={"effort": "low"}), output_config=HIGH)
+
+    assert body(request)["reasoning"] == {"effort": "high"}
+    assert fates(request) == {}
 
 
 def test_tool_changes_say_nothing_but_are_noted():
