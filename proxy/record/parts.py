@@ -40,8 +40,9 @@ class Parted(NamedTuple):
     fields: dict[str, list[Piece] | Piece]
     marks: list[Mark]
     asked: Mapping[str, Any] = {}
-    """The envelope and the newest message as values, where the body was taken apart just now."""
+    """The envelope and ``newest`` as values, where the body was taken apart just now."""
     newest: Any = None
+    """The newest message that is not the client program's own (role ``system``)."""
 
 
 class NotParted(Exception):
@@ -59,7 +60,7 @@ def take_apart(body: bytes) -> Parted:
     if not isinstance(request, dict):
         raise NotParted("not a JSON object")
     messages = request.get("messages")
-    newest = messages[-1] if messages and isinstance(messages, list) else None
+    newest = _newest(messages) if messages and isinstance(messages, list) else None
     marks: list[Mark] = []
     fields: dict[str, list[Piece] | Piece] = {}
     for name in LIST_FIELDS:
@@ -72,6 +73,14 @@ def take_apart(body: bytes) -> Parted:
             fields[name] = piece(request[name])
             request[name] = None
     return Parted(piece(request), fields, marks, request, newest)
+
+
+def _newest(messages: list[Any]) -> Any:
+    """Claude Code ends its list with a system message: the tools and agents that there are."""
+    for message in reversed(messages):
+        if not isinstance(message, dict) or message.get("role") != "system":
+            return message
+    return messages[-1]
 
 
 def _pieces(value: Any, name: str, marks: list[Mark]) -> list[Piece] | Piece:

@@ -47,6 +47,29 @@ def test_an_open_record_is_a_row_at_once(spool: Spool, source: Source) -> None:
     assert not QuarterUsage.objects.exists()
 
 
+TOLD = {"role": "system", "content": "The agents that there are."}
+CALLED = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "preview"),
+    [
+        (["Mend it.", TOLD], "Mend it."),
+        (["Mend it.", TOLD, TOLD], "Mend it."),
+        (["Mend it.", CALLED, TOLD], "[tool result]"),
+        ([TOLD], "The agents that there are."),
+        ([["no message"]], ""),
+    ],
+)
+def test_the_preview_is_what_the_user_said(spool: Spool, source: Source, messages, preview) -> None:
+    """Claude Code ends its list with a system message of its own."""
+    write(spool, opening(1, body=body(*messages)))
+
+    drain_all(source)
+
+    assert Exchange.objects.get().preview == preview
+
+
 def test_the_close_record_completes_the_row(spool: Spool, source: Source) -> None:
     write(spool, opening(1))
     drain_all(source)
