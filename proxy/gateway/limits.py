@@ -8,7 +8,7 @@ alone counts in its memory; several count together (``shared_limits``).
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -109,6 +109,16 @@ class Limiter:
         take(((of_key, caller.limits), (of_team, team.limits)), estimate, time.monotonic())
         return Seat(meters, estimate, headers_of(meters))
 
+    def look(self, caller: Caller) -> tuple[Meter, Meter]:
+        """Copies of the meters of a key and its team, times monotonic. It makes and changes none.
+
+        Fresh ones, where nobody has asked yet.
+        """
+        key, whole = caller.meter, caller.team.name
+        of_key = self._keys.get(key) or Meter(f"key {key}")
+        of_team = self._teams.get(whole) or Meter(f"team {whole}")
+        return _copy_of(of_key), _copy_of(of_team)
+
     def _of_key(self, name: str) -> Meter:
         meter = self._keys[name] = Meter(f"key {name}")
         return meter
@@ -116,6 +126,12 @@ class Limiter:
     def _of_team(self, name: str) -> Meter:
         meter = self._teams[name] = Meter(f"team {name}")
         return meter
+
+
+def _copy_of(meter: Meter) -> Meter:
+    buckets = (meter.requests, meter.tokens)
+    requests, tokens = (None if bucket is None else replace(bucket) for bucket in buckets)
+    return replace(meter, requests=requests, tokens=tokens)
 
 
 def take(pairs: Sequence[tuple[Meter, Limits]], estimate: int, now: float) -> None:

@@ -1,6 +1,5 @@
 """Answers what would become of a request, by the snapshot, meters and counters that decide it."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from .budgets import UNPRICED, most
 from .ceilings import BudgetEntry
 from .directory import Caller, Limits, RouteEntry, directory
 from .head import inside
-from .limits import Bucket, Meter, limits
+from .limits import Meter, limits
 
 DOOR: Final = {door.name: door for door in DOORS}
 ORDER: Final = {door.name: place for place, door in enumerate(DOORS)}
@@ -106,27 +105,12 @@ def _meters(caller: Caller) -> tuple[Meter, Meter]:
         try:
             meters, now = shared.look(names), time.time()
         except StoreAway:
-            meters, now = _here(caller), time.monotonic()
+            meters, now = limits.look(caller), time.monotonic()
     else:
-        meters, now = _here(caller), time.monotonic()
+        meters, now = limits.look(caller), time.monotonic()
     for meter, told in zip(meters, (caller.limits, caller.team.limits), strict=True):
-        meter.requests, meter.tokens = _copy(meter.requests), _copy(meter.tokens)
         meter.fit(told, now)
     return meters[0], meters[1]
-
-
-def _here(caller: Caller) -> list[Meter]:
-    """Those of this process; fresh ones, where nobody has asked yet."""
-    meters = ((limits._keys, "key", caller.meter), (limits._teams, "team", caller.team.name))  # noqa: SLF001 - the limiter is our own, and its hot path has no door for this
-    fresh = ((known.get(name), kind, name) for known, kind, name in meters)
-    return [
-        dataclasses.replace(meter) if meter else Meter(f"{kind} {name}")
-        for meter, kind, name in fresh
-    ]
-
-
-def _copy(bucket: Bucket | None) -> Bucket | None:
-    return None if bucket is None else dataclasses.replace(bucket)
 
 
 def _worst_case(wish: Wish, route: RouteEntry | None) -> int | None:

@@ -129,13 +129,16 @@ def test_a_seat_is_settled_once_and_not_by_what_nobody_knows():
     assert seat.settled
 
 
-def test_who_has_no_limits_is_only_counted():
-    caller = Caller(
-        key_id=1, key_name="k", meter="t/k",
-        team=TeamEntry(name="t", store_full=True, models=Globs(), limits=limits.NO_LIMITS), user="",
-        scopes=frozenset(), models=Globs(), limits=limits.NO_LIMITS, ip_allow=(), strict=False,
-        events=frozenset(), expires=None, revoked=False,
+def asking(of_key: Limits, of_team: Limits) -> Caller:
+    team = TeamEntry(name="t", store_full=True, models=Globs(), limits=of_team)
+    return Caller(
+        key_id=1, key_name="k", meter="t/k", team=team, user="", scopes=frozenset(), models=Globs(),
+        limits=of_key, ip_allow=(), strict=False, events=frozenset(), expires=None, revoked=False,
     )  # fmt: skip
+
+
+def test_who_has_no_limits_is_only_counted():
+    caller = asking(limits.NO_LIMITS, limits.NO_LIMITS)
     limiter = Limiter()
 
     seats = [limiter.take(caller, 9) for _ in range(3)]
@@ -147,3 +150,17 @@ def test_who_has_no_limits_is_only_counted():
     assert (key.running, team.running, key.requests, team.tokens) == (3, 3, None, None)
     seats[0].leave()
     assert (key.running, team.running) == (2, 2)
+
+
+def test_who_looks_at_meters_makes_none_and_changes_none():
+    caller = asking(Limits(rpm=5), Limits(tpm=60))
+    limiter = Limiter()
+
+    assert limiter.look(caller) == (Meter("key t/k"), Meter("team t"))
+    seat = limiter.take(caller, 9)
+    key, team = limiter.look(caller)
+    assert (key, team) == seat.meters
+    key.requests.left = team.tokens.left = team.running = 0
+    assert [bucket.left for bucket in (seat.meters[0].requests, seat.meters[1].tokens)] == [4, 51]
+    assert seat.meters[1].running == 1
+    assert limiter.take(caller, 0).meters == seat.meters
