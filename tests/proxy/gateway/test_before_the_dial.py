@@ -17,7 +17,9 @@ from proxy.models import ApiKey, Budget, Team
 from proxy.models import Exchange as Row
 from proxy.record.landing import Landing
 from proxy.record.recorder import recorder
+from proxy.record.records import OpenRecord
 from proxy.record.spending import counter_of
+from proxy.record.transcripts import read
 from tests.fakes.steps import Stall, chunk, stream_head
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -71,13 +73,26 @@ def test_a_client_that_leaves_while_its_record_is_written_has_no_row_and_holds_n
 
 
 def test_what_is_refused_while_it_is_translated_has_a_row_that_says_so(
-    gateway: Browser, scripted: ScriptedUpstream
+    gateway: Browser, scripted: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its open record was on the way to the disk meanwhile."""
+    """Its open record was on the way to the disk meanwhile: it is waited for, and is the only one."""
+    entered: list[str] = []
+    enter = recorder.enter
+
+    async def seen(record: OpenRecord, *loop: Any) -> Landing:
+        entered.append(record.id)
+        return await enter(record, *loop)
+
+    monkeypatch.setattr(recorder, "enter", seen)
+
     reply = gateway.post(message("responses-lossy", top_k=5), x_bridge_strict="true")
 
     kept = row(reply.id, outcome="refused", status=400)
     assert kept.upstream == "responses"
+    assert entered.count(reply.id) == 1
+    transcript = read(reply.id)
+    assert transcript is not None
+    assert transcript.request["top_k"] == 5
     assert not scripted.asked_for("responses-lossy")
 
 

@@ -164,6 +164,23 @@ async def test_what_a_dead_writer_was_told_is_written_before_the_end(tmp_path: P
     slot.release()
 
 
+def test_a_writer_that_outlasts_the_wait_for_it_writes_all_the_same(tmp_path: Path) -> None:
+    async def saying() -> None:
+        spool.enter(closing(1))
+
+    with slots.held(slots.take(tmp_path)) as slot:
+        spool = Spool(slot, reserve_bytes=65_536)
+        spool.start()
+        os.kill(spool.writer.pid, signal.SIGSTOP)
+        os.waitpid(spool.writer.pid, os.WUNTRACED)  # it stands still
+        asyncio.run(saying())
+        spool.stop(timeout_s=0.01)
+        assert read_ids(slot.path) == []
+        os.kill(spool.writer.pid, signal.SIGCONT)
+        assert spool.writer.wait(60) == 0
+        assert read_ids(slot.path) == [exchange_id(1)]
+
+
 def test_two_loops_at_once_and_one_after_the_other(spool: Spool) -> None:
     """The first one reads the answers, also those for the second."""
 
