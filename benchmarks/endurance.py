@@ -2,10 +2,9 @@
 
     python -m benchmarks.endurance --streams 200 --rate 10 --idle 2000 --minutes 10
 
-Each event carries its number and the moment at which the upstream said it, so that a missing, a
-doubled or a late one is seen. Idle-ish streams say something every ten seconds, for two minutes:
-what an answer said so far is in memory, so that one of ten minutes takes ever more of it. Delays
-include those of the driver itself, which shares the machine.
+A missing, a doubled or a late event is seen (``numbered.py``). Idle-ish streams say something every
+ten seconds, for two minutes: what an answer said so far is in memory, so that one of ten minutes
+takes ever more of it.
 
 Clients come one after the other, ``--arrivals`` a second: a team's do not all begin in one moment.
 Memory is judged from minute 5 on, when SQLite's caches are full, by the slope of a straight line
@@ -17,153 +16,26 @@ not flat, or something stayed.
 
 import argparse
 import asyncio
-import json
-import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
-from bridge_project.env import VARIABLES
-from tests.fakes.gateway import KEY, Gateway, toml_for
+from tests.fakes.gateway import Gateway
+
+from .numbered import ONCE, Tally, client, counting_gateway, spread
 
 IDLE_RATE = 0.1  # events a second
-ROUTE = '\n[[routes]]\nmodel = "*"\ntargets = [{ upstream = "chat" }]\n'
-MARK = b'"text":"'
-ONCE = "/once"
-OVERLOADED = b"overloaded_error"
 BARS = "▁▂▃▄▅▆▇█"
 WARM_MINUTES = 5.0
 LONG_MINUTES = 8.0
 FLAT_SLOPE = 1.0  # MB in ten minutes: promises.md, G04
 FLAT_MB = 5.0
 """What it may rise by between the beginning and the end of the last two thirds of a short run."""
-
-
-# The upstream, in a process of its own
-
-
-def upstream(port: Any) -> None:
-    asyncio.run(_listen(port))
-
-
-async def _listen(port: Any) -> None:
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0, backlog=4096)
-    port.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
-
-
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """``model`` is ``<events a second>/<seconds>``: so many numbered events, then the end.
-
-    With ``/once`` behind that, the connection ends as well.
-    """
-    try:
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-            model = json.loads(await reader.readexactly(length))["model"]
-            rate, seconds = asked_of(model)
-            writer.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-                b"transfer-encoding: chunked\r\n\r\n"
-            )
-            due = time.monotonic()
-            for number in range(max(1, int(rate * seconds))):
-                _say(writer, {"content": f"{number}@{time.monotonic():.6f} "})
-                await writer.drain()
-                due += 1 / rate
-                await asyncio.sleep(due - time.monotonic())
-            _say(writer, {}, "stop")
-            writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-            if model.endswith(ONCE):
-                break
-        writer.close()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
-
-
-def asked_of(model: str) -> tuple[float, float]:
-    """Events a second, seconds."""
-    rate, seconds = model.removesuffix(ONCE).split("/")
-    return float(rate), float(seconds)
-
-
-def _say(writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None) -> None:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    event = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
-    writer.write(_chunk(b"data: %b\n\n" % json.dumps(event).encode()))
-
-
-def _chunk(raw: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(raw), raw)
-
-
-# The clients
-
-
-@dataclass
-class Tally:
-    events: int = 0
-    streams: int = 0
-    faults: list[str] = field(default_factory=list)
-    delays: list[float] = field(default_factory=list)  # seconds; a sample of one in ten
-    firsts: dict[float, float] = field(default_factory=dict)  # when asked: seconds until it came
-    refusals: list[float] | None = None  # seconds until a 529 was heard; None: it is a fault
-
-
-async def client(port: int, model: str, until: float, tally: Tally) -> None:
-    """One stream after the other."""
-    while time.monotonic() < until:
-        try:
-            await stream(port, model, tally)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            tally.faults.append(repr(error))
-        tally.streams += 1
-
-
-async def stream(port: int, model: str, tally: Tally) -> bool:
-    """Hear one to its end. False: it was refused, where that is no fault."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-    try:
-        return await _heard(reader, writer, model, tally)
-    finally:
-        writer.close()
-
-
-async def _heard(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str, tally: Tally
-) -> bool:
-    said = [{"role": "user", "content": "Count."}]
-    body = json.dumps({"model": model, "max_tokens": 99, "stream": True, "messages": said})
-    head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nconnection: close\r\nx-api-key: {KEY}\r\n"
-    began = time.monotonic()
-    writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-    due, ended, status = 0, False, await reader.readline()
-    if b" 529 " in status and tally.refusals is not None and OVERLOADED in await reader.read():
-        tally.refusals.append(time.monotonic() - began)
-        return False
-    async for line in reader:
-        ended = ended or b'"message_stop"' in line
-        if MARK not in line or b"text_delta" not in line:
-            continue
-        number, _, at = line.partition(MARK)[2].partition(b'"')[0].partition(b"@")
-        now = time.monotonic()
-        if int(number) != due:
-            tally.faults.append(f"event {int(number)} where {due} was due")
-        if due == 0:
-            tally.firsts[began] = now - began
-        elif due % 10 == 0:
-            tally.delays.append(now - float(at))
-        due += 1
-    tally.events += due
-    rate, seconds = asked_of(model)
-    if not ended or due != max(1, int(rate * seconds)):
-        tally.faults.append(f"{status!r}: {due} events, ended: {ended}")
-    return True
 
 
 # The process that is watched
@@ -281,7 +153,7 @@ class Watched:
         return {name: "".join(f"{round(one, 1):7}" for one in row) for name, row in rows.items()}
 
 
-async def run(gateway: Gateway, player: Any, options: argparse.Namespace) -> dict[str, Any]:
+async def run(gateway: Gateway, player: BaseProcess, options: argparse.Namespace) -> dict[str, Any]:
     busy, idle = Tally(), Tally()
     await client(gateway.port, f"10/1{ONCE}", time.monotonic() + 1, Tally())  # made but once
     await asyncio.sleep(options.settle_s)
@@ -356,13 +228,6 @@ async def show(watched: Watched, busy: Tally, idle: Tally, lasting_s: float) -> 
         await asyncio.sleep(1)
 
 
-def spread(seconds: list[float]) -> str:
-    if len(seconds) < 2:
-        return "none"
-    cuts = quantiles(seconds, n=100)
-    return f"p50 {cuts[49] * 1000:.1f}, p99 {cuts[98] * 1000:.1f}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--streams", type=int, default=200)
@@ -374,20 +239,8 @@ def main() -> int:
     parser.add_argument("--arrivals", type=float, default=50, help="clients that come in a second")
     parser.add_argument("--settle-s", type=float, default=3, help="rest before files are counted")
     options = parser.parse_args()
-    here, there = multiprocessing.Pipe()
-    player = multiprocessing.get_context("spawn").Process(
-        target=upstream, args=(there,), daemon=True
-    )
-    player.start()
-    chat = {"dialect": "chat", "base_url": f"http://127.0.0.1:{here.recv()}/v1"}
-    with tempfile.TemporaryDirectory() as folder:
-        config = toml_for({"chat": chat}, ROUTE)
-        more = {
-            "BRIDGE_MAX_STREAMS": str(options.streams + options.idle + 100),
-            "BRIDGE_SHED_LAG_S": VARIABLES["BRIDGE_SHED_LAG_S"].default,  # which tests have put off
-        }
-        with Gateway(Path(folder) / "gateway", config=config, environment=more) as gateway:
-            told = asyncio.run(run(gateway, player, options))
+    with counting_gateway(options.streams + options.idle + 100) as (gateway, player):
+        told = asyncio.run(run(gateway, player, options))
     print(file=sys.stderr)
     for name, value in told.items():
         print(f"{name:40} {value}")

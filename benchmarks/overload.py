@@ -14,19 +14,15 @@ began in a phase. Exit code 1: one of these is not kept.
 
 import argparse
 import asyncio
-import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
-from bridge_project.env import VARIABLES
-from tests.fakes.gateway import Gateway, toml_for
+from tests.fakes.gateway import Gateway
 
-from .endurance import ONCE, ROUTE, Tally, client, spread, stream, upstream
+from .numbered import ONCE, Tally, client, counting_gateway, spread, stream
 
 FIRST_S: Final = 2 * 0.1  # p99 of a first event: twice that of G01
 EVENT_S: Final = 2 * 0.05  # p99 of the delay of an event
@@ -167,20 +163,8 @@ def main() -> int:
     parser.add_argument("--arrivals", type=float, default=50, help="clients that come in a second")
     parser.add_argument("--pause", type=float, default=1, help="seconds, of who was refused")
     options = parser.parse_args()
-    here, there = multiprocessing.Pipe()
-    player = multiprocessing.get_context("spawn").Process(
-        target=upstream, args=(there,), daemon=True
-    )
-    player.start()
-    chat = {"dialect": "chat", "base_url": f"http://127.0.0.1:{here.recv()}/v1"}
-    more = {
-        "BRIDGE_MAX_STREAMS": str(options.streams),
-        "BRIDGE_SHED_LAG_S": VARIABLES["BRIDGE_SHED_LAG_S"].default,  # which tests have put off
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        config = toml_for({"chat": chat}, ROUTE)
-        with Gateway(Path(folder) / "gateway", config=config, environment=more) as gateway:
-            day = asyncio.run(run(gateway, options))
+    with counting_gateway(options.streams) as (gateway, _):
+        day = asyncio.run(run(gateway, options))
     print(file=sys.stderr)
     for name, value in table(day).items():
         print(f"{name:40} {value}")
