@@ -16,7 +16,7 @@ from .pump import Attempt
 from .refusals import UpstreamFailed
 from .routes import Route, key_of
 
-OWN_FAULTS: Final = frozenset({400, 409, 413})
+OWN_FAULTS: Final = frozenset({400, 413})
 """Failures of the request itself: another target would refuse it too."""
 
 

@@ -14,6 +14,7 @@ from .refusals import Refusal, UpstreamFailed
 
 log = logging.getLogger("proxy.gateway")
 
+PAGE_BYTES: Final = 2_048
 FAILURES: Final = frozenset({"upstream_error", "upstream_timeout", "gateway_error", "drained"})
 
 
@@ -34,6 +35,16 @@ def log_ending(closing: CloseRecord, exc: BaseException | None) -> None:
             closing.detail, closing.error_type, closing.upstream or "no upstream",
             closing.error_message, exc_info=_bug(exc),
         )  # fmt: skip
+
+
+def log_page(upstream: str, status: int, raw: bytes) -> None:
+    """What an upstream said instead of a JSON error; clients get none of it (mapping.md 5.2).
+
+    ``raw`` is without secrets of ours.
+    """
+    if raw.strip() and raw.lstrip()[:1] not in b"{[":
+        page = raw[:PAGE_BYTES].decode("utf-8", "replace")
+        log.info("%s answered with status %d and no JSON: %r", upstream, status, page)
 
 
 def _bug(exc: BaseException | None) -> Exception | None:

@@ -20,6 +20,7 @@ from translator.repairs import REFUSED as REPAIRABLE
 from translator.upstream_errors import told_in_ours
 
 from .decoding import decode_json
+from .failures import log_page
 from .foreign_limits import told_limits
 from .guarding import BUG, ILLEGAL, GrammarGuard
 from .hearing import Hearing
@@ -210,14 +211,20 @@ class Attempt:
         """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""
         raw = await call.beginning()
         error = told_in_ours(upstream_error(self.target, call, raw), self.origins)
+        self.tell_page(call, raw)
         if error.error_type == "not_found_error" and error.param == "model":
-            told = f"model: {self.entry.model[:200]!r} is not known to its upstream"
-            error = dataclasses.replace(error, message=told)
+            error = dataclasses.replace(error, message=f"model: {self.entry.model[:200]}")
         if error.is_refusal:  # an answer in Anthropic's terms: stop_reason "refusal"
             events = self.stream.feed_whole(decode_json(raw))
             if self.stream.error is None:
                 return await self.deliver(events)
         raise UpstreamFailed(error, detail=f"status_{call.status}")
+
+    def tell_page(self, call: Call, raw: bytes) -> None:
+        """Which may quote the request, and some teams want no word of it kept."""
+        if self.entry.caller.team.store_full:
+            server = self.target.server
+            log_page(server.name, call.status, masked(raw, server.secret))
 
     async def relay_events(self, call: Call) -> None:
         stream, watch, entry = self.stream, self.watch, self.entry
@@ -345,7 +352,7 @@ def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
         return _broken(f"upstream answered with status {call.status}")
     error = target.server.dialect.map_error(call.status, body)
     seconds = retry_after(call.headers)
-    if seconds is not None and error.retry_after_s is None:
+    if seconds is not None:  # what a text says counts where no header does
         error = dataclasses.replace(error, retry_after_s=seconds)
     return error
 

@@ -46,6 +46,8 @@ _SECRETS: Final = re.compile(
     | \bBearer\s+\S+
     | \b(?:[a-z0-9-]+\.)+(?:com|net|org|io|ai|dev|cloud|local|internal|azure)\b(?::\d+)?
     | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b
+    | \blocalhost\b(?::\d+)?
+    | (?:(?<=\bhost\ )|(?<=\bto\ )|(?<=\bat\ ))[a-z][\w-]*:\d{2,5}\b  # a name of one label
     """,
     re.VERBOSE | re.IGNORECASE,
 )

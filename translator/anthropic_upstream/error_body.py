@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from translator.anthropic.error_body import STATUS_BY_TYPE, client_message, error_type_of
 from translator.dialect import UpstreamError
+from translator.upstream_errors import told_of
 
 NOT_OURS_TO_TELL: Final = frozenset({401})
 """The credential that was refused is the gateway's, not the client's."""
@@ -28,7 +29,7 @@ def map_error(status: int, body: Any) -> UpstreamError:
     return UpstreamError(
         status=status,
         error_type=error_type_of(status),
-        message=message or f"upstream returned HTTP {status}",
+        message=message or told_of(status, body if isinstance(body, str) else ""),
     )
 
 

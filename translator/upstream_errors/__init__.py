@@ -2,7 +2,7 @@
 
 from .fields import ErrorFields, error_aside, read_error
 from .places import told_in_ours
-from .verdicts import inner_status, map_error
+from .verdicts import inner_status, map_error, told_of
 
 __all__ = [
     "ErrorFields",
@@ -11,4 +11,5 @@ __all__ = [
     "map_error",
     "read_error",
     "told_in_ours",
+    "told_of",
 ]

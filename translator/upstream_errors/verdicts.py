@@ -214,9 +214,12 @@ def _verdict(status: int, fields: ErrorFields) -> Verdict:
     """Codes say more than the status, and the status more than a phrase in the text."""
     by_status = BY_STATUS.get(status, BROKEN)
     for word in (fields.code, fields.type) if status != TOO_LARGE else ():
-        if word in BY_WORD:
-            return BY_WORD[word]
-    if by_status in (INVALID, NO_ENDPOINT, BROKEN) or status == 500:
+        verdict = BY_WORD.get(word)
+        if verdict is FAILED and by_status not in (OVERLOADED, SLOW):
+            by_status = FAILED  # OpenAI's own 503 and 504 are a ``server_error``, too
+        elif verdict is not None and verdict is not FAILED:
+            return verdict
+    if by_status in (INVALID, NO_ENDPOINT, BROKEN, FAILED):
         for phrase, verdict in BY_PHRASE:
             if fields.readable and phrase.search(fields.message):
                 return verdict
@@ -226,9 +229,14 @@ def _verdict(status: int, fields: ErrorFields) -> Verdict:
 def _own_words(status: int, fields: ErrorFields) -> str:
     if fields.readable and fields.message:
         return fields.message
+    return told_of(status, "" if fields.readable else fields.message)
+
+
+def told_of(status: int, text: str) -> str:
+    """What a client hears instead of ``text``, which is a page and no error; "" for nothing."""
     kind = ""
-    if not fields.readable and fields.message:
-        kind = " (text/html)" if fields.message.lstrip().startswith("<") else " (text/plain)"
+    if text:
+        kind = " (text/html)" if text.lstrip().startswith("<") else " (text/plain)"
     return f"upstream returned HTTP {status}{kind}"
 
 

@@ -66,6 +66,29 @@ def test_retry_after_is_sane(gateway: Browser, scripted: ScriptedUpstream, given
     assert reply.headers["retry-after"] == told
 
 
+def test_a_header_says_when_to_come_back_and_a_text_only_without_one(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    error = {"error": {"message": "slow. Please retry after 40 seconds.", "code": "429"}}
+    scripted.on("chat-both", json_answer(error, 429, {"retry-after": "7"}))
+    scripted.on("chat-text", json_answer(error, 429))
+
+    assert gateway.post(message("chat-both")).headers["retry-after"] == "7"
+    assert gateway.post(message("chat-text")).headers["retry-after"] == "40"
+
+
+def test_a_model_that_its_upstream_lacks_is_told_by_the_client_s_name(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    error = {"message": "The model `gpt-9` does not exist", "code": "model_not_found"}
+    scripted.on("chat-lacking", json_answer({"error": error}, 404))
+
+    reply = gateway.post(message("chat-lacking"))
+
+    failed(reply, 404, "not_found_error")
+    assert reply.json["error"]["message"] == "model: chat-lacking"
+
+
 @pytest.mark.parametrize("status", [204, 206, 302, 307, 418, 599])
 def test_a_status_that_makes_no_sense_is_a_bad_gateway(
     gateway: Browser, scripted: ScriptedUpstream, status: int
@@ -88,6 +111,27 @@ def test_a_web_page_never_reaches_the_client(gateway: Browser, scripted: Scripte
 
         failed(reply, 502, "api_error")
         assert b"<" not in reply.body
+
+
+@pytest.mark.parametrize("dialect", ["chat", "anthropic"])
+def test_the_beginning_of_a_web_page_is_in_the_log(
+    gateway: Browser, scripted: ScriptedUpstream, caplog: pytest.LogCaptureFixture, dialect: str
+):
+    page = f"<html>{UPSTREAM_SECRET} <p>no backend</p>{'x' * 3_000}".encode()
+    scripted.on(f"{dialect}-page", answer(502, page, "text/html"))
+    scripted.on(f"{dialect}-no-page", json_answer({"error": {"message": "oops"}}, 502))
+    caplog.set_level("INFO", "proxy.gateway")
+
+    reply = gateway.post(message(f"{dialect}-page"))
+    failed(gateway.post(message(f"{dialect}-no-page")), 502, "api_error")
+
+    failed(reply, 502, "api_error")
+    assert reply.json["error"]["message"] == "upstream returned HTTP 502 (text/html)"
+    (told,) = [each.getMessage() for each in caplog.records if "no JSON" in each.getMessage()]
+    assert f"{dialect} answered with status 502" in told
+    assert "<p>no backend</p>" in told
+    assert UPSTREAM_SECRET not in told
+    assert len(told) < 2_200
 
 
 def test_an_endless_error_body_is_not_waited_for(gateway: Browser, scripted: ScriptedUpstream):

@@ -49,6 +49,8 @@ def test_a_status_without_a_type_of_its_own(status, error_type):
         ("organization org-Abc123Def456 has no quota", "Abc123"),
         ("cannot reach llm.internal:8000 now", "llm.internal"),
         ("cannot reach 10.1.2.3:8000 now", "10.1.2.3"),
+        ("Cannot connect to host vllm-7:8000 ssl:default", "vllm-7"),
+        ("Connection refused by localhost:11434", "localhost"),
     ],
 )
 def test_secrets_hosts_and_organisations_stay_inside(words, secret):
@@ -60,5 +62,8 @@ def test_secrets_hosts_and_organisations_stay_inside(words, secret):
 
 def test_plain_words_are_kept_on_one_line_and_short():
     assert client_message("no model  'gpt-5.2'\n here") == "no model 'gpt-5.2' here"
+    assert client_message("set max_tokens to 8192, not at most:9") == (
+        "set max_tokens to 8192, not at most:9"
+    )
     long = client_message("x" * 2 * MAX_MESSAGE)
     assert (len(long), long[-1]) == (MAX_MESSAGE, "…")

@@ -27,7 +27,7 @@ def anthropic(error_type: str, message: object) -> dict:
             "no such model at [removed]",
         ),
         (404, {"error": "model not found"}, "not_found_error", "model not found"),
-        (502, "<html>", "api_error", "upstream returned HTTP 502"),
+        (502, "<html>", "api_error", "upstream returned HTTP 502 (text/html)"),
         (503, None, "overloaded_error", "upstream returned HTTP 503"),
         (
             400,
