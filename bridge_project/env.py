@@ -130,6 +130,12 @@ TABLE: Final = (
     Variable("BRIDGE_WRITE_TIMEOUT_S", "60", "How long a client may refuse to read its answer."),
     Variable("BRIDGE_MAX_BODY_BYTES", "33554432", "Largest request body; more is a 413."),
     Variable("BRIDGE_MAX_STREAMS", "2000", "Requests at once in one worker; more is a 529."),
+    Variable(
+        "BRIDGE_PURGE_HOUR",
+        "3",
+        "From which hour (UTC) on transcripts that are past their team's retention go, once a day; "
+        "`never` leaves it to `pruneledger`.",
+    ),
     Variable("BRIDGE_SHED_LAG_S", "0.25", "A worker that stays so late answers new ones 529."),
     Variable(
         "BRIDGE_REVOKED_STREAMS",
@@ -211,11 +217,19 @@ def env_bool(name: str) -> bool:
     return value in {"1", "true", "yes"}
 
 
-def env_choice(name: str, *choices: str) -> str:
+def env_choice(name: str, *choices: str, expected: str = "") -> str:
+    """One of these words. ``expected``: how a complaint tells them, where they are many."""
     value = env_str(name).strip().lower()
     if value not in choices:
-        raise ImproperlyConfigured(f"{name} is {value!r}; expected {' or '.join(choices)}")
+        told = expected or " or ".join(choices)
+        raise ImproperlyConfigured(f"{name} is {value!r}; expected {told}")
     return value
+
+
+def env_hour(name: str) -> int | None:
+    """An hour of the day, 0 to 23; None: ``never``."""
+    value = env_choice(name, *map(str, range(24)), "never", expected="0 to 23, or never")
+    return None if value == "never" else int(value)
 
 
 def env_url(name: str, *schemes: str) -> str:

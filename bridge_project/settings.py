@@ -11,6 +11,7 @@ from .env import (
     TABLE,
     env_bool,
     env_choice,
+    env_hour,
     env_int,
     env_list,
     env_seconds,
@@ -35,6 +36,7 @@ BODY_TIMEOUT_S = env_seconds("BRIDGE_BODY_TIMEOUT_S")
 WRITE_TIMEOUT_S = env_seconds("BRIDGE_WRITE_TIMEOUT_S")
 MAX_BODY_BYTES = env_int("BRIDGE_MAX_BODY_BYTES")
 MAX_STREAMS = env_int("BRIDGE_MAX_STREAMS")
+PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
 SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
 TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
 REVOKED_STREAMS = env_choice("BRIDGE_REVOKED_STREAMS", "finish", "end")

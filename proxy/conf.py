@@ -30,6 +30,8 @@ class Conf:
     """Requests at once in one worker."""
     shed_lag_s: float = 0.25
     """A worker whose event loop stays so late refuses new requests."""
+    purge_hour: int | None = 3
+    """From which hour (UTC) on a day's purge may begin; None: never by itself."""
     end_revoked: bool = False
     """Whether running requests end when their key is revoked."""
     trusted_proxies: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ class Conf:
             max_body_bytes=settings.MAX_BODY_BYTES,
             max_streams=settings.MAX_STREAMS,
             shed_lag_s=settings.SHED_LAG_S,
+            purge_hour=settings.PURGE_HOUR,
             end_revoked=settings.REVOKED_STREAMS == "end",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),
         )

@@ -13,6 +13,7 @@ from django.utils.timezone import now
 from django.views.decorators.http import require_http_methods, require_safe
 
 from proxy.audit_trail import note
+from proxy.conf import conf
 from proxy.models import Purge, PurgeState
 from proxy.record import purging
 from proxy.record.purging import Due, Space
@@ -46,6 +47,7 @@ def storage_view(request: HttpRequest) -> HttpResponse:
         "free": None if space.free is None else size(space.free),
         "disk": None if space.disk is None else size(space.disk),
         "due": _due(),
+        "hour": conf.purge_hour,
         "purges": purges,
         "running": any(one["running"] for one in purges),
     }

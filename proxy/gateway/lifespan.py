@@ -8,9 +8,11 @@ from typing import Any, Final
 from django.db import DatabaseError, connection
 
 from proxy.admission import serve_by
+from proxy.conf import conf
 from proxy.live.messenger import messenger
 from proxy.record.database import present
 from proxy.record.errors import LedgerAway, SchemaMismatch
+from proxy.record.nightly import nightly
 from proxy.record.recorder import recorder
 from proxy.record.schema import check_schema
 
@@ -46,6 +48,7 @@ async def start_parts() -> None:
     messenger.start()
     serve_by(rehearsal.rehearse)
     pressure.start()
+    nightly.start(conf.purge_hour)
     watch_for_revocations()
 
 
@@ -61,6 +64,7 @@ async def stop_parts() -> None:
         await asyncio.wait(left, timeout=LAST_WORDS_S)
     pressure.stop()
     await close_transport()
+    await asyncio.to_thread(nightly.stop)
     await asyncio.to_thread(messenger.stop)
     await asyncio.to_thread(tracing.stop)
     await asyncio.to_thread(metrics.stop)  # before the slot is another worker's

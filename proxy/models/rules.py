@@ -22,11 +22,11 @@ KEEPS_NO_WORDS: Final = "metadata"
 def check(row: models.Model) -> None:
     """Raise ValidationError by field. A field that was left empty gets its default."""
     wrong = {}
-    for field, complaints in FIELDS.items():
+    for field, (empty, complaints) in FIELDS.items():
         if not hasattr(row, field):
             continue
         if getattr(row, field) is None:
-            setattr(row, field, row._meta.get_field(field).get_default())  # noqa: SLF001 -- Django's documented model API
+            setattr(row, field, empty())
         if told := next(complaints(getattr(row, field)), ""):
             wrong[field] = told
     if wrong:
@@ -87,9 +87,9 @@ OPTIONS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "events": (_extras, 'a list of "metadata", "blocks"'),
     "store": (lambda value: value == KEEPS_NO_WORDS, '"metadata"'),
 }
-FIELDS: Final[Mapping[str, Callable[[Any], Iterator[str]]]] = {
-    "limits": _limits,
-    "models_allowed": _models,
-    "ip_allow": _networks,
-    "options": _options,
+FIELDS: Final[Mapping[str, tuple[type[Any], Callable[[Any], Iterator[str]]]]] = {
+    "limits": (dict, _limits),
+    "models_allowed": (list, _models),
+    "ip_allow": (list, _networks),
+    "options": (dict, _options),
 }

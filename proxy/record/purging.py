@@ -1,4 +1,4 @@
-"""Purges asked for in the admin: ``pruneledger`` in a thread, told step by step in its row.
+"""Purges asked for in the admin, and each day's own: ``pruneledger`` in a thread, told in its row.
 
 Between two batches it rests for as long as the last one took: the streams of this process want
 the interpreter and the database, too. A purge whose process dies is not taken up again: what it
@@ -27,6 +27,8 @@ from . import retention
 
 logger = logging.getLogger(__name__)
 
+NOBODY: Final = "(daily)"
+"""Who asked for the purge of each day; no user can be called that."""
 LONGEST_REST_S: Final = 1.0
 SPEAK_S: Final = 1.0
 
@@ -111,14 +113,14 @@ class Running(Exception):
 
 
 def begin(user: Any, *, rewrite: bool, expected: int | None) -> Purge:
-    """A purge in the name of this user, at work in the background. Raises Running."""
+    """A purge in the name of this user (None: the day's own), in the background. Raises Running."""
     at = now()
     dead = Purge.objects.filter(state=PurgeState.RUNNING, seen__lt=at - SILENT)
     dead.update(state=PurgeState.FAILED, finished=at, error="its process ended")
     try:
         with transaction.atomic():
             purge = Purge.objects.create(
-                user=user, username=user.get_username(), rewrite=rewrite,
+                user=user, username=user.get_username() if user else NOBODY, rewrite=rewrite,
                 created=at, seen=at, expected=expected,
             )  # fmt: skip
     except IntegrityError:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
+from django.contrib.sessions.models import Session
 from django.db import connection, transaction
 
 from proxy.models import Exchange, Part, Team, Transcript
@@ -79,6 +80,11 @@ def prune_parts(
             with transaction.atomic():
                 hold_ledger()
                 yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
+
+
+def forget_sessions(now: datetime) -> int:
+    """Delete the sign-ins that have ended; how many."""
+    return Session.objects.filter(expire_date__lt=now).delete()[0]
 
 
 def _named(pause: Callable[[], None]) -> set[int]:

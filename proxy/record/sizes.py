@@ -3,21 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from django.db import connection, models
-
-from proxy.models import DrainMark, Exchange, LedgerHead, Part, Seal, Transcript
-
-from .rollups import TABLES as ROLLUPS
-
-TABLES: tuple[type[models.Model], ...] = (
-    Exchange,
-    Transcript,
-    Part,
-    Seal,
-    *ROLLUPS,
-    LedgerHead,
-    DrainMark,
-)
+from django.apps import apps
+from django.db import connection
 
 SQLITE = """SELECT sum(pgsize) FROM dbstat WHERE name IN
             (SELECT name FROM sqlite_master WHERE tbl_name = %s)"""
@@ -32,11 +19,11 @@ class TableSize(NamedTuple):
 
 
 def sizes() -> list[TableSize]:
-    """Every table of the ledger, the largest first."""
+    """Every table, the largest first: of the ledger, of what is set up, of who signs in."""
     sql = SQLITE if connection.vendor == "sqlite" else POSTGRESQL
     found = []
     with connection.cursor() as cursor:
-        for table in TABLES:
+        for table in apps.get_models(include_auto_created=True):
             name = table._meta.db_table  # noqa: SLF001 -- Django's documented model API
             cursor.execute(sql, [name] * sql.count("%s"))
             row = cursor.fetchone()

@@ -49,6 +49,7 @@ class Command(BridgeCommand):
                 parts += deleted
                 bar.advance(task, deleted)
         exports = export_jobs.expire(now)
+        retention.forget_sessions(min(now, datetime.now(UTC)))
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())

@@ -5,6 +5,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from bridge_project.env import (
     env_bool,
+    env_hour,
     env_int,
     env_list,
     env_seconds,
@@ -22,6 +23,8 @@ from bridge_project.env import (
         (env_bool, "BRIDGE_DEBUG", "Yes", True),
         (env_list, "BRIDGE_ALLOWED_HOSTS", " a , b,, ", ["a", "b"]),
         (env_str, "BRIDGE_DATA_DIR", "/srv/bridge", "/srv/bridge"),
+        (env_hour, "BRIDGE_PURGE_HOUR", "23", 23),
+        (env_hour, "BRIDGE_PURGE_HOUR", "never", None),
     ],
 )
 def test_a_value_is_read_as_its_type(monkeypatch, reader, name, value, expected):
@@ -49,6 +52,7 @@ def test_a_value_may_come_from_a_file(monkeypatch, tmp_path):
         (env_seconds, "BRIDGE_DRAIN_S", "inf"),
         (env_seconds, "BRIDGE_DRAIN_S", "1m"),
         (env_bool, "BRIDGE_DEBUG", "maybe"),
+        (env_hour, "BRIDGE_PURGE_HOUR", "24"),
     ],
 )
 def test_a_wrong_value_names_the_variable_and_what_was_expected(monkeypatch, reader, name, value):

@@ -65,6 +65,10 @@ def test_who_keeps_no_words_leaves_none_on_the_disk(
         assert CANARY.encode() not in path.read_bytes(), path.name
 
 
+def test_what_is_past_its_time_goes_while_it_serves(gateway: Browser):
+    assert sum(each.name == "nightly" for each in threading.enumerate()) == 1
+
+
 def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeypatch):
     scripted.on("chat-unrecorded", scripts.chat())
 
