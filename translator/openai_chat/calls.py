@@ -37,6 +37,7 @@ class Call:
     held: list[str] = field(default_factory=list)  # arguments that came before the start
     started: bool = False
     extra: Any = None  # what must come back with it: Gemini's ``thought_signature``
+    renamed: bool = False  # pieces of it came under new ids
 
     @property
     def key(self) -> tuple[str, int]:
@@ -128,9 +129,23 @@ class ToolCalls:
         if known is None:
             return None
         if id_ and known.id and id_ != known.id:
-            # A new id is a new call, unless it has no name: some servers make one up per chunk.
-            return None if name or _complete(self._said(known)) else known
+            # A new id is a new call, unless the server makes one up for each piece.
+            return known if self._goes_on(known, name, arguments) else None
         return None if self._begins_anew(known, index, name, arguments) else known
+
+    def _goes_on(self, known: Call, name: str, arguments: str) -> bool:
+        """Whether a piece under a new id goes on with the arguments of ``known``.
+
+        The old vLLM repeats the name, too, for a tool that the client named, and says at the end
+        once more that there is nothing.
+        """
+        said = self._said(known)
+        if not name:
+            return not _complete(said)
+        if name != known.name or not said or (_complete(said) and not known.renamed):
+            return False
+        known.renamed = not (_complete(said) and arguments.lstrip().startswith("{"))
+        return known.renamed
 
     def _begins_anew(self, known: Call, index: Any, name: str, arguments: str) -> bool:
         """Whether a name says that a new call begins although index or silence points to ``known``.

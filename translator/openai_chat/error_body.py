@@ -7,7 +7,10 @@ from translator.upstream_errors import error_aside, inner_status, map_error, rea
 
 __all__ = ["error_in_answer", "map_error"]
 
-SIGNS: Final = frozenset({"base_resp", "detail", "error", "message", "type", "x_groq"})
+WORDS: Final = ("detail", "errors", "message")
+"""What tells of a failure where there are no choices beside it; a list of them at Cloudflare."""
+
+SIGNS: Final = frozenset({"base_resp", "error", "type", "x_groq", *WORDS})
 """Fields that hardly any chunk has and that may make it an error."""
 
 
@@ -30,7 +33,7 @@ def error_in_answer(answer: Any) -> UpstreamError | None:
 
 
 def _is_error(answer: dict[str, Any]) -> bool:
-    if "choices" not in answer and (answer.get("detail") or answer.get("message")):
+    if "choices" not in answer and any(answer.get(word) for word in WORDS):
         return True
     if answer.get("error") or answer.get("type") == "error":
         return True

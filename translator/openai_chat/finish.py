@@ -7,9 +7,13 @@ from translator.dialect import UpstreamError
 FINISH_REASONS: Final = {
     "stop": "end_turn",
     "eos": "end_turn",
+    "eos_token": "end_turn",  # TGI
+    "stop_sequence": "end_turn",  # TGI, and proxies in front of Anthropic: it is not said which
+    "complete": "end_turn",  # Cohere
     "end_turn": "end_turn",
     "tool_calls": "tool_use",
     "tool_use": "tool_use",
+    "tool_call": "tool_use",  # Cohere
     "function_call": "tool_use",
     "length": "max_tokens",
     "max_tokens": "max_tokens",
@@ -17,8 +21,20 @@ FINISH_REASONS: Final = {
     "model_context_window_exceeded": "model_context_window_exceeded",  # GLM
     "content_filter": "refusal",
     "sensitive": "refusal",  # GLM
+    "refusal": "refusal",  # proxies in front of Anthropic
+    "content_filtered": "refusal",  # and of Bedrock
+    "guardrail_intervened": "refusal",
+    "safety": "refusal",  # and of Gemini
+    "recitation": "refusal",
+    "blocklist": "refusal",
+    "prohibited_content": "refusal",
+    "spii": "refusal",
 }
 """Any other reason ends the turn and is counted as unknown."""
+
+MALFORMED: Final = UpstreamError(  # Gemini: its model wrote a call that does not parse
+    status=502, error_type="api_error", message="upstream stopped: malformed tool call"
+)
 
 FAILURES: Final = {
     "error": UpstreamError(status=502, error_type="api_error", message="upstream stopped: error"),
@@ -29,11 +45,16 @@ FAILURES: Final = {
     "network_error": UpstreamError(  # GLM
         status=502, error_type="api_error", message="upstream stopped: network error"
     ),
-    "function_call_filter": UpstreamError(  # Gemini: its model wrote a call that does not parse
-        status=502, error_type="api_error", message="upstream stopped: malformed tool call"
-    ),
+    "function_call_filter": MALFORMED,
+    "malformed_function_call": MALFORMED,  # and in its own words
 }
 """Finish reasons that are no end of an answer but the failure of one."""
+
+PENDING: Final = frozenset({"null", "none"})
+"""How DashScope's own API, and what is made like it, spells that there is none yet."""
+
+STOP_FIELDS: Final = ("stop_reason", "matched_stop")
+"""Where vLLM and SGLang name the stop string; a number there is a token that ended the answer."""
 
 
 def finish_word(reason: str) -> str:

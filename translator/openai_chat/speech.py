@@ -17,6 +17,7 @@ from .tags import ThinkTags
 Kind = Literal["", "text", "thinking"]
 
 UNCARRIED: Final = Note("content", "dropped", "opaque reasoning: no keys to carry it with")
+UNCITED: Final = Note("content", "dropped", "a citation without its text")
 
 
 class Speech:
@@ -33,6 +34,7 @@ class Speech:
         if profile.think_tags or profile.think_tags_opened:
             self._tags = ThinkTags(opened=profile.think_tags_opened)
         self._details: list[dict[str, Any]] = []
+        self.uncited: list[tuple[str, str | None, Any, Any]] = []  # citations that wait for text
 
     def say(self, piece: str) -> Block | None:
         """The block that more of this text may ``flow`` into; None where it is looked at first."""
@@ -87,17 +89,21 @@ class Speech:
         self._composer.thinking(self._key, piece)
 
     def cite(self, url: str, title: str | None, start: Any, end: Any) -> None:
-        """Attach a citation to the text being said; a note when that block is gone."""
+        """Attach a citation to the text being said; what comes before its text waits for it."""
+        block = self._composer.block(self._key) if self._kind == "text" else None
+        if block is None or (isinstance(end, int) and end > len(block.said)):
+            self.uncited.append((url, title, start, end))
+        else:
+            self._cite(url, title, start, end)
+
+    def _cite(self, url: str, title: str | None, start: Any, end: Any) -> None:
         block = self._composer.block(self._key)
-        if self._kind != "text" or block is None:
-            self._composer.notes.append(Note("content", "dropped", "a citation without its text"))
-            return
         bounded = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
         citation = {
             "type": "web_search_result_location",
             "url": url,
             "title": title,
-            "cited_text": block.said[start:end] if bounded else "",
+            "cited_text": block.said[start:end] if bounded and block is not None else "",
             "encrypted_index": "",  # required by the type; there is no index to encrypt
         }
         self._composer.citation(self._key, citation)
@@ -108,6 +114,10 @@ class Speech:
             self._tagged(self._tags.rest())
         match self._kind:
             case "text":
+                if self.uncited:
+                    for waiting in self.uncited:
+                        self._cite(*waiting)
+                    self.uncited.clear()
                 self._composer.close(self._key)
             case "thinking":
                 self._composer.sign(self._key, self._signature())

@@ -24,9 +24,9 @@ from .calls import ToolCalls
 from .choices import joined, message_of, unsaid
 from .details import details_of, thought_text
 from .error_body import error_in_answer
-from .finish import FAILURES, FINISH_REASONS, finish_word
-from .speech import Speech
-from .usage import counts_in, estimated_usage, usage_of
+from .finish import FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, finish_word
+from .speech import UNCITED, Speech
+from .usage import counts_in, estimated_usage, last_told, usage_of
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 """Where vendors put reasoning text; the first that is not empty counts (several hold the same)."""
@@ -165,7 +165,8 @@ class ChatStream:
         return None
 
     def _counted(self, counts: Mapping[str, Any], service_tier: Any) -> None:
-        self.usage, notes = usage_of(counts, service_tier)
+        told, notes = usage_of(counts, service_tier)
+        self.usage = told if self.usage is UNTOLD else last_told(self.usage, told)
         if notes:
             self.notes += [note for note in notes if note not in self.notes]
 
@@ -287,16 +288,20 @@ class ChatStream:
         if not told or self.finished or self._finish_reason or type(told) is not str:
             return
         reason = told if told in FINISH_REASONS else finish_word(told)
+        if reason in PENDING:
+            return
         if reason in FAILURES:
             self._failed(FAILURES[reason])
             return
         if reason not in FINISH_REASONS:
             self.unknown[f"finish_reason.{told}"] += 1
         self._finish_reason = reason
-        if reason == "stop" and "stop_reason" in choice:
-            named = choice["stop_reason"]
-            if type(named) is str and named and named not in FINISH_REASONS:
-                self._matched_upstream = named
+        if reason == "stop":
+            for name in STOP_FIELDS:
+                if name in choice:
+                    named = choice[name]
+                    if type(named) is str and named and named not in FINISH_REASONS:
+                        self._matched_upstream = named
         self._pause()
 
     def _pause(self) -> None:
@@ -342,6 +347,8 @@ class ChatStream:
         self._closed(reason, stop_details=details)
 
     def _closed(self, reason: str, **stop: Any) -> None:
+        if self._speech.uncited:
+            self.notes.append(UNCITED)
         # We may have ended the answer ourselves, before the upstream told its final usage.
         cut_short = self.composer.matched_stop is not None and not self._finish_reason
         if self.usage.source == "missing" or (cut_short and not self._whole):

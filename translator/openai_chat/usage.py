@@ -20,9 +20,16 @@ CACHED: Final = (
     "cached_tokens",
     "cache_read_input_tokens",
 )
-WRITTEN: Final = "cache_creation_input_tokens"
+WRITTEN: Final = ("cache_creation_input_tokens", "cache_creation_tokens")
 """Where DeepSeek, Mistral, Moonshot, and Databricks and LiteLLM in front of Anthropic say what
-OpenAI says in ``prompt_tokens_details``; ``prompt_tokens`` includes it everywhere."""
+OpenAI says in ``prompt_tokens_details``; ``prompt_tokens`` includes it everywhere. Qwen writes the
+names of ``WRITTEN`` there, too, and LiteLLM the shorter one."""
+
+LIFETIMES: Final = ("cache_creation", "cache_creation_token_details")
+"""Where Qwen and LiteLLM split these by Anthropic's two lifetimes."""
+
+OF_INPUT: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
+OF_OUTPUT: Final = ("output", "reasoning")
 
 Counts = Mapping[str, Any]
 
@@ -30,7 +37,10 @@ NONE: Final[Counts] = {}
 
 
 def counts_in(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
-    """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away."""
+    """The usage object of a chunk or whole answer; Groq and Moonshot tuck it away.
+
+    llama.cpp that is not asked for one tells its timings all the same.
+    """
     counts = chunk.get("usage")
     if type(counts) is not dict:
         counts = NONE
@@ -40,6 +50,8 @@ def counts_in(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
         first = choices[0]
         if type(first) is dict and "usage" in first:
             counts = _details(first, "usage")
+    if not counts and "timings" in chunk:
+        counts = _timed(_details(chunk, "timings"))
     return counts or None
 
 
@@ -53,10 +65,14 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
     if cached is None:
         told = (counts[name] for name in CACHED if name in counts)
         cached = next((count for count in told if count is not None), None)
-    written = prompt.get("cache_write_tokens")
-    if written is None and WRITTEN in counts:
-        written = counts[WRITTEN]
-    output = counts.get("completion_tokens")
+    written, written_1h = prompt.get("cache_write_tokens"), None
+    for name in WRITTEN:
+        if written is None and (name in prompt or name in counts):
+            place = prompt if name in prompt else counts
+            written, written_1h = place[name], _for_an_hour(place)
+    # A few servers take the names of OpenAI's other API.
+    total = counts["prompt_tokens"] if "prompt_tokens" in counts else counts.get("input_tokens")
+    output = counts.get("completion_tokens" if "completion_tokens" in counts else "output_tokens")
     searches = None
     if "server_tool_use_details" in counts:  # OpenRouter
         searches = _details(counts, "server_tool_use_details").get("web_search_requests")
@@ -64,14 +80,32 @@ def usage_of(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note
     if type(service_tier) is str:
         tier = SERVICE_TIERS.get(service_tier, "standard")
     return usage_from_openai(
-        total_input=counts.get("prompt_tokens"),
-        output=_output(counts, output, reasoning) if reasoning else output,
+        total_input=total,
+        output=_output(counts, total, output, reasoning) if reasoning else output,
         cached=cached,
         written=written,
+        written_1h=written_1h,
         reasoning=reasoning,
         web_searches=searches if type(searches) is int and searches > 0 else None,
         service_tier=tier,
     )
+
+
+def last_told(before: Usage, told: Usage) -> Usage:
+    """What counts after another usage object: counts grow, so a zero after a count tells nothing.
+
+    Proxies tell the prompt in the first chunk and the answer in the last, or end in zeros.
+    """
+    silent: tuple[str, ...] = ()
+    if not (told.input or told.cache_read or told.cache_write_5m or told.cache_write_1h):
+        silent = OF_INPUT
+    if not told.output:
+        silent += OF_OUTPUT
+    if not silent:
+        return told
+    told = replace(told, **{name: getattr(before, name) for name in silent})
+    told.source = "missing" if told.input is None or told.output is None else "reported"
+    return told
 
 
 def estimated_usage(known: Usage, input_estimate: int, said: int) -> tuple[Usage, Note]:
@@ -86,11 +120,10 @@ def estimated_usage(known: Usage, input_estimate: int, said: int) -> tuple[Usage
     return estimate, ESTIMATED
 
 
-def _output(counts: Counts, said: Any, reasoning: Any) -> Any:
+def _output(counts: Counts, prompt: Any, said: Any, reasoning: Any) -> Any:
     """All output tokens. Where a server counts reasoning beside them, its own total tells."""
     if type(said) is not int or type(reasoning) is not int or reasoning <= 0:
         return said
-    prompt = counts.get("prompt_tokens")
     if (
         type(prompt) is int
         and prompt > 0
@@ -98,6 +131,23 @@ def _output(counts: Counts, said: Any, reasoning: Any) -> Any:
     ):
         return said + reasoning
     return said
+
+
+def _for_an_hour(place: Counts) -> Any:
+    """The part of what was written to a cache that lives for an hour, where that is told."""
+    split = next((_details(place, name) for name in LIFETIMES if name in place), NONE)
+    return split.get("ephemeral_1h_input_tokens")
+
+
+def _timed(timings: Counts) -> Counts:
+    """Counts out of llama.cpp's timings; older ones leave out what was cached of the prompt."""
+    cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
+    total = cached + evaluated if type(cached) is type(evaluated) is int else None
+    return {
+        "prompt_tokens": total,
+        "completion_tokens": timings.get("predicted_n"),
+        "cached_tokens": cached,
+    }
 
 
 def _details(counts: Counts, name: str) -> Counts:

@@ -145,3 +145,21 @@ def test_the_second_call_leaves_nothing_behind_where_one_is_allowed():
 
     assert [call_id for call_id, *_ in tool_uses(message_told)] == ["c0"]
     assert "dropped" in [note.fate for note in heard.notes]
+
+
+def test_a_server_that_renames_each_piece_may_call_twice():
+    made = told(
+        piece(index=0, id="a", name="f", arguments='{"city":'),
+        piece(index=0, id="b", name="f", arguments='"Oslo"}'),
+        piece(index=0, id="c", name="f", arguments=""),
+        piece(index=0, id="d", name="f", arguments="{}"),
+        piece(index=0, id="e", name="f", arguments=OSLO),
+    )
+
+    assert made == [("a", "f", {"city": "Oslo"}), ("d", "f", {}), ("e", "f", {"city": "Oslo"})]
+
+
+def test_a_call_without_arguments_ends_where_another_begins():
+    made = told(piece(index=0, id="a", name="f"), piece(index=0, id="b", name="f", arguments=OSLO))
+
+    assert made == [("a", "f", {}), ("b", "f", {"city": "Oslo"})]

@@ -21,9 +21,24 @@ def test_no_reason_is_both_an_end_and_a_failure():
         ("length", "max_tokens", "max_tokens"),
         ("content_filter", "refusal", "refusal"),
         ("eos", "end_turn", "tool_use"),
+        ("eos_token", "end_turn", "tool_use"),
+        ("TOOL_CALL", "end_turn", "tool_use"),
+        ("MAX_TOKENS", "max_tokens", "max_tokens"),
+        ("PROHIBITED_CONTENT", "refusal", "refusal"),
         ("something_new", "end_turn", "tool_use"),
     ],
 )
 def test_what_was_emitted_decides_unless_the_answer_was_cut(finish, without_a_call, with_a_call):
     assert message(chunk(content="x"), chunk(finish))["stop_reason"] == without_a_call
     assert message(CALL, chunk(finish))["stop_reason"] == with_a_call
+
+
+def test_a_call_that_gemini_could_not_write_is_a_failure_in_either_word():
+    assert FAILURES["malformed_function_call"] is FAILURES["function_call_filter"]
+
+
+def test_a_stop_field_without_a_string_names_none():
+    ended = chunk("stop")
+    ended["choices"][0] |= {"stop_reason": 151645, "matched_stop": ""}
+
+    assert message(chunk(content="x"), ended)["stop_reason"] == "end_turn"

@@ -3,7 +3,7 @@
 import pytest
 
 from translator.anthropic.usage import Usage
-from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
+from translator.openai_chat.usage import counts_in, estimated_usage, last_told, usage_of
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,22 @@ from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
             {"web_searches": None},
         ),
         (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {
+                    "cache_creation_input_tokens": None,
+                    "cache_creation_tokens": 5,
+                    "cache_creation_token_details": {"ephemeral_1h_input_tokens": 2},
+                },
+            },
+            {"input": 5, "cache_write_5m": 3, "cache_write_1h": 2},
+        ),
+        (
+            {"input_tokens": 12, "output_tokens": 3},
+            {"input": 12, "output": 3, "source": "reported"},
+        ),
+        (
             {"prompt_tokens": "12", "completion_tokens": 1},
             {"input": None, "output": 1, "source": "missing"},
         ),
@@ -111,6 +127,8 @@ from translator.openai_chat.usage import counts_in, estimated_usage, usage_of
         "azure",
         "openrouter search",
         "no search",
+        "litellm, by lifetime",
+        "the other API's names",
         "no number",
     ],
 )
@@ -137,6 +155,35 @@ def test_the_service_tier_has_anthropic_s_name(tier, told):
 def test_older_groq_servers_tuck_the_usage_away():
     assert counts_in({"x_groq": {"usage": {"prompt_tokens": 1}}}, []) == {"prompt_tokens": 1}
     assert counts_in({"usage": None, "x_groq": {"id": "x"}}, []) is None
+
+
+def test_timings_without_what_was_cached_tell_the_answer_only():
+    told = counts_in({"timings": {"prompt_n": 15, "predicted_n": 8}}, [])
+
+    assert told == {"prompt_tokens": None, "completion_tokens": 8, "cached_tokens": None}
+    assert counts_in({"timings": None}, []) is not None
+
+
+@pytest.mark.parametrize(
+    ("then", "kept"),
+    [
+        (Usage(input=0, output=0), (3, 5, 2, "reported")),
+        (Usage(output=9), (3, 9, None, "reported")),
+        (Usage(input=0, cache_read=7), (0, 5, 2, "reported")),
+        (Usage(input=4, output=9, source="reported"), (4, 9, None, "reported")),
+    ],
+    ids=["zeros", "no prompt", "all of the prompt cached", "all"],
+)
+def test_counts_do_not_shrink_to_nothing(then, kept):
+    before = Usage(input=3, output=5, reasoning=2, source="reported")
+
+    last = last_told(before, then)
+
+    assert (last.input, last.output, last.reasoning, last.source) == kept
+
+
+def test_halves_that_are_no_whole_stay_missing():
+    assert last_told(Usage(output=5), Usage(output=6)).source == "missing"
 
 
 def test_an_estimate_fills_only_what_nobody_told():
