@@ -144,6 +144,12 @@ TABLE: Final = (
         "within 2 seconds.",
     ),
     Variable(
+        "BRIDGE_UNPRICED",
+        "serve",
+        "What becomes of a request under a hard budget whose model has no price: `serve` it, or "
+        "`refuse` it, since nobody can tell what it would spend.",
+    ),
+    Variable(
         "BRIDGE_TRUSTED_PROXIES",
         "",
         "Networks whose X-Forwarded-For and -Proto are believed, comma-separated.",

@@ -35,6 +35,10 @@ def _limits(whose: str) -> tuple[Door, ...]:
 
 
 _NAMED: Final = "is the model one of `models`, or are none named?"
+_PRICED: Final = (
+    "does it have a price at each upstream of its route? (asked under a hard budget, with "
+    "`BRIDGE_UNPRICED=refuse`)"
+)
 _ROOM: Final = "is there room for the worst case in each of its hard budgets?"
 
 DOORS: Final = (
@@ -47,6 +51,7 @@ DOORS: Final = (
     Door("route", "model", "is there a route with an upstream?", 404, "not_found_error"),
     *_limits("key"),
     *_limits("team"),
+    Door("price", "model", _PRICED, 402, "billing_error"),
     Door("key_budget", "key", _ROOM, 402, "billing_error"),
     Door("team_budget", "team", _ROOM, 402, "billing_error"),
     Door("user_budget", "user", _ROOM, 402, "billing_error"),

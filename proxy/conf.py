@@ -34,6 +34,8 @@ class Conf:
     """From which hour (UTC) on a day's purge may begin; None: never by itself."""
     end_revoked: bool = False
     """Whether running requests end when their key is revoked."""
+    refuse_unpriced: bool = False
+    """Whether a hard budget refuses a model without a price."""
     trusted_proxies: tuple[str, ...] = ()
 
     @property
@@ -59,6 +61,7 @@ class Conf:
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
             end_revoked=settings.REVOKED_STREAMS == "end",
+            refuse_unpriced=settings.UNPRICED == "refuse",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),
         )
 

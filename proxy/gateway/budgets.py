@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, connection
 
+from proxy.conf import conf
 from proxy.counters.shared import budget_store
 from proxy.counters.store import Ceiling, Standing, StoreAway, Verdict
 from proxy.models import Budget
@@ -93,12 +94,19 @@ def _worst_case(entry: "Exchange", route: Route) -> int:
         model = target.model_for(entry.model)
         price = entry.prices.at(target.server.name, model, day)
         if price is None:
+            if refuses_unpriced(entry.caller.budgets):
+                raise _unpriced(entry.model, target.server.name, model)
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             entry.remarks.append(Note("model", "ignored", reason))
         else:
             asked = entry.request
             costs.append(most(price, estimate_tokens(asked), int(asked["max_tokens"])))
     return max(costs, default=UNPRICED)
+
+
+def refuses_unpriced(budgets: Sequence[BudgetEntry]) -> bool:
+    """Whether a model without a price is refused to a caller with these budgets."""
+    return conf.refuse_unpriced and any(budget.hard for budget in budgets)
 
 
 def most(price: Mapping[str, Any], tokens: int, max_tokens: int) -> int:
@@ -154,6 +162,18 @@ def _spent(budget: BudgetEntry, standing: Standing, amount: int, at: float) -> R
         f"it resets at {reset.isoformat()}",
         {"x-should-retry": "false"},
         detail="budget",
+    )
+
+
+def _unpriced(asked: str, upstream: str, model: str) -> Refusal:
+    named = "" if model == asked else f" as {model[:100]!r}"
+    return Refusal(
+        402,
+        "billing_error",
+        f"model {asked[:200]} has no price at upstream {upstream!r}{named}, so nobody can tell "
+        "what it would spend of your budget; an admin can add one",
+        {"x-should-retry": "false"},
+        detail="unpriced",
     )
 
 

@@ -15,7 +15,7 @@ from proxy.models import Budget
 from proxy.record import spending
 
 from . import shared_limits
-from .budgets import UNPRICED, most
+from .budgets import UNPRICED, most, refuses_unpriced
 from .ceilings import BudgetEntry
 from .directory import Caller, Limits, RouteEntry, directory
 from .head import inside
@@ -31,10 +31,13 @@ def rehearse(wish: Wish) -> Rehearsal:
     if caller is None:
         raise NotServing("the gateway does not know this key yet; ask again in a second")
     route = snapshot.route(caller.team.name, wish.model)
-    amount = _worst_case(wish, route)
+    costs = _worst_cases(wish, route)
+    amount = max((cost for cost in costs if cost is not None), default=None)
+    priced = None not in costs or not refuses_unpriced(caller.budgets)
     found = [
         *_of_key(caller, wish),
         *_of_model(caller, wish, route),
+        _found("price", f"model {wish.model}", priced),
         *_of_limits(caller, wish),
         *_of_budgets(caller, None if route is None or not route.targets else amount or UNPRICED),
     ]
@@ -113,15 +116,17 @@ def _meters(caller: Caller) -> tuple[Meter, Meter]:
     return meters[0], meters[1]
 
 
-def _worst_case(wish: Wish, route: RouteEntry | None) -> int | None:
-    """As ``budgets`` holds it: the dearest target's; None: none has a price."""
+def _worst_cases(wish: Wish, route: RouteEntry | None) -> list[int | None]:
+    """At each target; ``budgets`` holds the dearest. None: it has no price."""
     prices, day = directory.snapshot.prices, datetime.now(UTC).date()
-    costs = []
-    for target in route.targets if route else ():
-        price = prices.at(target.server.name, target.model_for(wish.model), day)
-        if price is not None:
-            costs.append(most(price, wish.input_tokens, wish.max_tokens))
-    return max(costs, default=None)
+    found = (
+        prices.at(target.server.name, target.model_for(wish.model), day)
+        for target in (route.targets if route else ())
+    )
+    return [
+        None if price is None else most(price, wish.input_tokens, wish.max_tokens)
+        for price in found
+    ]
 
 
 def _of_budgets(caller: Caller, amount: int | None) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Money: the worst case is held at the door, the real cost settles it, and the rest is told."""
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth import get_user_model
 
+from proxy.conf import conf
 from proxy.counters.shared import budget_store
 from proxy.counters.store import Ceiling, Standing, StoreAway, Verdict
 from proxy.counters.windows import window
@@ -266,6 +268,33 @@ def test_a_model_without_a_price_is_noted_and_refused_by_a_spent_budget_only(
     budget.save()
     cleo.reload()
     assert gateway.post(message("chat-unpriced"), x_api_key=cleo.secret).status == 402
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_hard_budget_can_refuse_what_has_no_price(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, monkeypatch, hard
+):
+    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=True))
+    model = f"chat-unpriced-{hard}"
+    scripted.on(model, scripts.chat())
+    budget = cleo.budget("5", hard=hard)
+
+    reply = gateway.post(message(model), x_api_key=cleo.secret)
+
+    assert reply.status == (402 if hard else 200)
+    assert len(scripted.asked_for(model)) == (not hard)
+    if hard:
+        assert reply.headers["x-should-retry"] == "false"
+        assert reply.json["error"]["type"] == "billing_error"
+        assert f"model {model} has no price at upstream 'chat'" in reply.json["error"]["message"]
+        row(reply.id, outcome="refused", status=402, detail="unpriced")
+        assert settled(budget) == Standing(0, 0, 0)
+
+
+def test_the_name_that_lacks_a_price_is_told():
+    told = budgets._unpriced("claude-x", "vllm", "qwen3").message
+
+    assert told.startswith("model claude-x has no price at upstream 'vllm' as 'qwen3', so nobody")
 
 
 def test_a_soft_budget_refuses_nobody_and_counts(gateway: Browser, cleo: Cast, priced: str):

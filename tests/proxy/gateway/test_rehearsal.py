@@ -3,6 +3,7 @@
 And a rehearsal says, before anything is sent, what a request will then be told.
 """
 
+import dataclasses
 import itertools
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,10 +12,11 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from proxy.admission import DOORS, Fate, NotServing, Wish, rehearse
+from proxy.conf import conf
 from proxy.counters.shared import budget_store
 from proxy.counters.states import SqliteStates
 from proxy.counters.store import StoreAway
-from proxy.gateway import shared_limits
+from proxy.gateway import budgets, shared_limits
 from proxy.gateway.directory import directory
 from proxy.gateway.shared_limits import Common
 from proxy.models import ApiKey, Budget, Price, Team, Upstream
@@ -28,15 +30,14 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def mallory(gateway: Browser, scripted: ScriptedUpstream, reload):
+def mallory(gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch):
     """A key with one request behind it, whose buckets are empty since; then all is closed to it."""
     name = f"doors-{next(numbers)}"
     model = f"doors-model-{next(numbers)}"
     scripted.on(model, scripts.chat())
     chat = Upstream.objects.get(name="chat")
     route = add_route(model, chat)
-    Price.objects.create(upstream=chat, model=model, since=datetime(2026, 1, 1, tzinfo=UTC).date(),
-                         input=1, output=10)  # fmt: skip
+    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=True))
     spent = {"rpm": 1, "tpm": 1}
     team = Team.objects.create(name=name, limits=spent)
     user = get_user_model().objects.create_user(name)
@@ -48,19 +49,21 @@ def mallory(gateway: Browser, scripted: ScriptedUpstream, reload):
     key.scopes, key.ip_allow = ["reports"], ["10.0.0.0/8"]
     key.expires, user.is_active = datetime.now(UTC) - timedelta(hours=1), False
     route.targets.all().delete()
-    budgets = [
+    spending = [
         Budget(usd=Decimal(0), **whose) for whose in ({"key": key}, {"team": team}, {"user": user})
     ]
-    for one in (key, team, user, *budgets):
+    for one in (key, team, user, *spending):
         one.save()
     reload()
-    return key, team, route, budgets, secret, model
+    return key, team, route, spending, secret, model
 
 
 def test_the_doors_refuse_in_the_published_order_and_a_rehearsal_knows_it(
     gateway: Browser, reload, mallory
 ):
-    key, team, route, budgets, secret, model = mallory
+    key, team, route, spending, secret, model = mallory
+    since = datetime(2026, 1, 1, tzinfo=UTC).date()
+    price = {"model": model, "since": since, "input": 1, "output": 10}
     chat = Upstream.objects.get(name="chat")
 
     def without(whose, name):
@@ -85,9 +88,10 @@ def test_the_doors_refuse_in_the_published_order_and_a_rehearsal_knows_it(
             for kind, whose in (("key", key), ("team", team))
             for name in ("concurrency", "rpm", "tpm")
         },
+        "price": lambda: Price.objects.create(upstream=chat, **price),
         **{
             f"{kind}_budget": lambda budget=budget: budget.delete()
-            for kind, budget in zip(("key", "team", "user"), budgets, strict=True)
+            for kind, budget in zip(("key", "team", "user"), spending, strict=True)
         },
     }
     assert list(opens) == [door.name for door in DOORS]
