@@ -3,6 +3,8 @@
 from decimal import Decimal
 from typing import Final
 
+from proxy.models import Exchange, State
+
 NANO: Final = Decimal(10) ** 9
 UNKNOWN: Final = "—"
 
@@ -17,6 +19,19 @@ def dollars(nanousd: int | None) -> str:
     if abs(amount) >= 1:
         return f"${amount:,.2f}"
     return f"${amount:.4f}" if abs(amount) >= Decimal("0.001") else f"${amount:.6f}"
+
+
+def unpriced(row: Exchange) -> bool:
+    """It used tokens that nobody can put a price on."""
+    used = row.input_tokens is not None or row.output_tokens is not None
+    return used and row.cost_nanousd is None and row.state == State.CLOSED
+
+
+def cost_of(row: Exchange) -> str:
+    """Unknown while it runs, and where nobody counted anything."""
+    if row.state == State.OPEN:
+        return "…"
+    return UNKNOWN if row.cost_nanousd is None and not unpriced(row) else dollars(row.cost_nanousd)
 
 
 def duration(ms: float | None) -> str:

@@ -209,7 +209,7 @@ class PricedFilter(FixedFilter):
         "none": (
             "used tokens, no price known",
             Q(state=State.CLOSED, cost_nanousd=None)
-            & (Q(input_tokens__gt=0) | Q(output_tokens__gt=0) | Q(cache_read_tokens__gt=0)),
+            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
         ),
         "known": ("known", Q(cost_nanousd__isnull=False)),
     }

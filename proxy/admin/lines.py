@@ -9,7 +9,7 @@ from django.urls import NoReverseMatch, reverse
 
 from proxy.models import Exchange, State
 
-from .figures import UNKNOWN, dollars, duration, short_count
+from .figures import cost_of, duration, short_count
 from .summary import tone_of
 
 
@@ -69,7 +69,7 @@ def line_of(row: Exchange, narrowed: Callable[[dict[str, Any]], str]) -> Line:
         tokens_exact="in {}, cached {}, out {}".format(
             *("unknown" if count is None else f"{count:,}" for count in counts)
         ),
-        cost=dollars(row.cost_nanousd) if row.cost_nanousd is not None or any(counts) else UNKNOWN,
+        cost=cost_of(row),
         is_open=row.state == State.OPEN,
         first=duration(row.ttft_ms),
         total=duration(row.total_ms),

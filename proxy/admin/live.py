@@ -30,7 +30,7 @@ from proxy.visibility import (
     visible_exchanges,
 )
 
-from .figures import dollars, duration, short_count
+from .figures import cost_of, duration, short_count
 from .headers import harden
 from .summary import tone_of
 
@@ -127,7 +127,7 @@ def _ended(row: Exchange) -> Cells:
         "stop_reason": "by an administrator" if stopped else row.stop_reason or row.error_type,
         "input": _marked(row.input_tokens, row.input_source == TokenSource.ESTIMATED),
         "output": _marked(row.output_tokens, row.output_source == TokenSource.ESTIMATED),
-        "cost": dollars(row.cost_nanousd),
+        "cost": cost_of(row),
         "total_ms": row.total_ms,
         "total": duration(row.total_ms),
     }

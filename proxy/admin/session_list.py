@@ -24,11 +24,12 @@ from .live import only_readers, session_url
 
 PER_PAGE: Final = 50
 
+ENDED: Final = Max(Coalesce("finished", "created"))
 SORTS: Final[Mapping[str, tuple[str, Any]]] = {
     "newest": ("Newest", None),
     "cost": ("Most expensive", Sum("cost_nanousd", default=0)),
     "requests": ("Most requests", Count("pk")),
-    "length": ("Longest", Max("created") - Min("created")),
+    "length": ("Longest", ENDED - Min("created")),
 }
 SPANS: Final[Mapping[str, str]] = {
     "today": "Today",
@@ -186,10 +187,13 @@ def _summed(rows: QuerySet[Exchange], ids: Sequence[str]) -> list[Any]:
             first_id=Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk")),
             started=Min("created"),
             last=Max("created"),
-            fresh=Sum("input_tokens"),
-            read=Sum("cache_read_tokens"),
-            out=Sum("output_tokens"),
-            cost=Sum("cost_nanousd", default=0),
+            ended=ENDED,
+            fresh=Sum("input_tokens", default=0),
+            read=Sum("cache_read_tokens", default=0),
+            short=Sum("cache_write_5m_tokens", default=0),
+            long=Sum("cache_write_1h_tokens", default=0),
+            out=Sum("output_tokens", default=0),
+            cost=Sum("cost_nanousd"),
             unpriced=Count(
                 "pk",
                 filter=Q(cost_nanousd=None, state=State.CLOSED)
@@ -228,6 +232,8 @@ def _described(page: Sequence[Any], rows: QuerySet[Exchange]) -> list[dict[str, 
 
 def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> dict[str, Any]:
     session = one["session_id"]
+    anew = one["fresh"] + one["short"] + one["long"]
+    cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
     return {
         "id": session,
         "short": session if len(session) <= 13 else f"{session[:12]}…",
@@ -243,10 +249,10 @@ def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> di
         "running": one["running"],
         "started": one["started"],
         "last": one["last"],
-        "length": duration((one["last"] - one["started"]).total_seconds() * 1000),
-        "input": short_count((one["fresh"] or 0) + (one["read"] or 0)),
-        "cached": share(one["read"], one["fresh"]),
-        "output": short_count(one["out"] or 0),
-        "cost": dollars(one["cost"]),
-        "floor": one["unpriced"] > 0,
+        "length": duration((one["ended"] - one["started"]).total_seconds() * 1000),
+        "input": short_count(anew + one["read"]),
+        "cached": share(one["read"], anew),
+        "output": short_count(one["out"]),
+        "cost": dollars(cost),
+        "floor": cost is not None and one["unpriced"] > 0,
     }

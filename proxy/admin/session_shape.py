@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from proxy.models import Exchange, Outcome, State
 
-from .figures import UNKNOWN, dollars
-
 MAIN: Final = "main"
 SIDE: Final = "side calls"
 LEAST_BREAK: Final = 1024
@@ -83,19 +81,6 @@ def context_of(row: Exchange) -> int | None:
     )
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
-
-
-def unpriced(row: Exchange) -> bool:
-    """It used tokens that nobody can put a price on."""
-    used = row.input_tokens is not None or row.output_tokens is not None
-    return used and row.cost_nanousd is None and row.state == State.CLOSED
-
-
-def cost_of(row: Exchange) -> str:
-    """Unknown while it runs; nothing where nobody counted anything."""
-    if row.state == State.OPEN:
-        return "…"
-    return UNKNOWN if row.cost_nanousd is None and not unpriced(row) else dollars(row.cost_nanousd)
 
 
 def steps_of(

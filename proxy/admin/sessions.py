@@ -24,10 +24,10 @@ from proxy.visibility import reader_of_user, visible_exchanges
 from .clips import Clipper
 from .conversation import Turn, read_answer, read_turn, results_of
 from .exports import Told, as_file, joined, jsonl, markdown
-from .figures import dollars, duration, share, short_count
+from .figures import cost_of, dollars, duration, share, short_count, unpriced
 from .headers import harden
 from .live import only_readers, session_url
-from .session_shape import Lane, Step, broken_pairs, cost_of, lanes_of, steps_of, unpriced
+from .session_shape import Lane, Step, broken_pairs, lanes_of, steps_of
 from .summary import tone_of
 from .transcript import READ_RAW, READ_TRANSCRIPT
 from .waterfall import draw
@@ -105,14 +105,16 @@ def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
     ended = max((row.finished or row.created for row in rows), default=last.created)
     fresh = sum((step.context or 0) - (step.row.cache_read_tokens or 0) for step in steps)
     read = sum(row.cache_read_tokens or 0 for row in rows)
+    cost, lacking = steps[-1].total_nanousd, any(unpriced(row) for row in rows)
+    priced = bool(cost) or any(row.cost_nanousd is not None for row in rows)
     lost = sum(step.broke.nanousd or 0 for step in steps if step.broke)
     return {
         "first": first,
         "ended": ended,
         "length": duration((ended - first.created).total_seconds() * 1000),
         "working": duration(sum(row.total_ms or 0 for row in rows)),
-        "cost": dollars(steps[-1].total_nanousd),
-        "floor": any(unpriced(row) for row in rows),
+        "cost": dollars(cost if priced or not lacking else None),
+        "floor": priced and lacking,
         "input": short_count(fresh + read),
         "cached": share(read, fresh),
         "output": short_count(sum(row.output_tokens or 0 for row in rows)),

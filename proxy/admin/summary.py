@@ -7,7 +7,7 @@ from typing import Any, Final
 from proxy.models import Exchange, Outcome, State
 from translator.notes import LOSSY
 
-from .figures import dollars, duration
+from .figures import cost_of, duration
 
 WALKED_AWAY: Final = frozenset({Outcome.CLIENT_GONE, Outcome.DRAINED})
 BAR_WIDTH: Final = 1000  # user units of the timing bar's SVG
@@ -141,7 +141,7 @@ def head(exchange: Exchange) -> dict[str, Any]:
         "facts": facts(exchange),
         "tokens": token_classes(exchange),
         "phases": phases(exchange),
-        "cost": "not known yet" if exchange.state == State.OPEN else dollars(exchange.cost_nanousd),
+        "cost": cost_of(exchange),
         "total_time": duration(exchange.total_ms),
         "notes": _notes(exchange.notes),
         "attempts": _dicts(exchange.attempts),

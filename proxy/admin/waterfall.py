@@ -9,8 +9,8 @@ from typing import Final
 
 from proxy.models import Exchange
 
-from .figures import dollars, duration, short_count
-from .session_shape import Lane, Step, cost_of
+from .figures import cost_of, dollars, duration, short_count
+from .session_shape import Lane, Step
 from .summary import tone_of
 
 LANE_HEIGHT: Final = 26

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Count, Max, Min, Q, QuerySet, Sum
 from django.http import Http404, HttpResponseBase
@@ -24,6 +24,9 @@ from .requests import cursor_at, place_in
 from .rows import request_row
 from .sums import usd
 
+AT_ONCE: Final = 500
+"""Sessions of a file whose models are asked for together."""
+
 
 class SessionRow(serializers.Serializer[Any]):
     session_id = serializers.CharField()
@@ -38,6 +41,8 @@ class SessionRow(serializers.Serializer[Any]):
     last_at = serializers.CharField()
     input_tokens = serializers.IntegerField()
     cache_read_input_tokens = serializers.IntegerField()
+    cache_write_5m_tokens = serializers.IntegerField()
+    cache_write_1h_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
     cost_usd = serializers.CharField(allow_null=True)
     unpriced_requests = serializers.IntegerField()
@@ -84,7 +89,9 @@ class SessionsView(ReportView):
 
 def every_session(reader: Reader, asked: dict[str, Any]) -> Export:
     found = sessions_of(filtered(visible_exchanges(reader), asked))
-    rows = (one for row in found.iterator(chunk_size=500) for one in described(reader, [row]))
+    walk = found.iterator(chunk_size=AT_ONCE)
+    pages = iter(lambda: list(islice(walk, AT_ONCE)), [])
+    rows = (one for page in pages for one in described(reader, page))
     return rows, columns_of(SessionRow())
 
 
@@ -149,6 +156,8 @@ def sessions_of(rows: QuerySet[Exchange]) -> "QuerySet[Any, Any]":
             last=Max("created"),
             fresh=Sum("input_tokens"),
             read=Sum("cache_read_tokens"),
+            short=Sum("cache_write_5m_tokens"),
+            long=Sum("cache_write_1h_tokens"),
             out=Sum("output_tokens"),
             cost=Sum("cost_nanousd"),
             unpriced=Count(
@@ -175,6 +184,8 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
         "input_tokens": row["fresh"] or 0,
         "cache_read_input_tokens": row["read"] or 0,
+        "cache_write_5m_tokens": row["short"] or 0,
+        "cache_write_1h_tokens": row["long"] or 0,
         "output_tokens": row["out"] or 0,
         "cost_usd": usd(row["cost"] if row["cost"] is not None or row["unpriced"] else 0),
         "unpriced_requests": row["unpriced"],

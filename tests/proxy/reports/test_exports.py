@@ -3,7 +3,9 @@
 import csv
 
 import pytest
+from django.db import connection
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 
 from proxy.models import Exchange
 from proxy.reports.answers import LINES_A_CHUNK, columns_of, csv_lines, streamed
@@ -68,3 +70,22 @@ def test_the_columns_of_a_csv_do_not_depend_on_its_first_row():
     assert second["error.message"] == "broken"
     assert second["tags"] == '{"ticket": "42"}'
     assert second["token_sources.input"] in {"reported", "estimated", "missing"}
+
+
+@pytest.mark.django_db
+def test_a_file_of_sessions_takes_a_fixed_number_of_queries(client):
+    secret = cast.key("finance", scopes=["admin"])[1]
+    url = "/api/v1/sessions/?from=2026-11-20&to=2026-11-21&format=csv"
+
+    def taken():
+        with CaptureQueriesContext(connection) as queries:
+            answer = client.get(url, headers={"x-api-key": secret})
+            lines = b"".join(answer.streaming_content).splitlines()
+        return len(lines), len(queries)
+
+    cast.record(opening={"session_id": "first"})
+    one, few = taken()
+    for n in range(9):
+        cast.record(opening={"session_id": f"s{n}"})
+
+    assert (one, *taken()) == (2, 11, few)
