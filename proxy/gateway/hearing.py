@@ -24,7 +24,7 @@ from .plain import DECODERS, EVENT, EVENTS, LAST, PLAIN, TOGETHER, Mould
 FEW_BYTES: Final = 16 * 1024
 """Up to so many a read is taken on the spot; to wake somebody for more is nothing beside them."""
 MUCH: Final = 2 * 1024
-"""From so many bytes on, events are taken line by line where that is possible."""
+"""From so many bytes on, named events are taken together where that is possible."""
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """Some servers number nothing, or everything alike: 0 or -1."""
 MOST_MISSES: Final = 8
@@ -35,7 +35,7 @@ SOME: Final = 8
 a call: 7.0 µs for each delta of reasoning, 8.9 one by one."""
 
 NO_EVENT: Final = ("", b"")  # of a frame without data: no JSON either
-NO_LINES: Final[tuple[list[bytes], list[bytes]]] = ([], [])
+ODD: Final = [b""]  # which is no JSON
 UNNAMED: Final = b"data: "  # what a frame of one line begins with
 LAST_FRAME: Final = b"data: " + DONE
 
@@ -68,11 +68,9 @@ class Hearing:
         if self._likely and self._take_lone(raw):
             return
         self.events = []
-        names, texts = NO_LINES
-        if len(raw) >= MUCH and self._plain.named:
-            names, texts = self._decoder.named(raw)
-        if texts:
-            self._take_named(names, texts)
+        whole = self._decoder.whole(raw) if len(raw) >= MUCH and self._plain.named else b""
+        if whole:
+            self._take_whole(whole)
         else:
             self._take(self._decoder.frames(raw))
         if not raw:
@@ -111,7 +109,7 @@ class Hearing:
         head, size = self._plain.head, self._plain.size
         if raw[-3:] != b"}\n\n" or len(raw) > FEW_BYTES or raw[:size] != head:
             return False
-        lines = raw[size:-2].split(b"\n\n" + head)
+        lines = raw[size:-2].split(self._plain.between)
         if len(lines) == 1 or (self._numbered and _repeats(lines, self._last[size:])):
             return False
         run = self._decoded(lines)
@@ -123,32 +121,36 @@ class Hearing:
         self._say(run)
         return True
 
-    def _take_named(self, names: list[bytes], texts: list[bytes]) -> None:
-        """Events of one line each: mostly one run of text, with others before and behind it."""
-        usual, begin = self._plain.name, len(names)
-        if usual in names and self._misses < MOST_MISSES:
-            begin = names.index(usual)
-        end = begin + names[begin:].count(usual)
-        run = self._decoded(texts[begin:end]) if begin < end else []
+    def _take_whole(self, whole: bytes) -> None:
+        """Named events: mostly one run of text, with others before and behind it.
+
+        Where the run begins and ends is looked for from both ends, and the run is cut by its own
+        head: 15 µs for 58 events in 17 KB, where it took 26 to cut all of them by names.
+        """
+        plain, begin, end = self._plain, len(whole), len(whole)
+        if self._misses < MOST_MISSES and (found := whole.find(plain.head)) >= 0:
+            begin, end = found, whole.find(b"\n\n", whole.rfind(plain.head)) + 2
+        lines = whole[begin + plain.size : end - 2].split(plain.between) if begin < end else []
+        before, behind = _texts(whole[:begin]), _texts(whole[end:])
+        texts = [*before, *lines, *behind]
+        run = self._decoded(lines) if lines else []
+        events = self._told([*before, *behind]) if len(lines) < len(texts) else []
         if (
-            (begin < end and not run)  # there are several, or they are not plain
+            len(run) + len(events) < len(texts)  # there are several, or something is odd
             or any(map(operator.eq, texts, texts[1:]))
-            or (self._last and self._last == _frame(names[0], texts[0]))
+            or (self._last and whole.startswith(self._last))
         ):
-            self._take(list(map(_frame, names, texts)))
+            self._take(whole[:-2].split(b"\n\n"))
             return
-        self._last = _frame(names[-1], texts[-1])
-        self._take_told(names[:begin], texts[:begin])
+        at = whole.rfind(b"\n\n", 0, -2 - len(texts[-1]))
+        self._last = whole[at + 2 if at > 0 else 0 : -2]
+        if before:
+            self._hear(events[: len(before)])
         if run and not self._stream.finished:
             self._hoping, self._misses = True, 0
             self._say(run)
-        self._take_told(names[end:], texts[end:])
-
-    def _take_told(self, names: list[bytes], texts: list[bytes]) -> None:
-        if events := self._told(texts):
-            self._hear(events)
-        elif texts:
-            self._take_others(list(map(_frame, names, texts)))
+        if behind:
+            self._hear(events[len(before) :])
 
     def _take(self, frames: list[bytes]) -> None:
         if self._numbered and frames:
@@ -364,8 +366,16 @@ class Hearing:
         self.events += said
 
 
-def _frame(name: bytes, text: bytes) -> bytes:
-    return b"event: %b\ndata: %b" % (name, text)
+def _texts(events: bytes) -> list[bytes]:
+    """The data of each, where each is one line of its name and one of data; else ``ODD``."""
+    if not events:
+        return []
+    if events[:7] != b"event: " or events[-2:] != b"\n\n":
+        return ODD
+    lines = [event.partition(b"\ndata: ") for event in events[7:-2].split(b"\n\nevent: ")]
+    if b"\n" in b"".join([name for name, _, _ in lines]):
+        return ODD
+    return [text for _, _, text in lines]
 
 
 def _repeats(frames: list[bytes], last: bytes) -> bool:

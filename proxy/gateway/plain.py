@@ -56,6 +56,7 @@ class ChatText(msgspec.Struct, gc=False):
     worthwhile: ClassVar = 1
     named: ClassVar = False
     head: ClassVar = b"data: "
+    between: ClassVar = b"\n\n" + head
     size: ClassVar = len(head)
     text: ClassVar = re.compile(rb'"content": ?"([^"\\]+)"')
 
@@ -84,8 +85,8 @@ class ResponsesText(msgspec.Struct, gc=False):
     at_once: ClassVar = False  # items and parts are told before
     worthwhile: ClassVar = 4
     named: ClassVar = True
-    name: ClassVar = b"response.output_text.delta"
-    head: ClassVar = b"event: " + name + b"\ndata: "
+    head: ClassVar = b"event: response.output_text.delta\ndata: "
+    between: ClassVar = b"\n\n" + head
     size: ClassVar = len(head)
     text: ClassVar = None  # each event has a number of its own
 
@@ -127,8 +128,8 @@ PLAIN: Final[dict[str, Any]] = {"chat": ChatText, "responses": ResponsesText}
 
 ``at_once``: they may follow the very first event; ``worthwhile``: from so many events in a read on
 looking for them is cheaper than not looking; ``head``: what their frames begin with, ``size``
-bytes; ``named``: nothing else does, where a server names its events (these by ``name``); ``text``:
-where the text may stand, if nothing else differs.
+bytes; ``between``: what stands between two; ``named``: nothing else begins so, where a server names
+its events; ``text``: where the text may stand, if nothing else differs.
 """
 
 DECODERS: Final = {name: msgspec.json.Decoder(kind).decode for name, kind in PLAIN.items()}

@@ -196,16 +196,15 @@ def test_data_of_nothing_is_no_event_however_it_is_written():
     assert SSEDecoder().feed(b"data: \n\ndata:\n\nevent: e\ndata: \n\nevent: e\n\n") == []
 
 
-def by_lines(reads, size=2**24):
-    """As ``feed``, but line by line where that is possible; and how often it was."""
+def taken_whole(reads, size=2**24):
+    """As ``feed``, but in one piece where that is possible; and how often it was."""
     decoder, events, times = SSEDecoder(size), [], 0
     for read in reads:
-        names, texts = decoder.named(read)
-        if texts:
+        whole = decoder.whole(read)
+        if whole:
             times += 1
-            told = [
-                event_of(b"event: %b\ndata: %b" % line) for line in zip(names, texts, strict=True)
-            ]
+            assert whole.endswith(b"\n\n")
+            told = map(event_of, whole[:-2].split(b"\n\n"))
             events += [event for event in told if event is not None]
         else:
             events += decoder.feed(read)
@@ -224,23 +223,39 @@ def by_lines(reads, size=2**24):
     ),
     cuts=st.lists(st.integers(0, 10_000), max_size=3),
 )
-def test_line_by_line_it_reads_the_same_events(frames, cuts):
+def test_in_one_piece_it_reads_the_same_events(frames, cuts):
     raw = b"".join(frames)
     ends = sorted(cut % (len(raw) + 1) for cut in cuts)
     reads = [raw[a:b] for a, b in zip([0, *ends], [*ends, len(raw)], strict=True)]
 
-    assert by_lines(reads)[0] == decoded(raw, cuts)
+    assert taken_whole(reads)[0] == decoded(raw, cuts)
 
 
-def test_named_events_are_read_line_by_line_wherever_they_are_cut():
+def test_events_are_read_in_one_piece_wherever_they_are_cut():
     raw = b"".join(b"event: n\ndata: %d\n\n" % number for number in range(30))
 
     for cut in range(40, len(raw) - 40):
-        events, times = by_lines([raw[:cut], raw[cut:]])
+        events, times = taken_whole([raw[:cut], raw[cut:]])
         assert [event.data for event in events] == [b"%d" % number for number in range(30)]
         assert times == 2
 
 
-def test_an_event_that_is_too_large_is_not_read_line_by_line_either():
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [b"event: n\r\ndata: 1\r\n\r\n"],
+        [b"\xef\xbb\xbfevent: n\ndata: 1\n\n"],
+        [b"\xef", b"\xbb\xbfevent: n\ndata: 1\n\n"],
+        [b"event: n\ndata: 1\n\n\n"],
+        [b"event: n\ndata:        ", b"1\n\n"],
+    ],
+)
+def test_what_is_not_read_in_one_piece_is_not_lost(odd):
+    events, times = taken_whole(odd)
+
+    assert ([event.data.strip() for event in events], times) == ([b"1"], 0)
+
+
+def test_an_event_that_is_too_large_is_not_read_in_one_piece_either():
     with pytest.raises(BadUpstream):
-        by_lines([b"event: n\ndata: %b\n\n" % (b"x" * 100)], size=64)
+        taken_whole([b"event: n\ndata: %b\n\n" % (b"x" * 100)], size=64)

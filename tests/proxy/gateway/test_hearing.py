@@ -268,6 +268,8 @@ def named_texts(start, count):
         named(TEXT, 90, type="response.refusal.delta", **PLACE, delta="no"),
         named("response.refusal.delta", 90, type=TEXT, **PLACE, delta="yes"),
         frame({"type": TEXT, "sequence_number": 90, **PLACE, "delta": "without a name"}),
+        named(TEXT, 90, **PLACE, delta="x").replace(b"\ndata", b"\nid: 9\ndata"),
+        named("ping", 90).replace(b"\ndata", b"\ndata:\ndata"),
         b": a comment\n\n",
         b"event: response.output_text.delta\ndata: {\n\n",
     ],
@@ -291,6 +293,18 @@ def test_a_named_text_is_one_run_from_its_first_delta_to_its_last():
     said, _ = heard("responses", reads)
 
     assert [len(event.pieces) for event in said if isinstance(event, TextRun)] == [30]
+
+
+def test_what_a_server_repeats_is_heard_once_in_long_reads_too():
+    told = [named("response.created", 0, response={}), *named_texts(1, 40)]
+    pings = [named("ping", 90), named("ping", 90), named("ping", 91)]
+    reads = [b"".join(told), b"".join([told[-1], *named_texts(50, 40), *pings]), pings[-1] * 40]
+
+    said, _ = heard("responses", reads)
+
+    pieces = fold(said)["content"][0]["text"].split("é ")[1:]
+    assert [int(piece) for piece in pieces] == [*range(1, 41), *range(50, 90)]
+    assert said.count({"type": "ping"}) == 2
 
 
 def test_a_server_whose_named_texts_are_never_plain_is_heard_all_the_same():
