@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from .anthropic.request import FIELDS
+from .anthropic.shapes import shortened
 from .anthropic.types import MessagesRequest
-from .dialect import AnswerContext, Target
+from .dialect import NO_FIELDS, AnswerContext, Target
 from .errors import BadRequest
 from .notes import Fate, Note
 from .profiles import Effort, Profile
@@ -46,6 +48,9 @@ class Draft:
             self.notes.append(found)
 
 
+MOST_SHOWN: Final = 5  # of the fields that nobody knows
+
+
 Builder = Callable[[Draft], dict[str, Any]]
 Builders = tuple[tuple[Builder, tuple[str, ...]], ...]
 
@@ -78,11 +83,22 @@ def turn_away(
 ) -> None:
     """Refuse and drop whole fields by a dialect's tables. Raises BadRequest."""
     for name, reason in refused.items():
-        if draft.request.get(name):
+        if draft.request.get(name) and not _is_kept_to(draft, name):
             raise BadRequest(name, reason)
     for name, reason in dropped.items():
         if draft.request.get(name):
             draft.note(name, "ignored" if name in harmless else "dropped", reason)
+    if unknown := [name for name in draft.request if name not in FIELDS and name not in dropped]:
+        # Clients choose these names: quoted, they leave the books of who wants no words kept.
+        shown = "', '".join(shortened(name).replace("'", "?") for name in unknown[:MOST_SHOWN])
+        told = f"nobody here knows {len(unknown)} of its fields: '{shown}'"
+        draft.note("request", "dropped", told)
+
+
+def _is_kept_to(draft: Draft, name: str) -> bool:
+    """A region that the upstream is set up for may be demanded; ``global`` demands none."""
+    wanted = draft.request[name]
+    return name == "inference_geo" and wanted in ("global", *draft.profile.inference_geos)
 
 
 def identity(draft: Draft) -> dict[str, Any]:
@@ -133,9 +149,18 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),
         call_ids=_call_ids(request),
         max_tokens=request.get("max_tokens"),
-        tells_edits=bool(request.get("context_management")),
+        answered=NO_FIELDS if ANSWERED.isdisjoint(request) else _answered(request),
         **known,
     )
+
+
+ANSWERED: Final = frozenset({"context_management", "diagnostics", "speed"})
+"""Applied edits, cache diagnostics and how fast it was are told to whoever asked for them."""
+
+
+def _answered(request: MessagesRequest) -> frozenset[str]:
+    given = {name for name in ANSWERED if request.get(name)}
+    return frozenset(given if request.get("speed") == "fast" else given - {"speed"})
 
 
 def answered_here(draft: Draft, nothing: dict[str, Any]) -> dict[str, Any]:

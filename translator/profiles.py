@@ -42,6 +42,9 @@ class Profile:
     """Knows the old ``user`` parameter, the place for the hashed user id where no better one is."""
     computer: bool = False
     """Places clicks well enough for Anthropic's computer tools to be told as functions."""
+    inference_geos: tuple[str, ...] = ()
+    """Regions that it keeps to; a request that demands another one in ``inference_geo`` is
+    refused."""
     broken_tool_json: Literal["raw", "error"] = "raw"
     """What becomes of tool arguments that do not parse: handed on as they are, or an error."""
 
@@ -64,7 +67,8 @@ class Profile:
     code_interpreter: bool = False
     mcp: bool = False
     count_tokens: bool = False
-    """Answers ``POST {base}/responses/input_tokens``."""
+    """Answers ``POST {base}/responses/input_tokens``; a Chat server, as vLLM and llama.cpp may, on
+    ``{base}/messages/count_tokens``."""
     context_window: int = 0
     """Tokens that input and output share; 0: not known."""
     files: bool = False

@@ -65,7 +65,8 @@ class MessageComposer:
         """
         if not (self.begun or self.finished):
             usage = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
-            self.writer.start(message_id=message_id, model=model, usage=usage)
+            more = {"diagnostics": None} if "diagnostics" in self.context.answered else {}
+            self.writer.start(message_id=message_id, model=model, usage=usage, **more)
             self.begun = True
 
     # Text
@@ -245,10 +246,17 @@ class MessageComposer:
             self.close_all()
         if self._broken and stop_reason not in CUT:
             raise BadUpstream("invalid tool arguments from upstream")
-        if self.context.tells_edits:
-            stop["context_management"] = {"applied_edits": []}
+        if self.context.answered:
+            self._answer(usage, stop)
         self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
         self.finished = self._silent = True
+
+    def _answer(self, usage: dict[str, Any], stop: dict[str, Any]) -> None:
+        """Tell at the end what the client asked to hear of."""
+        if "context_management" in self.context.answered:
+            stop["context_management"] = {"applied_edits": []}
+        if "speed" in self.context.answered and "service_tier" in usage:
+            usage["speed"] = "fast" if usage["service_tier"] == "priority" else "standard"
 
     def fail(self, *, error_type: str, message: str) -> None:
         """End in an error; what waits in line leaves first, so that nothing said is lost."""

@@ -72,7 +72,8 @@ class MessageWriter:
         self.written: list[Event] = []
         """Of the step that runs: who begins one puts a new list here, and delivers it."""
 
-    def start(self, *, message_id: str, model: str, usage: dict[str, Any]) -> None:
+    def start(self, *, message_id: str, model: str, usage: dict[str, Any], **more: Any) -> None:
+        """Write ``message_start``, with what else its message tells."""
         self.phase = TRANSITIONS[self.phase][Move.START]
         message: dict[str, Any] = {
             "id": message_id,
@@ -83,6 +84,7 @@ class MessageWriter:
             "stop_reason": None,
             "stop_sequence": None,
             "usage": usage,
+            **more,
         }
         self.written.append({"type": "message_start", "message": message})
 

@@ -45,6 +45,8 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
 
 def _narrowed(body: dict[str, Any], profile: Profile) -> list[Note]:
     """Leave out of ``body`` what a compatible server does not know (mapping.md 7)."""
+    if "inference_geo" in profile.refused_fields and body.get("inference_geo"):
+        raise BadRequest("inference_geo", "this upstream does not know the field")
     notes = [
         Note(name, "dropped", "this upstream does not know the field")
         for name in profile.refused_fields

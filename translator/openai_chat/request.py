@@ -138,12 +138,12 @@ DROPPED: Final[Mapping[str, str]] = {
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "nobody else can be billed here",
     "compaction": "the upstream summarises no conversations",
-    "inference_geo": "where the upstream computes is not known here",
+    "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
     "mcp_servers": "the upstream connects to no MCP servers",
     "thread": "message threads are not kept here",
 }
 
-TURNED_AWAY: Final = frozenset({*DROPPED, *REFUSED})
+CARRIED: Final = frozenset({*COPIED, *RENAMED, *BUILT})
 
 HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
 """Dropped without loss: strict mode does not refuse them."""
@@ -155,7 +155,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     Raises BadRequest for what this dialect or the target's profile cannot serve.
     """
     draft = Draft(request, target)
-    if not TURNED_AWAY.isdisjoint(request):
+    if not request.keys() <= CARRIED:
         turn_away(draft, REFUSED, DROPPED, HARMLESS)
     body = build_fields(draft, BUILDERS)
     if draft.effort is not None and ASKED_BY.isdisjoint(request):

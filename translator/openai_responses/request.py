@@ -218,11 +218,11 @@ DROPPED: Final[Mapping[str, str]] = {
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "nobody else can be billed here",
     "compaction": "the upstream summarises no conversations on demand",
-    "inference_geo": "where the upstream computes is not known here",
+    "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
     "thread": "message threads are not kept here",
 }
 
-TURNED_AWAY: Final = frozenset({*DROPPED, *REFUSED})
+CARRIED: Final = frozenset({*COPIED, *RENAMED, *BUILT})
 
 HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
 """Dropped without loss: strict mode does not refuse them."""
@@ -234,7 +234,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     Raises BadRequest for what this dialect or the target's profile cannot serve.
     """
     draft = Draft(request, target)
-    if not TURNED_AWAY.isdisjoint(request):
+    if not request.keys() <= CARRIED:
         turn_away(draft, REFUSED, DROPPED, HARMLESS)
     # store: OpenAI keeps answers by default, which no client of ours asked for.
     body = {"store": False, **build_fields(draft, BUILDERS)}

@@ -17,6 +17,7 @@ from translator.anthropic.usage import UNTOLD
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream
 from translator.names import message_id
+from translator.notes import Note
 from translator.steps import step
 
 from .error_body import error_in_event, error_in_response
@@ -39,6 +40,8 @@ WAITING: Final = UpstreamError(
     message="upstream waits for an approval of a tool call, which nobody here can give",
     should_retry=False,
 )
+
+EMPTY: Final = Note("content", "ignored", "empty_output: the upstream ended well and said nothing")
 
 Place = tuple[str, int, int]
 """Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
@@ -205,6 +208,8 @@ class ResponsesStream:
             window_full=cause == "max_tokens"
             and is_window_full(self.usage, window, self.context.max_tokens),
         )
+        if not (output or why) and self._items.are_all_of([]):
+            self.notes.append(EMPTY)
         self._finished(reason, explanation=self._speech.refusal or None)
 
     def _say_rest(self, output: Any) -> None:

@@ -131,6 +131,17 @@ def test_fields_that_a_compatible_server_does_not_know_are_left_out_with_a_note(
     assert made.body["messages"] is not None
 
 
+def test_a_region_that_a_compatible_server_knows_nothing_of_is_not_promised():
+    unaware = narrow(refused_fields=["inference_geo"])
+
+    with pytest.raises(BadRequest, match="inference_geo"):
+        DIALECT.build_request(asking(TEXT, inference_geo="us"), unaware)
+    assert DIALECT.build_request(asking(TEXT), unaware).notes == ()
+    assert DIALECT.build_request(asking(TEXT, inference_geo="us"), narrow()).body == asking(
+        TEXT, inference_geo="us"
+    )
+
+
 def test_server_tools_are_left_out_where_nobody_runs_them():
     own = {"name": "ls", "input_schema": {"type": "object"}}
     request = asking(TEXT, tools=[{"type": "web_search_20250305", "name": "web_search"}, own])

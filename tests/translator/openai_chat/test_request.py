@@ -74,10 +74,10 @@ def test_edits_that_nobody_made_are_told_to_who_asked_for_them():
     built = build(ask(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}))
     plain = build(ask())
 
-    told = message(chunk("stop", content="Hi"), tells_edits=built.answer.tells_edits)
+    told = message(chunk("stop", content="Hi"), answered=built.answer.answered)
 
     assert told["context_management"] == {"applied_edits": []}
-    assert not plain.answer.tells_edits
+    assert not plain.answer.answered
     assert "context_management" not in message(chunk("stop", content="Hi"))
 
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+from tests.translator.openai_responses.answers import completed, created, incomplete, message, notes
+from tests.translator.openai_responses.answers import said as spoken
+from tests.translator.openai_responses.answers import text as delta
 from tests.translator.openai_responses.requests import build, fates, said, sent, target
 from tests.translator.requests import ask, assistant, call, result, text, user
 from translator.anthropic.fold import fold
@@ -79,3 +82,14 @@ def test_what_is_lost_twice_is_told_once():
     assert [note.reason for note in heard.notes if note.path == "content"] == [
         "an output item of type 'hologram' has no block"
     ]
+
+
+def test_an_answer_that_ends_well_and_says_nothing_is_told_as_odd():
+    def odd(*events):
+        return [each for each in notes(*events) if each.startswith("empty_output")]
+
+    assert message(created(), completed())["content"] == []
+    assert len(odd(created(), completed())) == 1
+    assert odd(created(), completed(spoken("Hi."))) == []
+    assert odd(created(), delta("Hi."), completed()) == []
+    assert odd(created(), incomplete("max_output_tokens")) == []
