@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import recordings
 from tests.fakes.gateway import Gateway
 from tests.fakes.grammar import faults_of_events
-from tests.fakes.recordings import Call, Reading
+from tests.fakes.recordings import reading_of
 
 from . import plays, sdks
 
@@ -64,23 +64,6 @@ def batch(gateway: Gateway):
     return run
 
 
-def reading_of(came: dict[str, Any]) -> Reading:
-    """The SDK's final message (or its raw events, added up) in the words of the plain reading."""
-    message = came.get("message") or added_up(came["events"])
-    blocks, usage = message["content"], message["usage"]
-    cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    return Reading(
-        text="".join(b["text"] for b in blocks if b["type"] == "text"),
-        thinking="".join(b["thinking"] for b in blocks if b["type"] == "thinking"),
-        calls=[Call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"],
-        usage={
-            **{name: usage[name] for name in ("input_tokens", "output_tokens")},
-            **{name: usage.get(name) or 0 for name in cached},
-        },
-        stop_reason=message["stop_reason"],
-    )
-
-
 def added_up(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The message that raw events amount to, added up in the simplest way."""
     message = dict(events[0]["message"], content=[])
@@ -116,7 +99,7 @@ def test_the_sdk_hears_what_the_recording_says(batch, play, mode, line):
         assert came["error"]["error"]["type"] == ERROR_TYPES.get(expected.failed, "api_error")
         return
     assert "raised" not in came, came
-    actual = reading_of(came)
+    actual = reading_of(came.get("message") or added_up(came["events"]))
     assert actual.text == expected.text
     assert actual.thinking == expected.thinking
     assert recordings.same_calls(expected.calls, actual.calls), (actual.calls, expected.calls)

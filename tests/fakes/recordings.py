@@ -50,6 +50,22 @@ def index() -> dict[str, dict[str, Any]]:
     return {entry["file"]: entry for entry in entries}
 
 
+def reading_of(message: dict[str, Any]) -> Reading:
+    """What a message of ours says, in the words of the plain reading."""
+    blocks, usage = message["content"], message["usage"]
+    cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return Reading(
+        text="".join(b["text"] for b in blocks if b["type"] == "text"),
+        thinking="".join(b["thinking"] for b in blocks if b["type"] == "thinking"),
+        calls=[Call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"],
+        usage={
+            **{name: usage[name] for name in ("input_tokens", "output_tokens")},
+            **{name: usage.get(name) or 0 for name in cached},
+        },
+        stop_reason=message["stop_reason"],
+    )
+
+
 def read(path: Path) -> Reading:
     """The plain reading of a recording of any of the four kinds."""
     raw = path.read_bytes()

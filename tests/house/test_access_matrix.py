@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from django.test import Client
-from django.urls import URLResolver, get_resolver
+from django.urls import get_resolver
 
 from proxy.gateway.directory import Snapshot, directory
 from proxy.gateway.reporting import metrics
@@ -30,6 +30,7 @@ from proxy.record.recorder import recorder
 from proxy.roles import AUDITOR, MEMBER, OWNER
 from proxy.routing import EXACT, Router
 from tests.proxy.admin import cast
+from tests.urls import routes
 
 TABLE = Path(__file__).with_name("access_matrix.txt")
 WRITING = bool(os.environ.get("BRIDGE_WRITE_MATRIX"))  # fills the table instead of comparing
@@ -42,15 +43,6 @@ OPEN = {
     "/metrics", "/api/hello",
 }  # fmt: skip
 """What answers anybody: pages that say nothing about anybody."""
-
-
-def routes(patterns, above=""):
-    for pattern in patterns:
-        route = above + str(pattern.pattern)
-        if isinstance(pattern, URLResolver):
-            yield from routes(pattern.url_patterns, route)
-        else:
-            yield route
 
 
 def rows():

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import recordings
 from tests.fakes.cuts import Cut, pieces
 from tests.fakes.grammar import faults_of_events
-from tests.fakes.recordings import Call, Reading
+from tests.fakes.recordings import Reading, reading_of
 from translator import openai_chat, openai_responses
 from translator.anthropic.fold import fold
 from translator.dialect import AnswerContext, Dialect, Stream
@@ -44,23 +44,6 @@ def streamed(path: Path, cut: Cut = "whole") -> tuple[Stream, list[dict]]:
         if not stream.finished and event.data.strip() != b"[DONE]":
             said += stream.feed(json.loads(event.data))
     return stream, [*said, *stream.end()]
-
-
-def reading_of(message: dict) -> Reading:
-    """What our message says, in the words of the plain reading."""
-    blocks = message["content"]
-    usage = message["usage"]
-    cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    return Reading(
-        text="".join(b["text"] for b in blocks if b["type"] == "text"),
-        thinking="".join(b["thinking"] for b in blocks if b["type"] == "thinking"),
-        calls=[Call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"],
-        usage={
-            **{name: usage[name] for name in ("input_tokens", "output_tokens")},
-            **{name: usage.get(name) or 0 for name in cached},
-        },
-        stop_reason=message["stop_reason"],
-    )
 
 
 def assert_says(message: dict, expected: Reading) -> None:

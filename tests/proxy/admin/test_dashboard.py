@@ -27,12 +27,6 @@ pytestmark = pytest.mark.django_db
 URL = "/admin/"
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 def seed(count, *, hours=1.0, **told):
     stories = [
         cast.story(at=now() - timedelta(hours=hours, seconds=n), **told) for n in range(count)

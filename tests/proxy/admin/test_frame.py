@@ -41,12 +41,6 @@ PAGES = (
 )
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 def notices(client, url="/admin/password_change/"):
     return [one.text for one in client.get(url).context["banner"]]
 

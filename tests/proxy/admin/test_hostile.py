@@ -156,12 +156,6 @@ def running_beside(text):
         del RUNNING["req_hostile"]
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 @pytest.mark.timeout(600)  # a hundred payloads on each of thirteen pages
 @pytest.mark.parametrize("some", [PAYLOADS[n::10] for n in range(10)], ids=range(10))
 def test_hostile_text_changes_no_element_no_attribute_and_no_address(root, some):

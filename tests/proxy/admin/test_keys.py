@@ -16,12 +16,6 @@ pytestmark = pytest.mark.django_db
 URL = "/admin/proxy/apikey/"
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 def form(team, **fields):
     return {
         "team": team.pk,

@@ -27,12 +27,6 @@ def page(client, key, **wish):
         return client.get(f"/admin/proxy/apikey/{key.pk}/rehearsal/", wish)
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 def test_the_page_of_a_key_leads_to_it(root, key):
     shown = root.get(f"/admin/proxy/apikey/{key.pk}/change/").content.decode()
 

@@ -14,12 +14,6 @@ pytestmark = pytest.mark.django_db
 URL = "/admin/proxy/exchange/"
 
 
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
 def ids_on(answer):
     return [row.pk for row in answer.context["cl"].result_list]
 

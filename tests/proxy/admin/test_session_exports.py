@@ -2,30 +2,15 @@
 
 import json
 import uuid
-from datetime import UTC, datetime
 
 import pytest
 from django.contrib.admin.models import LogEntry
 
 from proxy.record import transcripts
-from tests.proxy.admin import cast, session_cast
+from tests.proxy.admin import cast
 from tests.proxy.admin.session_cast import SESSION, Talk, text, user
 
 pytestmark = pytest.mark.django_db
-
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
-@pytest.fixture
-def rows():
-    cast.price()
-    return session_cast.session(NOON, key_name="ci")
 
 
 def lines_of(client):
@@ -70,7 +55,7 @@ def test_the_same_session_exported_twice_is_the_same_file(root, rows):
 
 
 def test_markdown_cannot_be_left_by_what_was_said(root):
-    talk = Talk(NOON)
+    talk = Talk(cast.NOON)
     talk.ask(user("```\n# not a heading\n```\n````"), answer=[text("plain")])
     cast.post(talk.said)
 

@@ -1,7 +1,7 @@
 """Sessions: found by day and cost, drawn as they went, read as one conversation, exported."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -13,25 +13,12 @@ from django.utils.timezone import now
 from proxy.admin.session_shape import broken_pairs, lanes_of, steps_of
 from proxy.models import Exchange
 from proxy.record.additions import additions
-from tests.proxy.admin import cast, session_cast
+from tests.proxy.admin import cast
 from tests.proxy.admin.session_cast import SESSION, Talk, call, result, text, user
 
 pytestmark = pytest.mark.django_db
 
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 URL = f"/admin/sessions/one/?id={SESSION}"
-
-
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
-@pytest.fixture
-def rows():
-    cast.price()
-    return session_cast.session(NOON, key_name="ci")
 
 
 def queries(client, url):
@@ -100,7 +87,9 @@ class TestTheList:
 
     def test_pages_meet(self, root):
         for n in range(55):
-            self.dear(NOON + timedelta(minutes=n), f"s-{chr(97 + n // 26)}{chr(97 + n % 26)}", 10)
+            self.dear(
+                cast.NOON + timedelta(minutes=n), f"s-{chr(97 + n // 26)}{chr(97 + n % 26)}", 10
+            )
 
         first = self.shown(root, "?day=2026-11-20")
         second = self.shown(root, "?day=2026-11-20&page=1")
@@ -109,7 +98,7 @@ class TestTheList:
         assert not {*first} & {*second}
 
     def test_only_the_own_rows_are_added_up(self, client, rows):
-        cast.record(team="research", at=NOON, opening={"session_id": SESSION, "user": "cleo"})
+        cast.record(team="research", at=cast.NOON, opening={"session_id": SESSION, "user": "cleo"})
         client.force_login(cast.staff("cleo", groups=("member",)))
 
         page = client.get("/admin/sessions/?day=2026-11-20").content.decode()
@@ -120,10 +109,10 @@ class TestTheList:
     @pytest.mark.parametrize("sort", ["newest", "cost"])
     def test_a_page_takes_a_fixed_number_of_queries(self, root, sort):
         url = f"/admin/sessions/?day=2026-11-20&sort={sort}"
-        self.dear(NOON, "one", 10)
+        self.dear(cast.NOON, "one", 10)
         few = queries(root, url)
         for n in range(20):
-            self.dear(NOON, f"s-{chr(97 + n)}", 10)
+            self.dear(cast.NOON, f"s-{chr(97 + n)}", 10)
 
         assert queries(root, url) == few <= 12
 
@@ -164,7 +153,7 @@ class TestTheShape:
         assert all(one.nanousd == round(one.lost_tokens * 1125) for one in broke.values())
 
     def test_another_model_breaks_the_cache(self):
-        talk = Talk(NOON)
+        talk = Talk(cast.NOON)
         talk.ask(user("x" * 20_000), answer=[text("a")])
         talk.ask(user("b"), answer=[text("c")])
         talk.target = ("vllm", "qwen3")
@@ -232,7 +221,7 @@ class TestTheConversation:
         assert places == sorted(places)
 
     def test_a_result_stands_beside_its_call_and_leads_to_its_own_request(self, root):
-        talk = Talk(NOON)
+        talk = Talk(cast.NOON)
         talk.ask(user("read it"), answer=[call("toolu_1", "Read", file_path="big")])
         talk.ask(user(result("toolu_1", [text("y" * 40_000)])), answer=[text("read")])
         cast.post(talk.said)
@@ -254,7 +243,7 @@ class TestTheConversation:
         assert entry.change_message == f"Read the session {SESSION}, requests 1 to 13."
 
     def test_long_sessions_come_in_pages(self, root):
-        talk = Talk(NOON)
+        talk = Talk(cast.NOON)
         for n in range(45):
             talk.ask(user(f"question {n};"), answer=[text(f"answer {n};")])
         cast.post(talk.said)
@@ -275,7 +264,7 @@ class TestTheConversation:
 
     def test_a_page_takes_a_fixed_number_of_queries(self, root):
         urls = (URL, f"{URL}&tab=words")
-        talk = Talk(NOON)
+        talk = Talk(cast.NOON)
         talk.ask(user("question"), answer=[text("answer")])
         cast.post(talk.said)
         few = [queries(root, url) for url in urls]
@@ -288,7 +277,7 @@ class TestTheConversation:
 
 
 def test_on_a_requests_own_page_only_the_new_turns_are_called_new(root):
-    talk = Talk(NOON)
+    talk = Talk(cast.NOON)
     talk.ask(user("first question"), answer=[text("first answer")])
     talk.ask(user("second question"), answer=[text("second answer")])
     cast.post(talk.said)
@@ -315,7 +304,7 @@ class TestRoles:
         assert client.get(f"/admin/sessions/export/?id={SESSION}").status_code == 403
 
     def test_a_stranger_with_the_same_id_sees_the_own_part(self, client, rows):
-        cast.record(team="research", at=NOON, opening={"session_id": SESSION})
+        cast.record(team="research", at=cast.NOON, opening={"session_id": SESSION})
         client.force_login(cast.staff("eve", "view_exchange", groups=("team:research",)))
 
         page = words_of(client.get(URL))

@@ -15,12 +15,6 @@ def page(client, exchange, query=""):
 
 
 @pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
-
-
-@pytest.fixture
 def talk():
     cast.price()
     return cast.record(body=cast.TALK, answer=cast.SAID, closing={"stop_reason": "tool_use"})

@@ -16,16 +16,6 @@ pytestmark = pytest.mark.django_db
 DAY = {"from": "2026-11-20", "to": "2026-11-21"}
 
 
-@pytest.fixture
-def ask(client):
-    secret = cast.key("finance", scopes=["admin"])[1]
-
-    def ask(route, **query):
-        return client.get(f"/api/v1/{route}/", query, headers={"x-api-key": secret})
-
-    return ask
-
-
 def test_the_summary_compares_with_the_stretch_before(ask):
     cast.price()
     ci, _ = cast.key("ci")

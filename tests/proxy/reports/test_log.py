@@ -13,16 +13,6 @@ pytestmark = pytest.mark.django_db
 DAY = {"from": "2026-11-20", "to": "2026-11-21"}
 
 
-@pytest.fixture
-def ask(client):
-    secret = cast.key("finance", scopes=["admin"])[1]
-
-    def ask(route, **query):
-        return client.get(f"/api/v1/{route}/", query, headers={"x-api-key": secret})
-
-    return ask
-
-
 def test_a_row_carries_what_was_recorded(ask):
     cast.price()
     ci, _ = cast.key("ci")

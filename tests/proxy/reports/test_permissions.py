@@ -3,12 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from django.urls import URLResolver, get_resolver
+from django.urls import get_resolver
 from django.utils.timezone import now
 
 from proxy.reports.catalogue import VIEWS
 from proxy.reports.organizations.urls import VIEWS as WIRE_VIEWS
 from tests.proxy.admin import cast
+from tests.urls import routes
 
 pytestmark = pytest.mark.django_db
 
@@ -73,15 +74,6 @@ WIRE_TABLE = {
     "spend_limits": ("", REPORT),
     "spend_limits/effective": ("", REPORT),
 }
-
-
-def routes(patterns, above=""):
-    for pattern in patterns:
-        route = above + str(pattern.pattern)
-        if isinstance(pattern, URLResolver):
-            yield from routes(pattern.url_patterns, route)
-        else:
-            yield route
 
 
 def test_every_route_of_ours_is_in_the_table():
