@@ -192,6 +192,16 @@ def test_an_error_of_llama_cpp_in_a_field_of_its_own_is_an_event():
     assert decoded(b"error: none\n\nerrors: {}\n\n", []) == []
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
+def test_json_that_is_no_field_is_an_event(end):
+    body = b'{\n  "error": "no memory"\n}'
+
+    first, last = decoded(b"data: 1\n\n" + body + end, [3])
+
+    assert first == ("message", b"1")
+    assert (last.event, last.data.strip()) == ("message", body)
+
+
 def test_data_of_nothing_is_no_event_however_it_is_written():
     assert SSEDecoder().feed(b"data: \n\ndata:\n\nevent: e\ndata: \n\nevent: e\n\n") == []
 

@@ -7,6 +7,8 @@ from .usage import Usage
 
 INCOMPLETE_REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "max_tokens",
+    "max_tokens": "max_tokens",  # servers that speak Chat, or Anthropic's own API, underneath
+    "length": "max_tokens",
     "content_filter": "refusal",
 }
 """``incomplete_details.reason`` of a Responses answer; any other one ends the turn."""

@@ -1,13 +1,21 @@
 """Failures of a Responses upstream: as an HTTP error, as an event, inside a whole response."""
 
-from typing import Any
+from typing import Any, Final
 
 from translator.dialect import UpstreamError
 from translator.upstream_errors import inner_status, map_error, read_error
 
 from .types import UpstreamEvent
 
-__all__ = ["error_in_event", "error_in_response", "map_error"]
+__all__ = ["error_in_body", "error_in_event", "error_in_response", "map_error"]
+
+WORDS: Final = ("detail", "error", "errors", "message")
+"""What tells of a failure in a body that is no event and no response."""
+
+
+def error_in_body(body: dict[str, Any]) -> UpstreamError | None:
+    """The failure that came as the body of an error status would; None where none is told."""
+    return _failure(body) if any(body.get(word) for word in WORDS) else None
 
 
 def error_in_event(event: UpstreamEvent) -> UpstreamError:

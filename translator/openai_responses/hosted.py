@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from translator.arguments import parse_arguments
+from translator.arguments import compact_json, parse_arguments
 
 from .types import OutputItem
 
@@ -31,8 +31,9 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 
 def _use_id(item: OutputItem) -> str:
-    """An id of Anthropic's shape, always the same for one item."""
-    return "srvtoolu_" + hashlib.sha256(str(item.get("id")).encode()).hexdigest()[:24]
+    """An id of Anthropic's shape, always the same for one item, which may have none itself."""
+    told = str(item.get("id") or compact_json(item))
+    return "srvtoolu_" + hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def web_search_blocks(item: OutputItem) -> list[Block]:

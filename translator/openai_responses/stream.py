@@ -20,7 +20,7 @@ from translator.names import message_id
 from translator.notes import Note
 from translator.steps import step
 
-from .error_body import error_in_event, error_in_response
+from .error_body import error_in_body, error_in_event, error_in_response
 from .events import IGNORED, PINGS, SAID
 from .items import Items
 from .speech import Speech
@@ -42,6 +42,11 @@ WAITING: Final = UpstreamError(
 )
 
 EMPTY: Final = Note("content", "ignored", "empty_output: the upstream ended well and said nothing")
+
+UNTOLD_WHY: Final = Note(
+    "stop_reason", "emulated", "the answer is incomplete for a reason that is not told"
+)
+"""It is taken for the limit: what is cut must not pass for whole, least of all a call."""
 
 Place = tuple[str, int, int]
 """Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
@@ -82,8 +87,8 @@ class ResponsesStream:
                 handlers[kind](self, event)
             elif kind in self.PINGS:
                 self.composer.writer.written.append(PING.copy())
-            elif "type" not in event and event.get("error"):
-                self._response_failed(event)  # as the body of an HTTP error
+            elif "type" not in event and self._is_body(event):
+                pass
             elif kind not in self.IGNORED:
                 # Counted and reported, so that drift shows; an unknown event never ends a stream.
                 self.unknown[kind] += 1
@@ -111,6 +116,18 @@ class ResponsesStream:
 
     @step
     def feed_whole(self, body: dict[str, Any]) -> None:
+        self._whole(body)
+
+    def _is_body(self, body: dict[str, Any]) -> bool:
+        """Hear what came as it does to one who asked for no stream; False: it is nothing of it."""
+        failure = error_in_body(body)
+        if body.get("object") == "response":
+            self._whole(body)
+        elif failure is not None:
+            self._failed(failure)
+        return self.finished
+
+    def _whole(self, body: dict[str, Any]) -> None:
         status = body.get("status")
         failure = error_in_response(body)
         if failure is not None:
@@ -186,6 +203,9 @@ class ResponsesStream:
             self._say_rest(output)
         details = response.get("incomplete_details")
         why = str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
+        if not why and "status" in response and response["status"] == "incomplete":
+            why = "max_output_tokens"
+            self.notes.append(UNTOLD_WHY)
         if self._speech.inputs and not why:
             self._speech.end_inputs()
         self.usage, notes = usage_of(response, self._speech.searches)

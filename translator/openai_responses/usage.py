@@ -13,6 +13,14 @@ ESTIMATED: Final = Note("usage", "emulated", "the upstream told no final usage; 
 
 NONE: Final[Mapping[str, Any]] = {}
 
+OF_CHAT: Final = {
+    "prompt_tokens": "input_tokens",
+    "prompt_tokens_details": "input_tokens_details",
+    "completion_tokens": "output_tokens",
+    "completion_tokens_details": "output_tokens_details",
+}
+"""Chat's names, which servers keep that speak it underneath."""
+
 SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 """OpenAI's tiers in Anthropic's words; every other one that is named is ``standard``."""
 
@@ -20,6 +28,8 @@ SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 def usage_of(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[Note]]:
     """The usage of a whole response; ``searches`` were seen, should it not count them itself."""
     counts = _under(response, "usage")
+    if "input_tokens" not in counts and counts:
+        counts = {OF_CHAT.get(name, name): count for name, count in counts.items()}
     read = _under(counts, "input_tokens_details")
     written_1h = None
     if "cache_write_tokens_details" in read:

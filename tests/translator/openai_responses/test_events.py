@@ -102,3 +102,10 @@ def test_nothing_is_read_of_an_event_or_its_response_that_their_wire_types_do_no
 
     assert of_events - {""} == set(EventRead.__annotations__)  # "": where parts have no number
     assert of_responses == set(ResponseRead.__annotations__)
+
+
+def test_what_is_neither_an_event_nor_a_body_is_counted():
+    machine = stream()
+
+    assert machine.feed({"object": "chat.completion.chunk", "choices": []}) == []
+    assert machine.unknown == {"None": 1}

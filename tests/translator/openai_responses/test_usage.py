@@ -95,3 +95,10 @@ def test_an_estimate_fills_only_what_is_unknown():
 
     assert (nothing.input, nothing.output, nothing.source) == (40, 3, "estimated")
     assert (something.input, something.output) == (7, 8)
+
+
+def test_the_names_of_chat_count_where_there_are_no_others():
+    both = {"prompt_tokens": 0, "input_tokens": 5, "output_tokens": 1}
+
+    assert usage_of({"usage": both}, 0)[0].input == 5
+    assert usage_of({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}, 0)[0].input == 5
