@@ -1,6 +1,7 @@
 """Examine an installation: each examination says what it saw and what to do about it."""
 
 import email.utils
+import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import F
 
 from proxy.checks import unsafe_settings
-from proxy.models import Price, RouteTarget, Upstream
+from proxy.models import DialectName, Exchange, Price, Route, RouteTarget, Upstream
 from proxy.secrets import ConfigError, has_root
 from translator.profiles import PROFILES
 
@@ -60,7 +61,9 @@ def examine(*, stream: bool = True) -> Iterator[Finding]:
     yield schema
     if not schema.ok:
         return
+    yield from _routes()
     yield from _prices()
+    yield _traffic()
     upstreams = list(used_upstreams())
     if not upstreams:
         yield Finding("routes", ok=False, says="no route leads anywhere", hint="See docs/start.md.")
@@ -77,6 +80,12 @@ def _settings() -> Iterator[Finding]:
         yield Finding(f"settings {one.id}", ok=False, says=str(one.msg), hint=str(one.hint or ""))
     if not found:
         yield Finding("settings", ok=True, says="no system check complains")
+    for variable in settings.BRIDGE_VARIABLES:
+        for name in (variable.name, f"{variable.name}_FILE"):
+            if name in os.environ:  # the others are as the table of the docs says
+                hidden = variable.secret and name == variable.name
+                says = f"{'set' if hidden else repr(os.environ[name])}, from the environment"
+                yield Finding(f"setting {name}", ok=None, says=says)
 
 
 def _files() -> Iterator[Finding]:
@@ -107,6 +116,43 @@ def _schema() -> Finding:
         says = f"{len(missing)} migrations are missing"
         return Finding("database", ok=False, says=says, hint="Run manage.py migrate, or serve.")
     return Finding("database", ok=True, says=f"{connection.vendor}, schema is current")
+
+
+def _routes() -> Iterator[Finding]:
+    """Where each leads, and by which translation."""
+    for route in Route.objects.select_related("team").prefetch_related("targets__upstream"):
+        targets = [target for target in route.targets.all() if target.upstream.enabled]
+        whose = f" of team {route.team}" if route.team else ""
+        says = "; else ".join(_way(target) for target in targets) or "leads nowhere"
+        hint = "" if targets else "Its upstreams are switched off, or it has none."
+        ok = None if targets else False
+        yield Finding(f"route {route.model}{whose}", ok=ok, says=says, hint=hint)
+
+
+def _way(target: RouteTarget) -> str:
+    upstream = target.upstream
+    name = f"as {target.model}" if target.model else "under the name that was asked for"
+    if upstream.dialect == DialectName.ANTHROPIC:
+        how = "untranslated"
+    else:
+        how = f"by {upstream.get_dialect_display()}"
+    return f"{upstream} {name}, {how}, profile {upstream.profile}"
+
+
+def _traffic() -> Finding:
+    """Whether clients arrive here at all: the newest request, and whose it was."""
+    last = Exchange.objects.order_by("-created").first()
+    if last is None:
+        hint = "Give a client the settings below, and ask again."
+        return Finding("traffic", ok=None, says="no request has arrived yet", hint=hint)
+    client = " ".join(filter(None, (last.client_name, last.client_version))) or "a client"
+    answered = f"{last.upstream} {last.model_upstream}" if last.upstream else "nobody"
+    says = (
+        f"the last request came at {last.created:%Y-%m-%d %H:%M:%S} UTC from {client} of "
+        f"{last.team}/{last.key_name}: {last.model_requested or 'no model'}, answered by "
+        f"{answered}, {last.outcome or 'running'}"
+    )
+    return Finding("traffic", ok=None, says=says)
 
 
 def _prices() -> Iterator[Finding]:

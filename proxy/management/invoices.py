@@ -39,6 +39,11 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What we call it: what they call it. The first name that the file has counts."""
 
+CACHED: Final = ("cache_read", "cache_write_5m", "cache_write_1h")
+WITHIN: Final = frozenset({"input_cached_tokens", "input_cache_write_tokens"})
+"""OpenAI's names: what they count is part of its ``input_tokens``. Beside Anthropic's names for the
+same, ``input_tokens`` is what came from no cache."""
+
 Place = tuple[date, str]  # UTC day, model
 Figures = dict[str, Decimal]
 
@@ -59,9 +64,7 @@ class Invoice:
         rows = csv.DictReader(lines)
         columns = _columns_of([name.strip().lower() for name in rows.fieldnames or ()], origin)
         rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-        self.told |= set(columns) & set(COMPARED)
-        if "whole_input" in columns:
-            self.told.add("input")
+        self.told |= {"input" if name == "whole_input" else name for name in columns} & {*COMPARED}
         for row in rows:
             where = f"{origin}, line {rows.line_num}"
             day = _day(row[columns["day"]] or "", where)
@@ -77,8 +80,10 @@ def _columns_of(header: list[str], origin: str) -> dict[str, str]:
         for ours, theirs in COLUMNS.items()
         if any(name in header for name in theirs)
     }
-    if "input" in found:
-        found.pop("whole_input", None)
+    whole = found.pop("whole_input", None)
+    beside = {found[name] for name in CACHED if name in found}
+    if whole and "input" not in found and beside:  # without them nobody knows what it holds
+        found["whole_input" if beside <= WITHIN else "input"] = whole
     if lacking := [name for name in ("day", "model") if name not in found]:
         known = ", ".join(COLUMNS[lacking[0]])
         raise BadExport(f"{origin} has no column for the {lacking[0]}; known: {known}")
@@ -94,7 +99,7 @@ def _figures(row: Mapping[str, str], columns: Mapping[str, str], where: str) -> 
         if ours not in {"day", "model"}
     }
     if "whole_input" in figures:
-        cached = (figures.get(name, Decimal(0)) for name in ("cache_read", "cache_write_5m"))
+        cached = (figures.get(name, Decimal(0)) for name in CACHED)
         figures["input"] = figures.pop("whole_input") - sum(cached)
     return figures
 

@@ -13,9 +13,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 from rich.table import Table
 
+from proxy.config.reading import did_you_mean
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.invoices import AMOUNT, CLASSES, COMPARED, BadExport, Figures, Invoice
 from proxy.management.terminal import counted, rendered
+from proxy.models import DayWhat, Upstream
 from proxy.reports.spans import Span, midnight, zone_named
 from proxy.reports.sums import Sums, usage
 from proxy.visibility import Reader
@@ -72,6 +74,7 @@ class Command(BridgeCommand):
         since, until = min(days), max(days) + timedelta(days=1)
         if (until - since).days > MOST_DAYS:
             raise CommandError(f"it is of more than {MOST_DAYS} days", returncode=MISUSE)
+        _check_known(options["upstream"])
         ours = _ours(since, until, options["upstream"])
         found = list(_compared(invoice, ours, by_day=options["by_day"]))
         wrong = [one for one in found if not one.is_within(options["tolerance"])]
@@ -119,6 +122,15 @@ def _renamed(pairs: list[str]) -> Iterator[tuple[str, str]]:
         if not sign:
             raise CommandError(f"--model {pair!r}: write THEIRS=OURS", returncode=MISUSE)
         yield theirs, ours
+
+
+def _check_known(upstreams: list[str]) -> None:
+    """One that is misspelt would have an empty ledger, and all of the invoice would differ."""
+    known = {*Upstream.objects.values_list("name", flat=True)}
+    for name in upstreams:
+        if name not in known and not DayWhat.objects.filter(upstream=name).exists():
+            hint = did_you_mean(name, known)
+            raise CommandError(f"--upstream {name!r} is none of ours{hint}", returncode=MISUSE)
 
 
 def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:

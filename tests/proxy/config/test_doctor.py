@@ -8,8 +8,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from proxy.config.doctor import examine
-from proxy.models import Price, Route, RouteTarget, Upstream
+from proxy.models import Price, Route, RouteTarget, Team, Upstream
 from proxy.sandbox.server import free_socket, running
+from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
 
@@ -121,6 +122,55 @@ def test_a_cache_hit_that_is_dearer_than_a_miss_is_found():
 
     assert finding.ok is False
     assert finding.says == "m of any: a hit costs more than fresh input"
+
+
+def test_each_route_is_told_with_its_translation():
+    team = Team.objects.create(name="research")
+    chat = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://v", profile="vllm")
+    claude = Upstream.objects.create(
+        name="claude", dialect="anthropic", base_url="https://a.example", profile="anthropic"
+    )
+    off = Upstream.objects.create(name="off", dialect="chat", base_url="http://off", enabled=False)
+    both, none = (Route.objects.create(model=name) for name in ("claude-*", "gone"))
+    own = Route.objects.create(model="x", team=team)
+    for place, (route, upstream, model) in enumerate(
+        [(both, chat, "qwen3"), (both, claude, ""), (none, off, "m"), (own, chat, "y")]
+    ):
+        route.targets.create(upstream=upstream, model=model, position=place)
+
+    told = {one.subject: (one.ok, one.says) for one in examine(stream=False)}
+
+    assert told["route claude-*"][0] is None
+    assert told["route claude-*"][1].split("; else ") == [
+        "vllm as qwen3, by Chat Completions, profile vllm",
+        "claude under the name that was asked for, untranslated, profile anthropic",
+    ]
+    assert told["route gone"] == (False, "leads nowhere")
+    assert told["route x of team research"][0] is None
+
+
+def test_traffic_tells_whether_clients_arrive():
+    (before,) = findings("traffic", stream=False)
+    cast.record(opening={"client_name": "claude-cli", "client_version": "2.1.9"})
+
+    (after,) = findings("traffic", stream=False)
+
+    assert before.says == "no request has arrived yet"
+    assert (before.ok, after.ok) == (None, None)
+    assert "UTC from claude-cli 2.1.9 of platform/" in after.says
+
+
+def test_what_is_set_is_told_with_its_source_and_no_secret(monkeypatch):
+    monkeypatch.setenv("BRIDGE_WORKERS", "3")
+    monkeypatch.setenv("BRIDGE_SECRET_KEY", "hush-hush")
+    monkeypatch.setenv("DATABASE_URL_FILE", "/run/secrets/database")
+
+    told = {one.subject: one.says for one in examine(stream=False)}
+
+    assert told["setting BRIDGE_WORKERS"] == "'3', from the environment"
+    assert told["setting BRIDGE_SECRET_KEY"] == "set, from the environment"
+    assert told["setting DATABASE_URL_FILE"] == "'/run/secrets/database', from the environment"
+    assert "hush" not in str(told)
 
 
 def test_an_installation_without_routes_is_told_so():

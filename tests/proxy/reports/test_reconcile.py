@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from django.core.management import CommandError, call_command
 
+from proxy.models import Upstream
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
@@ -110,6 +111,32 @@ def test_anthropics_export_tells_every_class(ledger, told):
     )
     assert "NOT compared, the export does not tell it: amount" in said
     assert "3,000" in said
+
+
+def test_input_beside_anthropics_names_for_the_cache_has_none_of_it(ledger, told):
+    wire = "date,model,input_tokens,cache_read_input_tokens,output_tokens\n"
+
+    said, code = told(f"{wire}2026-11-20,gpt-5.2,200,2000,100\n2026-11-19,gpt-5.2,100,1000,50\n")
+
+    assert code == 0
+    assert "0 figures differ, 3 agree" in said
+
+
+def test_input_of_which_nobody_knows_what_it_holds_is_not_compared(ledger, told):
+    said, code = told("date,model,input_tokens,output_tokens\n2026-11-20,gpt-5.2,3300,150\n")
+
+    assert code == 1  # the 19th lacks
+    assert "compared, each by itself: output" in said
+    assert "does not tell it: input, cache_read" in said
+
+
+def test_an_upstream_that_is_none_of_ours_is_misuse(ledger, told):
+    Upstream.objects.create(name="openai", dialect="chat", base_url="https://api.openai.com/v1")
+
+    with pytest.raises(CommandError, match="'opnai' is none of ours; did you mean 'openai'") as no:
+        told(RIGHT, upstream=["opnai"])
+
+    assert no.value.returncode == 2
 
 
 def test_a_day_by_itself_differs_where_the_sum_does_not(ledger, told):
