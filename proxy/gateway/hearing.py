@@ -11,7 +11,8 @@ general way takes 9 with all that follows.
 
 import operator
 import re
-from itertools import pairwise
+from io import BytesIO
+from itertools import pairwise, repeat
 from typing import Any, Final
 
 from translator.dialect import Stream
@@ -35,6 +36,7 @@ SOME: Final = 8
 a call: 7.0 µs for each delta of reasoning, 8.9 one by one."""
 
 NO_EVENT: Final = ("", b"")  # of a frame without data: no JSON either
+NAME: Final = b"event: "
 ODD: Final = [b""]  # which is no JSON
 UNNAMED: Final = b"data: "  # what a frame of one line begins with
 LAST_FRAME: Final = b"data: " + DONE
@@ -124,8 +126,7 @@ class Hearing:
     def _take_whole(self, whole: bytes) -> None:
         """Named events: mostly one run of text, with others before and behind it.
 
-        Where the run begins and ends is looked for from both ends, and the run is cut by its own
-        head: 15 µs for 58 events in 17 KB, where it took 26 to cut all of them by names.
+        A run is cut by its own head: it looks at fewer pieces than one that is cut by its lines.
         """
         plain, begin, end = self._plain, len(whole), len(whole)
         if self._misses < MOST_MISSES and (found := whole.find(plain.head)) >= 0:
@@ -367,15 +368,16 @@ class Hearing:
 
 
 def _texts(events: bytes) -> list[bytes]:
-    """The data of each, where each is one line of its name and one of data; else ``ODD``."""
-    if not events:
-        return []
-    if events[:7] != b"event: " or events[-2:] != b"\n\n":
-        return ODD
-    lines = [event.partition(b"\ndata: ") for event in events[7:-2].split(b"\n\nevent: ")]
-    if b"\n" in b"".join([name for name, _, _ in lines]):
-        return ODD
-    return [text for _, _, text in lines]
+    """The data of each, if that is one line behind one with its name; else ``ODD``.
+
+    ``readlines`` jumps from LF to LF: 5 µs for 58 events in 17 KB, where ``split`` takes 11, and 7
+    where three of them tell 24 KB of a request again, which are 50 to look through.
+    """
+    lines = BytesIO(events).readlines()
+    names, blank = lines[::3], lines[2::3]
+    texts = [line[6:-1] for line in lines[1::3] if line[:6] == b"data: "]
+    alike = len(texts) == len(names) == blank.count(b"\n")
+    return texts if alike and all(map(bytes.startswith, names, repeat(NAME))) else ODD
 
 
 def _repeats(frames: list[bytes], last: bytes) -> bool:
