@@ -23,6 +23,7 @@ WORDS: Final = {
     "team_models": "Models of the team",
     "key_models": "Models of the key",
     "route": "Route",
+    "price": "Price",
     "concurrency": "Requests at once",
     "rpm": "Requests a minute",
     "tpm": "Input tokens a minute",

@@ -4,6 +4,8 @@ from decimal import Decimal
 
 import pytest
 
+from proxy.admin.rehearsal import _title
+from proxy.admission import DOORS, Fate, Finding
 from proxy.models import Budget, Route, RouteTarget, Upstream
 from tests.proxy.admin import cast
 from tests.proxy.reports.serving import deciding
@@ -61,6 +63,14 @@ def test_what_would_be_refused_says_by_what(root, key):
 
     assert "It would be refused: 402 billing_error." in shown
     assert "Budget, team platform" in shown
+
+
+def test_every_door_has_a_title(root, key):
+    shown = page(root, key, model="claude-x", input_tokens="10", max_tokens="1")
+
+    titles = {_title(Finding(door=door, of="", fate=Fate.PASSES)) for door in DOORS}
+    assert {one["title"] for one in shown.context["told"]["doors"]} <= titles
+    assert {"Price", "Budget"} <= titles
 
 
 def test_a_wrong_wish_is_asked_again(root, key):
