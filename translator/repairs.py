@@ -133,6 +133,13 @@ def _clamped(body: Body, told: str) -> Body | None:
     return body | dict.fromkeys(too_much, room) if too_much else None
 
 
+def _without_reasoning(body: Body, _: str) -> Body | None:
+    """To leave the effort out would not do: models that think by themselves refuse that, too."""
+    if body.get("reasoning_effort") == "none" or not body.get("tools"):
+        return None
+    return {**body, "reasoning_effort": "none"}
+
+
 def _field(name: str, mend: Mend, note: Note) -> Fix:
     return Fix(re.compile(rf"\b{name}\b"), mend, note)
 
@@ -175,6 +182,11 @@ RESPONSES_FIXES: Final = (
     _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (
+    Fix(  # gpt-5.4 and later; they reason beside tools through Responses alone
+        re.compile(r"tools with reasoning_effort", re.IGNORECASE),
+        _without_reasoning,
+        Note("thinking", "dropped", "the upstream does not reason beside tools: sent without"),
+    ),
     *_SAMPLING,
     _STREAM_OPTIONS,
     _OUTPUT_LIMIT,

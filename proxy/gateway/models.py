@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from translator.profiles import Profile
+from translator.profiles import EFFORTS, Profile
 
 from .auth import authenticate
 from .base import StreamingHttpConsumer
@@ -117,7 +117,9 @@ def _openai_model(model: str) -> dict[str, Any]:
 
 
 def _anthropic_model(model: str, route: RouteEntry) -> dict[str, Any]:
-    profile = route.targets[0].server.profile if route.targets else Profile()
+    server = route.targets[0].server if route.targets else None
+    profile = server.profile if server is not None else Profile()
+    native = server is not None and server.dialect_name == "anthropic"
     return {
         "type": "model",
         "id": model,
@@ -129,25 +131,48 @@ def _anthropic_model(model: str, route: RouteEntry) -> dict[str, Any]:
         "retires_at": None,
         "max_input_tokens": profile.context_window or None,
         "max_tokens": None,
-        "capabilities": _capabilities(profile),
+        "capabilities": _capabilities(_passed_through(profile) if native else profile, native),
     }
 
 
-def _capabilities(profile: Profile) -> dict[str, Any]:
-    """What Anthropic's clients ask of a model, read from the profile that translates for it."""
+def _passed_through(profile: Profile) -> Profile:
+    """What the upstream does with Anthropic's own fields, which it gets as they came."""
+
+    def takes(field: str) -> bool:
+        return field not in profile.refused_fields
+
+    return dataclasses.replace(
+        profile,
+        code_interpreter=profile.server_tools,
+        compaction=takes("context_management"),
+        efforts=EFFORTS if takes("output_config") else (),
+        encrypted_reasoning=takes("thinking"),
+        files=True,
+        json_schema=takes("output_config"),
+        thinking_switch="thinking" if takes("thinking") else "",
+        web_search=profile.server_tools,
+    )
+
+
+def _capabilities(profile: Profile, native: bool) -> dict[str, Any]:
+    """What Anthropic's clients ask of a model, read from the profile that translates for it.
+
+    ``native``: nothing is translated.
+    """
 
     def says(supported: bool) -> dict[str, bool]:
         return {"supported": supported}
 
+    edits = says(True) if native and profile.compaction else None
     thinks = bool(profile.efforts) or bool(profile.thinking_switch)
     return {
         "batch": says(False),
-        "citations": says(False),
+        "citations": says(native),
         "code_execution": says(profile.code_interpreter),
         "context_management": {
             **says(profile.compaction),
-            "clear_thinking_20251015": None,
-            "clear_tool_uses_20250919": None,
+            "clear_thinking_20251015": edits,
+            "clear_tool_uses_20250919": edits,
             "compact_20260112": says(profile.compaction) if profile.compaction else None,
         },
         "effort": {

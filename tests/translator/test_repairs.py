@@ -116,6 +116,21 @@ def test_what_can_be_spared_is_spared_once(repair, body, told, mended, path):
     assert repair(body, 500, told) is None
 
 
+def test_a_model_that_does_not_reason_beside_tools_is_asked_without_reasoning():
+    told = refusal(
+        "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions"
+        ". To use function tools, use /v1/responses or set reasoning_effort to 'none'.",
+        "reasoning_effort",
+    )
+
+    for asked in ({"tools": [{}]}, {"tools": [{}], "reasoning_effort": "high"}):
+        made = CHAT(asked, 400, told)
+        assert made.body == {"tools": [{}], "reasoning_effort": "none"}
+        assert made.note.lossy
+    assert CHAT({"tools": [{}], "reasoning_effort": "none"}, 400, told) is None
+    assert CHAT({"reasoning_effort": "high"}, 400, told) is None
+
+
 @pytest.mark.parametrize(
     ("repair", "body", "told"),
     [

@@ -35,6 +35,9 @@ VERSION: Final = "2023-06-01"
 WITHOUT_SAMPLING: Final = "2026-10-21"
 """From this version on sampling parameters and a few old block places are gone."""
 
+NO_DATE: Final = "3"
+"""Versions are dates; whatever sorts behind them is a word that we do not know."""
+
 MAX_MESSAGES: Final = 100_000
 MIN_BUDGET: Final = 1024
 MAX_STOP_SEQUENCE: Final = 4096
@@ -170,7 +173,8 @@ def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
         )
     try:
         check(raw)
-        for rule, names in NEW_RULES if version >= WITHOUT_SAMPLING else OLD_RULES:
+        newer = WITHOUT_SAMPLING <= version < NO_DATE
+        for rule, names in NEW_RULES if newer else OLD_RULES:
             for name in names:
                 if name in raw:
                     rule(raw)

@@ -49,6 +49,32 @@ def test_models_are_listed_in_anthropic_s_shape(gateway: Browser, listed):
     assert rest.json["has_more"] is False
 
 
+def test_a_model_of_an_anthropic_upstream_can_do_what_anthropic_s_models_do(
+    gateway: Browser, scripted: ScriptedUpstream, reload
+):
+    refused = ["context_management", "output_config", "thinking"]
+    narrow = {"refused_fields": refused, "server_tools": False}
+    alike = add_upstream("narrow", "anthropic", scripted.url, "anthropic", capabilities=narrow)
+    route = add_route("narrow", alike)
+    reload()
+
+    def can(model: str) -> dict[str, bool]:
+        told = gateway.ask("GET", f"/v1/models/{model}", headers={"x-api-key": gateway.key}).json
+        flat = {name: each["supported"] for name, each in told["capabilities"].items()}
+        kinds = told["capabilities"]["thinking"]["types"]
+        return flat | {name: each["supported"] for name, each in kinds.items()}
+
+    whole = can("anthropic-any")
+    assert {name for name, is_so in whole.items() if not is_so} == {"batch"}
+    assert {name for name, is_so in can("narrow").items() if not is_so} == {
+        "adaptive", "batch", "between_tools", "code_execution", "context_management", "effort",
+        "enabled", "server_tools", "structured_outputs", "thinking",
+    }  # fmt: skip
+    route.delete()
+    alike.delete()
+    reload()
+
+
 def test_models_are_listed_in_openai_s_shape_for_its_clients(gateway: Browser, listed):
     told = {"authorization": f"Bearer {gateway.key}"}
 

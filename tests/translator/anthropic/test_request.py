@@ -232,6 +232,15 @@ def test_what_the_newer_version_took_away(more, path):
     assert refusal(request, version=WITHOUT_SAMPLING).path == path
 
 
+@pytest.mark.parametrize("version", ["", "latest", "2024-01-01"])
+def test_a_version_that_we_do_not_know_has_the_older_rules(version):
+    request = {**SMALL, "temperature": 0.5}
+
+    assert parse_messages_request(request, version=version) is request
+    with pytest.raises(BadRequest):
+        parse_messages_request(request, version="2027-01-01")
+
+
 def test_the_newer_version_takes_nulls_for_what_it_took_away():
     request = {**SMALL, "temperature": None, "top_p": None, "top_k": None}
 
