@@ -41,6 +41,9 @@ DRAIN_S: Final = 0.1
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """How nearly all servers spell it."""
 
+FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
+"""What a stream of events begins with, and JSON never, by whatever type a proxy calls it."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -376,9 +379,9 @@ async def _kind_of(call: Call) -> str:
     kind = call.content_type
     if kind == "text/event-stream":
         return "events"
-    if kind == "application/json":
-        return "json"
     first = (await call.peek()).lstrip()[:1]
+    if kind == "application/json":
+        return "events" if first in FIELDS else "json"
     if kind == "text/html" or first == b"<":
         return "a web page"
     return "json" if first in {b"{", b"["} else "events"

@@ -1,6 +1,7 @@
 """Every way an upstream's stream can go wrong (promises 3.3)."""
 
 import gzip
+import json
 import threading
 
 import pytest
@@ -175,7 +176,7 @@ def test_other_encodings_are_refused(gateway: Browser, scripted: ScriptedUpstrea
     failed(gateway.post(message("chat-br", stream=True)), 502, "api_error")
 
 
-@pytest.mark.parametrize("kind", ["text/plain", ""])
+@pytest.mark.parametrize("kind", ["text/plain", "", "application/json"])
 def test_a_stream_without_its_type_is_recognised(
     gateway: Browser, scripted: ScriptedUpstream, kind: str
 ):
@@ -185,6 +186,19 @@ def test_a_stream_without_its_type_is_recognised(
     reply = gateway.post(message("chat-untyped", stream=True))
 
     assert reply.text == "one two three"
+
+
+def test_an_answer_that_is_called_a_stream_is_read_whole(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    choice = {"index": 0, "message": {"content": "Hello."}, "finish_reason": "stop"}
+    body = json.dumps({"object": "chat.completion", "choices": [choice]}, indent=2).encode()
+    told = {"transfer-encoding": "chunked", "content-type": "text/event-stream"}
+    scripted.on("chat-whole", [head(200, told), chunk(body), LAST_CHUNK])
+
+    reply = gateway.post(message("chat-whole", stream=True))
+
+    assert reply.text == "Hello."
 
 
 def test_an_error_inside_200_becomes_its_own_status(gateway: Browser, scripted: ScriptedUpstream):
