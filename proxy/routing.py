@@ -42,7 +42,8 @@ class Router:
             return ModelsConsumer
         if path == "/v1" or (path.startswith("/v1/") and not path.startswith(DJANGO_UNDER_V1)):
             return UnknownPath
-        return None
+        # A base URL that lacks /v1, or has more than that, must not read a page of HTML.
+        return UnknownPath if path.endswith("/messages") else None
 
 
 class Identified:

@@ -8,8 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from proxy.conf import conf
 from proxy.ulids import new_ulid
+from translator.notes import Note
 
-USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)/v?(\d[\w.+-]*)")
+USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)[/ ]v?(\d[\w.+-]*)")
+"""Anthropic's own SDKs put a space before their version: ``Anthropic/Python 2.12.0``."""
 TAG: Final = re.compile(r"\s*([\w.-]{1,64})=([^,;]{0,200})")
 UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -25,6 +27,7 @@ ABOUT: Final = {
     b"x-gateway-tags": 2_000,
     b"x-claude-code-agent-id": 200,
     b"x-claude-code-parent-agent-id": 200,
+    b"x-stainless-retry-count": 3,
 }
 
 
@@ -43,6 +46,7 @@ class About(NamedTuple):
     tags: dict[str, str]  # ``X-Gateway-Tags: team=blue,ticket=42``
     agent_id: str
     parent_agent_id: str
+    remarks: tuple[Note, ...]  # for the row of its request
 
 
 def client_of(user_agent: str) -> Client:
@@ -58,10 +62,10 @@ def text_of(value: bytes) -> str:
     return printable(value.decode("latin-1").strip())
 
 
-@lru_cache(maxsize=256)  # likewise: to read its six headers anew takes 12 µs; at most 16 MB
+@lru_cache(maxsize=256)  # likewise: to read its headers anew takes 12 µs; at most 16 MB
 def about_of(headers: tuple[bytes | None, ...]) -> About:
     """``headers``: the values of those of ``ABOUT``."""
-    program, version, betas, tags, agent, parent = [
+    program, version, betas, tags, agent, parent, retries = [
         "" if value is None else text_of(value[:limit])
         for value, limit in zip(headers, ABOUT.values(), strict=True)
     ]
@@ -73,7 +77,13 @@ def about_of(headers: tuple[bytes | None, ...]) -> About:
         tags={name: value.strip() for name, value in TAG.findall(tags)[:16]},
         agent_id=agent,
         parent_agent_id=parent,
+        remarks=(_again(retries),) if retries.strip("0") else (),
     )
+
+
+def _again(retries: str) -> Note:
+    """Its first try failed or was too slow, which a row by itself would not tell."""
+    return Note("x-stainless-retry-count", "ignored", f"the client tries again: retry {retries}")
 
 
 def listed(text: str) -> frozenset[str]:

@@ -17,6 +17,18 @@ from translator.errors import BadRequest, BadUpstream
 Header = tuple[bytes, bytes]
 
 RETRY_AFTER_DEFAULT_S: Final = 5
+SPEAKS_MESSAGES: Final = "clients speak the Messages API here: POST /v1/messages"
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "/v1/v1/": "the base URL must end before /v1",
+    "/v1/messages/batches": "there are no batches here; send each request to /v1/messages",
+    "/v1/files": "no files are kept here; send them inside the request",
+    "/v1/skills": "there are no skills here",
+    "/v1/complete": SPEAKS_MESSAGES,
+    "/v1/chat/completions": SPEAKS_MESSAGES,
+    "/v1/responses": SPEAKS_MESSAGES,
+    "/messages": "the base URL of this client must end with /v1",
+}
+"""What SDKs ask for that is not here, by how the path begins: words that their users read."""
 SHUTTING_DOWN: Final = UpstreamError(
     status=529, error_type="overloaded_error", message="the gateway is shutting down"
 )
@@ -143,7 +155,7 @@ def forbidden(message: str) -> Refusal:
 
 
 def unknown_path(path: str) -> Refusal:
-    hint = "; the base URL must end before /v1" if path.startswith("/v1/v1/") else ""
+    hint = next((f"; {hint}" for start, hint in ELSEWHERE.items() if path.startswith(start)), "")
     return Refusal(404, "not_found_error", f"no such path: {path[:200]!r}{hint}")
 
 

@@ -47,6 +47,25 @@ async def test_no_unknown_path_under_v1_answers_html(path):
     assert answer.json()["error"]["type"] == "not_found_error"
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/messages", "the base URL of this client must end with /v1"),
+        ("/anthropic/v1/messages", "no such path: '/anthropic/v1/messages'"),
+        ("/v1/v1/messages", "the base URL must end before /v1"),
+        ("/v1/messages/batches/msgbatch_1", "send each request to /v1/messages"),
+        ("/v1/files", "send them inside the request"),
+        ("/v1/complete", "the Messages API here"),
+        ("/v1/chat/completions", "the Messages API here"),
+    ],
+)
+async def test_what_sdks_ask_for_that_is_not_here_is_told_in_words_that_help(path, hint):
+    answer = await ask(path, method="POST")
+
+    assert answer.status_code == 404
+    assert hint in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/v1/organizations/me", "/api/v1/summary"])
 async def test_a_host_that_is_not_ours_is_told_so_in_json(path):
     answer = await ask(path, base=OUT_OF_THE_HOUSE)
