@@ -270,7 +270,7 @@ class Exchange:
 
     def all_notes(self) -> list[Note]:
         """Also of what the transcript leaves out, because there was too much of it."""
-        notes = [*self.remarks, *self.notes]
+        notes = [*self.head.about.remarks, *self.remarks, *self.notes]
         if self.stream is not None:
             notes += self.stream.notes
         if self._kept_bytes >= MOST_READ_BYTES:

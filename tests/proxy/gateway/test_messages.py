@@ -192,6 +192,18 @@ def test_a_compressed_request_is_read(gateway: Browser, scripted: ScriptedUpstre
     assert reply.status == 200
 
 
+def test_the_row_knows_that_a_client_tries_again(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-again", scripts.chat())
+
+    first, second = (
+        gateway.post(message("chat-again"), x_stainless_retry_count=count) for count in ("0", "1")
+    )
+
+    assert row(first.id).notes == []
+    (note,) = row(second.id).notes
+    assert (note["path"], note["fate"]) == ("x-stainless-retry-count", "ignored")
+
+
 def test_the_row_knows_who_asked(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-who", scripts.chat())
 
