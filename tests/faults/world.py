@@ -99,7 +99,6 @@ class World:
     gateway: Gateway
     ledger: Ledger
     upstreams: dict[str, ScriptedUpstream]  # by place
-    releases: list[tuple[float, str]] = field(default_factory=list)
     _newest: str = ""
     _logged: int = 0
     _asked: dict[str, int] = field(default_factory=dict)

@@ -5,15 +5,14 @@ was revoked.
 """
 
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
-from django.utils.timezone import now
 from ulid import ULID
 
-from proxy.models import ApiKey, Exchange, Price, Store, Team, Upstream
+from proxy.models import ApiKey, Exchange, Price, Team
 from proxy.record.posting import Story, post
 from proxy.record.records import Chunk, CloseRecord, OpenRecord
 
@@ -234,105 +233,3 @@ SAID = answer_body(
     },
     stop_reason="tool_use",
 )
-
-
-def demo() -> str:
-    """A ledger to look at: two days of traffic, and one conversation. Its id is returned."""
-    Store(Store.FULL)
-    price()
-    superuser()
-    Upstream.objects.create(
-        name="openai", dialect="responses", base_url="https://api.openai.com/v1"
-    )
-    ci, _ = key("ci")
-    ben, _ = key("ben-laptop")
-    cleo, _ = key("cleo", of="research", scopes=["messages", "reports"])
-    keys = [ci, ben, cleo]
-    stories = []
-    for n in range(130):
-        one = keys[n % 3]
-        ends: dict[str, Any] = {}
-        if n % 11 == 4:
-            ends = {
-                "outcome": "upstream_error",
-                "status": 529,
-                "stop_reason": "",
-                "error_type": "overloaded_error",
-                "error_message": "the upstream is overloaded",
-                "error_source": "upstream",
-                "usage": {},
-            }
-        elif n % 7 == 2:
-            ends = {"stop_reason": "tool_use"}
-        elif n % 17 == 5:
-            ends = {"outcome": "client_gone", "status": 200, "stop_reason": ""}
-        elif n % 23 == 9:
-            ends = {"model_upstream": "qwen3", "upstream": "vllm"}
-        ends.setdefault("total_ms", 1500.0 + 731 * (n % 29))
-        ends.setdefault("ttft_ms", 300.0 + 97 * (n % 13))
-        stories.append(
-            story(
-                at=now() - timedelta(minutes=23 * (130 - n)),
-                team=one.team.name,
-                key=one,
-                opening={"session_id": f"d0210c9f-{n // 9:04d}-4d1e", "user": one.name},
-                closing=ends,
-                body=request_body(
-                    messages=[{"role": "user", "content": f"Question {n}: how do tiles age?"}]
-                ),
-            )
-        )
-    last = story(
-        at=now() - timedelta(minutes=2),
-        key=ci,
-        body=TALK,
-        answer=SAID,
-        reads=(
-            (412.0, b'event: response.created\ndata: {"type":"response.created"}\n\n'),
-            (901.5, b'event: response.output_text.delta\ndata: {"delta":"The cache"}\n\n'),
-        ),
-        opening={
-            "session_id": "d0210c9f-0013-4d1e",
-            "user": "ben",
-            "user_agent": "claude-cli/2.1.329 (external, cli)",
-            "api_version": "2023-06-01",
-        },
-        closing={
-            "stop_reason": "tool_use",
-            "overhead_ms": 6.0,
-            "ttft_ms": 1840.0,
-            "total_ms": 7120.0,
-            "usage": {
-                "input": 3210,
-                "output": 917,
-                "cache_read": 42_800,
-                "cache_write_5m": 0,
-                "reasoning": 310,
-                "source": "reported",
-            },
-            "attempts": [
-                {
-                    "upstream": "vllm",
-                    "model": "qwen3",
-                    "status": 503,
-                    "error": "api_error",
-                    "ms": 84,
-                },
-                {
-                    "upstream": "openai",
-                    "model": "gpt-5.2",
-                    "status": 200,
-                    "error": None,
-                    "ms": 7030,
-                },
-            ],
-            "notes": [
-                {"path": "top_k", "fate": "dropped", "reason": "no equivalent in this dialect"},
-                {"path": "tools.0.name", "fate": "renamed", "reason": "longer than 64 characters"},
-            ],
-            "unknown_events": {"response.sparkle": 2},
-        },
-    )
-    running = story(at=now() - timedelta(seconds=20), key=ben, closed=False)
-    post([*stories, last, running])
-    return last.opening.id
