@@ -47,6 +47,9 @@ class Profile:
     refused."""
     broken_tool_json: Literal["raw", "error"] = "raw"
     """What becomes of tool arguments that do not parse: handed on as they are, or an error."""
+    refused_prompt: Literal["answer", "error"] = "answer"
+    """What becomes of a prompt that its content filter refuses: an answer with ``stop_reason``
+    ``refusal``, which agents understand, or a 400 that names the filter."""
 
     # Responses
     encrypted_reasoning: bool = False

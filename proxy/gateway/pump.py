@@ -217,7 +217,8 @@ class Attempt:
         self.tell_page(call, raw)
         if error.error_type == "not_found_error" and error.param == "model":
             error = dataclasses.replace(error, message=f"model: {self.entry.model[:200]}")
-        if error.is_refusal:  # an answer in Anthropic's terms: stop_reason "refusal"
+        answers = self.target.server.profile.refused_prompt == "answer"
+        if error.is_refusal and answers:  # an answer in Anthropic's terms: stop_reason "refusal"
             events = self.stream.feed_whole(decode_json(raw))
             if self.stream.error is None:
                 return await self.deliver(events)

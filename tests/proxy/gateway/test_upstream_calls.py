@@ -290,6 +290,27 @@ def test_a_refused_prompt_is_an_answer(gateway: Browser, scripted: ScriptedUpstr
     row(reply.id, outcome="completed", stop_reason="refusal")
 
 
+def test_a_refused_prompt_is_an_error_where_the_operator_says_so(
+    gateway: Browser, scripted: ScriptedUpstream, reload
+):
+    strict = add_upstream(
+        "filters", "chat", scripted.base_url, capabilities={"refused_prompt": "error"}
+    )
+    route = add_route("filtered", strict)
+    reload()
+    inner = {"content_filter_result": {"hate": {"filtered": True}, "violence": {"filtered": False}}}
+    error = {"message": "filtered", "code": "content_filter", "innererror": inner}
+    scripted.on("filtered", json_answer({"error": error}, 400))
+
+    reply = gateway.post(message("filtered"))
+
+    failed(reply, 400, "invalid_request_error")
+    assert reply.json["error"]["message"].endswith("refused the prompt: hate")
+    route.delete()
+    strict.delete()
+    reload()
+
+
 def test_a_client_that_leaves_before_the_first_byte(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-left-early", [Stall()])
 
