@@ -37,7 +37,7 @@ def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, byt
     """
     packing = Packing()
     for one in conversations:
-        one.pack(packing)
+        one.pack(packing)  # the drainer's are packed already, as soon as each was decoded
     ids = _part_ids(conversations, now, packing)
     rows = [
         {
