@@ -93,7 +93,7 @@ class ChatStream:
             self.flowing = None
             failure = error_in_answer(chunk)
             if failure is not None:
-                self._failed(failure)
+                self._failed(failure, chunk)
                 return
             choice = self._opened(chunk)
             if choice is None:
@@ -116,7 +116,7 @@ class ChatStream:
     def feed_whole(self, body: Any) -> None:
         failure = error_in_answer(body)
         if failure is not None:
-            self._failed(failure)
+            self._failed(failure, body)
             return
         self._whole = True
         choice = self._opened(body)
@@ -310,7 +310,10 @@ class ChatStream:
         if self._calls.open:
             self._calls.finish()
 
-    def _failed(self, error: UpstreamError) -> None:
+    def _failed(self, error: UpstreamError, answer: Any = None) -> None:
+        counts = counts_in(answer, None) if isinstance(answer, dict) else None
+        if counts is not None:  # what was used until it failed is paid for all the same
+            self._counted(counts, answer.get("service_tier"))
         if not error.is_refusal:
             self.broken(error)
             return

@@ -131,7 +131,7 @@ class ResponsesStream:
         status = body.get("status")
         failure = error_in_response(body)
         if failure is not None:
-            self._failed(failure)
+            self._failed(failure, body)
             return
         if status not in ENDED and (status is not None or not isinstance(body.get("output"), list)):
             raise BadUpstream(f"upstream answered with a response that is {status!r}")
@@ -182,12 +182,14 @@ class ResponsesStream:
         if failure is None:
             self._settled(response)
         else:
-            self._failed(failure)
+            self._failed(failure, response)
 
     def _response_failed(self, event: UpstreamEvent) -> None:
-        self._failed(error_in_event(event))
+        self._failed(error_in_event(event), event.get("response"))
 
-    def _failed(self, error: UpstreamError) -> None:
+    def _failed(self, error: UpstreamError, response: Any = None) -> None:
+        if isinstance(response, dict):  # what was used until it failed is paid for all the same
+            self._counted(response)
         if not error.is_refusal:
             self.broken(error)
             return
@@ -208,8 +210,7 @@ class ResponsesStream:
             self.notes.append(UNTOLD_WHY)
         if self._speech.inputs and not why:
             self._speech.end_inputs()
-        self.usage, notes = usage_of(response, self._speech.searches)
-        self.notes += notes
+        self._counted(response)
         if self.usage.source == "missing" and self._speech.characters:
             self._estimate()
         if self.composer.matched_stop is not None:
@@ -231,6 +232,10 @@ class ResponsesStream:
         if not (output or why) and self._items.are_all_of([]):
             self.notes.append(EMPTY)
         self._finished(reason, explanation=self._speech.refusal or None)
+
+    def _counted(self, response: dict[str, Any]) -> None:
+        self.usage, notes = usage_of(response, self._speech.searches)
+        self.notes += notes
 
     def _say_rest(self, output: Any) -> None:
         output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []

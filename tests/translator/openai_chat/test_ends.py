@@ -109,3 +109,15 @@ def test_usage_before_the_answer_is_no_end():
 
 def test_a_stream_that_says_nothing_else_is_cut():
     assert kinds(hear(stream(), usage())) == ["error"]
+
+
+@pytest.mark.parametrize("code", [502, "content_filter"])
+def test_what_was_used_until_a_failure_counts(code):
+    error = usage() | {"error": {"code": code, "message": "It broke."}}
+    streamed, at_once = stream(), stream()
+
+    streamed.feed(chunk(content="one"), error)
+    at_once.feed_whole(error)
+
+    for heard in (streamed, at_once):
+        assert (heard.usage.input, heard.usage.output, heard.usage.source) == (20, 8, "reported")

@@ -5,6 +5,8 @@ import pytest
 from translator.anthropic.usage import Usage
 from translator.openai_responses.usage import estimated_usage, usage_of
 
+from .answers import failed, stream
+
 EXAMPLES = [
     ((7540, 0, 7537, 63, 0), (3, 0, 7537, 63)),
     ((7484, 6002, 1479, 66, 40), (3, 6002, 1479, 66)),
@@ -102,3 +104,17 @@ def test_the_names_of_chat_count_where_there_are_no_others():
 
     assert usage_of({"usage": both}, 0)[0].input == 5
     assert usage_of({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}, 0)[0].input == 5
+
+
+@pytest.mark.parametrize("code", ["server_error", "bio_policy"])
+def test_what_was_used_until_a_failure_counts(code):
+    event = failed(code)
+    event["response"]["usage"] = {"input_tokens": 20, "output_tokens": 8}
+    streamed, ended, at_once = stream(), stream(), stream()
+
+    streamed.feed(event)
+    ended.feed(event | {"type": "response.completed"})
+    at_once.feed_whole(event["response"])
+
+    for machine in (streamed, ended, at_once):
+        assert (machine.usage.input, machine.usage.output) == (20, 8)
