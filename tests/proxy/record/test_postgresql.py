@@ -12,7 +12,7 @@ import pytest
 from .driver import ROOT, Driver, until
 from .postgres import Postgres
 
-LANE = ("audit", "commands", "partitions", "posting", "purging", "retention", "rollups")
+LANE = ("audit", "commands", "nightly", "partitions", "posting", "purging", "retention", "rollups")
 HERE = Path(__file__).parent
 
 
