@@ -123,9 +123,11 @@ class Radar:
                 self._see(kind, name, request)
 
     def _see(self, kind: str, name: str, request: str) -> None:
-        key = (kind, name.replace("\0", "?")[:LONGEST])
+        key = (kind, name)
+        if key not in self._counts:  # else it is sound, and not the first
+            key = (kind, name.replace("\0", "?")[:LONGEST])
+            self._firsts.setdefault(key, request)
         self._counts[key] += 1
-        self._firsts.setdefault(key, request)
 
     def _write(self, now: datetime) -> None:
         with transaction.atomic():

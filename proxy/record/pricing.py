@@ -71,17 +71,13 @@ def _cost(counts: Sequence[int], usd: Sequence[str], guessed: Sequence[bool]) ->
         Decimal(n) * _per_token(each) if n else ZERO for n, each in zip(counts, usd, strict=True)
     ]
     estimated = sum((n for n, is_one in zip(exact, guessed, strict=True) if is_one), ZERO)
-    parts = dict(zip(CLASSES, map(_rounded, exact), strict=True))
-    return Cost(_rounded(sum(exact, ZERO)), parts, _rounded(estimated))
+    parts = dict(zip(CLASSES, map(round, exact), strict=True))  # half to even, as those below
+    return Cost(round(sum(exact, ZERO)), parts, round(estimated))
 
 
 @lru_cache(maxsize=1024)
 def _per_token(usd: str) -> Decimal:
     return Decimal(usd) * NANOUSD_PER_TOKEN
-
-
-def _rounded(nanousd: Decimal) -> int:
-    return round(nanousd)  # half to even
 
 
 def source_of(usage: Mapping[str, Any], name: str) -> str:

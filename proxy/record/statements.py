@@ -7,6 +7,7 @@ in which the streams wait for the interpreter) and ``write`` some thirty; one qu
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
@@ -57,12 +58,18 @@ def write(
 
 def _adapts(ops: Any) -> dict[type, Adapt]:
     """What makes a value fit for the driver; text, numbers and bytes go as they are."""
+    is_sqlite = connection.vendor == "sqlite"
     return {
-        models.DateTimeField: ops.adapt_datetimefield_value,
+        models.DateTimeField: _moment if is_sqlite else ops.adapt_datetimefield_value,
         models.DateField: ops.adapt_datefield_value,
         models.GenericIPAddressField: ops.adapt_ipaddressfield_value,
         models.JSONField: _json,
     }
+
+
+def _moment(value: datetime) -> str:
+    """As Django writes it for SQLite, in 3 calls instead of 11: a row of the ledger has four."""
+    return str(value.astimezone(UTC).replace(tzinfo=None))
 
 
 def _json(value: Any) -> str:
@@ -107,6 +114,14 @@ def select(
         with connection.cursor() as cursor:
             cursor.execute(f"{begin} ({', '.join(['%s'] * len(some))})", some)
             yield from cursor.fetchall()
+
+
+def has_rows(table: type[models.Model]) -> bool:
+    """Whether there is any: 40 calls, where the ORM makes 300 of ``exists``."""
+    own = connection.ops.quote_name(table._meta.db_table)  # noqa: SLF001 -- Django's documented model API
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT 1 FROM {own} LIMIT 1")  # noqa: S608 -- a model's name  # nosec B608
+        return cursor.fetchone() is not None
 
 
 @lru_cache

@@ -3,11 +3,11 @@
 import json
 import random
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,16 @@ from proxy.models import Exchange, QuarterUsage, Seal
 from proxy.record.posting import Story, post
 from proxy.record.rows import FIELDS, Row, apply, blank, there
 from proxy.record.seals import digest_of
-from proxy.record.statements import EMPTY, MOST_KEYS, _json, evened, select, write
+from proxy.record.statements import (
+    EMPTY,
+    MOST_KEYS,
+    _adapts,
+    _json,
+    evened,
+    has_rows,
+    select,
+    write,
+)
 
 from .making import body, closing, exchange_id, opening
 
@@ -97,6 +106,16 @@ def test_rows_that_nobody_asked_for_are_not_found() -> None:
         exchange_id(1),
         exchange_id(2),
     }
+    assert there([exchange_id(9)]) == {}
+
+
+@pytest.mark.django_db
+def test_a_table_says_whether_it_has_rows() -> None:
+    assert not has_rows(Exchange)
+
+    Exchange.objects.create(**PLAIN)
+
+    assert has_rows(Exchange)
 
 
 @pytest.mark.django_db
@@ -127,6 +146,21 @@ def test_batches_of_any_size_ask_for_keys_by_few_statements() -> None:
 )  # fmt: skip
 def test_json_is_written_as_django_writes_it(value: Any) -> None:
     assert _json(value) == json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NOON,
+        NOON.replace(microsecond=7),
+        NOON.astimezone(timezone(timedelta(hours=5, minutes=30))),
+        NOON.replace(year=999),
+    ],
+)
+def test_moments_are_written_as_django_writes_them(value: datetime) -> None:
+    adapt = _adapts(connection.ops)[models.DateTimeField]
+
+    assert adapt(value) == connection.ops.adapt_datetimefield_value(value)
 
 
 def test_empty_json_is_written_as_django_writes_it() -> None:
