@@ -9,8 +9,9 @@ from channels.routing import ProtocolTypeRouter
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 
-django.setup()  # what imports models comes after it
+django.setup()
 
+# They import models, which are there only now.
 from proxy.gateway.lifespan import lifespan  # noqa: E402
 from proxy.ondemand import OnDemand  # noqa: E402
 from proxy.routing import Router, websockets  # noqa: E402

@@ -13,6 +13,7 @@ DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 
+# What stands beside us, and what reads settings.
 import corpus_table  # noqa: E402
 import promise_tables  # noqa: E402
 import translation_tables  # noqa: E402

@@ -38,7 +38,7 @@ class Trace:
 
     def __init__(self, tracer: Any, head: "Head") -> None:
         from opentelemetry import trace  # noqa: PLC0415 - an extra; off, it costs nothing
-        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - the same
 
         self._api = trace
         self._tracer = tracer
@@ -151,11 +151,11 @@ class Tracing:
         if self._tracer is not None or not (settings.OTEL or exporter):
             return
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
 
         if exporter is None:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
                 OTLPSpanExporter,
             )
 

@@ -88,8 +88,8 @@ class Line:
             fresh, self.fresh = self.fresh, None
         return fresh
 
-    def _hear(self, data: bytes) -> None:
-        answers, self._got = told(self._got + data if self._got else data)
+    def _hear(self, raw: bytes) -> None:
+        answers, self._got = told(self._got + raw if self._got else raw)
         for kind, payload in answers:
             self._answers[kind](payload)
 

@@ -171,13 +171,13 @@ class LoopLine(Line):
         if self._link is None:
             return False
         try:
-            data = self._link.recv(READ_BYTES)
+            heard = self._link.recv(READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
-            data = b""
-        if data:
-            self._hear(data)
+            heard = b""
+        if heard:
+            self._hear(heard)
         else:
             self._lost(self._link)
         return True
@@ -218,10 +218,10 @@ class LoopLine(Line):
             link = self._link
             if link is None:
                 return
-            data, self._outbox, self._waiting = b"".join(self._outbox), [], 0
+            rest, self._outbox, self._waiting = b"".join(self._outbox), [], 0
             link.settimeout(within_s)
             with contextlib.suppress(OSError):
-                link.sendall(data)
+                link.sendall(rest)
                 link.shutdown(socket.SHUT_WR)
             link.setblocking(False)
 

@@ -51,7 +51,7 @@ def launch(spool: "Spool", ends: list[socket.socket]) -> Process:
             *(str(spool.slot.path), str(spool.slot.reserve), *sizes),
             *(str(end.fileno()) for end in ends),
         ],
-        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109
+        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109 -- text
         pass_fds=inherited,
         start_new_session=True,  # a terminal's Ctrl-C is for the gateway
         stdin=subprocess.DEVNULL,

@@ -78,14 +78,14 @@ def numbers_of(payload: bytes) -> "array[int]":
     return array("Q", payload)
 
 
-def told(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
-    """What the writer told: kind and payload of what is whole in ``data``, and what is not."""
-    answers, at, end = [], 0, len(data)
+def told(raw: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+    """What the writer told: kind and payload of what is whole in ``raw``, and what is not."""
+    answers, at, end = [], 0, len(raw)
     while end - at >= TOLD.size:
-        kind, size = TOLD.unpack_from(data, at)
+        kind, size = TOLD.unpack_from(raw, at)
         first = at + TOLD.size
         if first + size > end:
             break
         at = first + size
-        answers.append((kind, data[first:at]))
-    return answers, data[at:]
+        answers.append((kind, raw[first:at]))
+    return answers, raw[at:]

@@ -82,13 +82,13 @@ class ThreadLine(Line):
                 continue
             self._link.settimeout(max(0.001, deadline - time.monotonic()))
             try:
-                data = self._link.recv(READ_BYTES)
+                heard = self._link.recv(READ_BYTES)
             except TimeoutError:
                 continue
             except OSError:
-                data = b""
-            if data:
-                self._hear(data)
+                heard = b""
+            if heard:
+                self._hear(heard)
             else:
                 self._link.close()
                 self._link = None

@@ -200,7 +200,7 @@ def named_by(manifest: Mapping[str, Any]) -> set[int]:
 def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
     for some in _slices(sorted(named_by(manifest))):
-        for pk, data in Part.objects.filter(pk__in=evened(some)).values_list("id", "data"):
-            text = frames.plain(bytes(data))
+        for pk, packed in Part.objects.filter(pk__in=evened(some)).values_list("id", "data"):
+            text = frames.plain(bytes(packed))
             found[pk] = Piece(hashlib.sha256(text).digest(), text)
     return found

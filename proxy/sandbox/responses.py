@@ -156,6 +156,6 @@ class Told:
 
 TELLERS = {
     "reasoning": Told._reasoning,  # noqa: SLF001  (the class's own table)
-    "message": Told._message,  # noqa: SLF001
-    "function_call": Told._call,  # noqa: SLF001
+    "message": Told._message,  # noqa: SLF001  (the same)
+    "function_call": Told._call,  # noqa: SLF001  (the same)
 }
