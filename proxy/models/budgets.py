@@ -1,6 +1,7 @@
 """Budgets: how much money a team, key or user may spend in a period."""
 
 import zoneinfo
+from decimal import Decimal
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -61,7 +62,7 @@ class Budget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.usd} USD a {self.period}"
+        return f"{Decimal(self.usd).normalize():f} USD a {self.period}"
 
     @property
     def owner(self) -> str:
@@ -89,7 +90,7 @@ class Budget(models.Model):
         if not isinstance(self.emails, list):
             raise ValidationError("emails is a list of addresses")
         for address in self.emails:
-            validate_email(address)
+            validate_email(str(address))  # in a form it may be anything
 
     def _check_webhook(self) -> None:
         if not self.webhook:

@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 
 from proxy.config import applying, exporting, reading
 from proxy.config.variables import check_environment
@@ -49,6 +50,12 @@ def test_a_wrong_address_refuses_the_whole_file(told: str, complaint: str):
         applying.apply(reading.read(FILE.format(told=told)))
 
     assert not Team.objects.exists()
+
+
+@pytest.mark.parametrize("typed", [[1], [None], [["ada@example.com"]], "ada@example.com"])
+def test_a_form_takes_a_list_of_addresses_and_nothing_else(typed):
+    with pytest.raises(ValidationError):
+        Budget(usd=5, emails=typed).clean()
 
 
 def test_a_secret_is_never_written_in_the_file():
