@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, Final
 
+import msgspec
+
 from proxy.record.drift import radar
 from translator.anthropic.request import parse_messages_request, unknown_fields
 from translator.errors import BadRequest
@@ -43,7 +45,11 @@ class MessagesConsumer(StreamingHttpConsumer):
     async def _receive(self, entry: Exchange) -> None:
         """A frame of its own: one that lives as long as the answer would keep the body."""
         body = await self.read_body()
-        request = await parsed(self.head, entry.caller, body, parse_messages_request)
+        try:
+            request = await parsed(self.head, entry.caller, body, parse_messages_request)
+        except BadRequest:
+            entry.model = _model_of(body)  # whoever looks for a model's errors must find this one
+            raise
         entry.received(body, request)
 
     async def _serve(self, entry: Exchange) -> None:
@@ -59,6 +65,18 @@ class MessagesConsumer(StreamingHttpConsumer):
             await answer(entry, route)
         finally:
             seat.leave()
+
+
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+def _model_of(body: bytes) -> str:
+    """The model that a refused body names; empty where it cannot be read, or not at once."""
+    try:
+        return msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 async def parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:

@@ -143,6 +143,22 @@ def test_extras_come_only_when_asked_for(gateway: Browser, scripted: ScriptedUps
     assert stop["content_block"] == {"type": "text", "text": "Hello there."}
 
 
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (message("claude-x", max_tokens=0.5), "claude-x"),
+        (message("claude-x", thread={"type": "create"}), "claude-x"),
+        ({"model": 7, "messages": []}, ""),
+        ([], ""),
+    ],
+)
+def test_a_row_of_what_is_refused_names_the_model_all_the_same(gateway: Browser, body, model):
+    reply = gateway.post(body)
+
+    assert reply.status == 400
+    assert row(reply.id, outcome="refused").model_requested == model
+
+
 def test_strict_mode_refuses_what_would_be_lost(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-strict", scripts.chat())
 
