@@ -271,6 +271,8 @@ class ChatStream:
         google = extra.get("google") if isinstance(extra, dict) else None
         if isinstance(google, dict) and google.get("thought"):
             self._speech.expect_tags()
+        elif isinstance(google, dict) and google.get("thought_signature"):
+            self._note_once("content", "dropped", "a text's thought signature: no call needs it")
         else:
             self.unknown["delta.extra_content"] += 1
 

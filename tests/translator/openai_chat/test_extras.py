@@ -51,3 +51,12 @@ def test_calls_without_it_carry_nothing():
     content = message(plain, chunk("tool_calls"), profile="gemini", keys=KEYS)["content"]
 
     assert [block["type"] for block in content] == ["tool_use"]
+
+
+def test_the_signature_of_a_text_is_dropped_and_told():
+    heard = stream(profile="gemini", keys=KEYS)
+
+    heard.feed(chunk(content="Hello.", extra_content=EXTRA), chunk("stop", extra_content={"x": 1}))
+
+    assert [note.reason for note in heard.notes] == ["a text's thought signature: no call needs it"]
+    assert heard.unknown == {"delta.extra_content": 1}

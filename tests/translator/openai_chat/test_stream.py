@@ -101,7 +101,7 @@ def test_gemini_ends_its_reasoning_where_the_answer_begins():
     ]
 
 
-@pytest.mark.parametrize("extra", [7, {"google": None}, {"google": {"thought_signature": "s"}}])
+@pytest.mark.parametrize("extra", [7, {"google": None}, {"google": {"news": "s"}}])
 def test_what_is_said_beside_the_content_is_counted_where_nobody_knows_it(extra):
     heard = stream()
     hear(heard, chunk(content="Yes."), chunk("stop", extra_content=extra))
