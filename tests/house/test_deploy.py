@@ -106,6 +106,12 @@ def test_the_dashboard_is_whole():
         assert all(target["legendFormat"] for target in panel["targets"])
 
 
+def test_a_refused_key_of_an_upstream_raises_an_alert():
+    [expr] = [r["expr"] for r in rules() if r["alert"] == "BridgeUpstreamKeyRefused"]
+
+    assert 'bridge_upstream_attempts_total{status="401"}' in expr
+
+
 def test_every_alert_says_what_to_do():
     for rule in rules():
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
