@@ -83,6 +83,40 @@ def test_links_between_the_pages_lead_somewhere(repository):
     assert broken == []
 
 
+COMMAND = re.compile(
+    r"(?P<name>\bmanage\.py [a-z_]+|-m (?:benchmarks|tests)\.\w+|benchmarks/\w+\.py)(?P<rest>[^`\n]*)`"
+)
+"""In the midst of a text; blocks of commands run (test_code_blocks.py)."""
+OPTION = re.compile(r"(?<= )--[a-z][a-z-]*")
+
+
+def help_of(repository, name):
+    """What says which options a command takes, or the source of a script; empty: there is none."""
+    first, _, second = name.partition(" ")
+    if first == "manage.py":
+        app = get_commands().get(second)
+        command = app and load_command_class(app, second)
+        return command.create_parser("manage.py", second).format_help() if command else ""
+    place = repository / second.replace(".", "/") if first == "-m" else repository / first
+    files = [place, place.with_suffix(".py"), *place.glob("*.py")]
+    return "".join(one.read_text(encoding="utf-8") for one in files if one.is_file())
+
+
+def test_commands_in_the_midst_of_a_text_exist_with_their_options(repository):
+    pages = [*repository.glob("*.md"), *(repository / "docs").glob("*.md")]
+    told = {
+        (found["name"], option)
+        for page in pages
+        for found in COMMAND.finditer(page.read_text(encoding="utf-8"))
+        for option in ["", *OPTION.findall(found["rest"])]
+    }
+    known = {name: help_of(repository, name) for name, _ in told}
+
+    assert len(told) > 50
+    assert {name for name, text in known.items() if not text} == set()
+    assert {(name, option) for name, option in told if option not in known[name]} == set()
+
+
 CORPUS = Path(__file__).parents[3] / "shared/corpus/index.json"
 
 
