@@ -306,6 +306,14 @@ class ResponsesStream:
         if self.composer.matched_stop is not None:
             self._stopped()
 
+    def _part_done(self, event: UpstreamEvent) -> None:
+        """A finished part; one of reasoning belongs to no message."""
+        part = event.get("part")
+        if isinstance(part, dict) and part.get("type") == "reasoning_text":
+            text = part.get("text")
+            event = {**event, "type": "response.reasoning_text.done", "text": text}
+        self._words(event)
+
     # At the foot of the class, where the functions above exist as plain names.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
         "error": _response_failed,
@@ -320,6 +328,7 @@ class ResponsesStream:
         "response.output_item.done": _item_done,
         "response.queued": _begun,
         **dict.fromkeys(SAID, _words),
+        "response.content_part.done": _part_done,
     }
     PINGS: ClassVar = PINGS
     IGNORED: ClassVar = IGNORED
