@@ -40,15 +40,20 @@ def key_in(cursor: str) -> Any:
     except (ValueError, binascii.Error, RecursionError):
         found = None
     if mark != "page" or found is None:
-        raise ValidationError({"page": "expected the next_page of an earlier answer"})
+        raise not_a_page(cursor)
     return found
+
+
+def not_a_page(cursor: str) -> ValidationError:
+    said = f"expected the next_page of an earlier answer, not {cursor[:60]!r}"
+    return ValidationError({"page": said})
 
 
 def page_of(rows: Sequence[Row], limit: int, cursor: str) -> tuple[list[Row], str | None]:
     """A page of rows that are computed anyway; the cursor counts them."""
     start = key_in(cursor) if cursor else 0
     if not isinstance(start, int) or isinstance(start, bool) or start < 0:
-        raise ValidationError({"page": "expected the next_page of an earlier answer"})
+        raise not_a_page(cursor)
     stop = start + limit
     return list(rows[start:stop]), cursor_of(stop) if stop < len(rows) else None
 

@@ -31,9 +31,33 @@ class Choice(serializers.ChoiceField):
         super().fail(key, known=", ".join(map(str, self.choices)), **kwargs)
 
 
-class Number(serializers.IntegerField):
+class Quoting(serializers.Field[Any, Any, Any, Any]):
+    """What cannot be read is told as it came: DRF only says that it is not valid."""
+
+    wanted: ClassVar[str]
+
+    def to_internal_value(self, data: Any) -> Any:
+        try:
+            return super().to_internal_value(data)
+        except serializers.ValidationError:
+            told = f"{str(data)[:60]!r} is no {self.wanted}"
+            raise serializers.ValidationError(told) from None
+
+
+class Amount(Quoting, serializers.DecimalField):
+    """Dollars."""
+
+    wanted = "amount of at most 18 digits, 9 of them behind the point"
+
+
+class Flag(serializers.BooleanField):
+    default_error_messages: ClassVar = {"invalid": '"{input}" is neither true nor false'}
+
+
+class Number(Quoting, serializers.IntegerField):
     """A whole number within bounds; a complaint tells it, and the bound."""
 
+    wanted = "whole number"
     default_error_messages: ClassVar = {
         "min_value": "%(value)s is too little; {min_value} or more is expected",
         "max_value": "%(value)s is too much; {max_value} or less is expected",

@@ -17,7 +17,7 @@ from rest_framework import serializers
 
 from proxy.models import Exchange, State, TokenSource
 
-from .parameters import Choice, Number, PageParameters, SpanParameters, Values
+from .parameters import Amount, Choice, Flag, Number, PageParameters, SpanParameters, Values
 from .raw import CONTEXT_WINDOW
 from .spans import BadSpan, moment, zone_named
 
@@ -84,8 +84,8 @@ def _number() -> serializers.IntegerField:
     return Number(min_value=0, max_value=2**62, required=False)
 
 
-def _flag(about: str) -> serializers.BooleanField:
-    return serializers.BooleanField(required=False, allow_null=True, default=None, help_text=about)
+def _flag(about: str) -> Flag:
+    return Flag(required=False, allow_null=True, default=None, help_text=about)
 
 
 class RequestParameters(SpanParameters, PageParameters):
@@ -117,7 +117,7 @@ class RequestParameters(SpanParameters, PageParameters):
         for name, (_, about) in MEMBERS.items():
             fields[name] = serializers.CharField(max_length=200, required=False, help_text=about)
         for name in COSTS:
-            fields[name] = serializers.DecimalField(
+            fields[name] = Amount(
                 max_digits=18,
                 decimal_places=9,
                 min_value=0,

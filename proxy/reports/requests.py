@@ -18,7 +18,7 @@ from proxy.record.transcripts import BrokenTranscript, StoredTranscript
 from proxy.visibility import Reader, visible_exchanges
 
 from .access import IsKnown
-from .answers import Export, columns_of, cursor_of, key_in
+from .answers import Export, columns_of, cursor_of, key_in, not_a_page
 from .base import ReportView
 from .request_filters import RequestParameters, filtered
 from .rows import RequestRow, request_row
@@ -80,9 +80,7 @@ def place_in(cursor: str) -> tuple[datetime, str]:
         at, name = key
         return datetime.fromisoformat(at).astimezone(UTC), str(name)
     except (ValueError, TypeError, OverflowError):
-        raise serializers.ValidationError(
-            {"page": "expected the next_page of an earlier answer"}
-        ) from None
+        raise not_a_page(cursor) from None
 
 
 class OneView(ReportView):

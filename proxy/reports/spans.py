@@ -97,7 +97,8 @@ def span_of(start: datetime, end: datetime, bucket: str, zone: ZoneInfo) -> Span
     """The buckets that touch [start, end), cut at both ends to quarter hours. Raises BadSpan."""
     start, end = floor_quarter(start), ceil_quarter(end)
     if end <= start:
-        raise BadSpan("to: must be later than from")
+        moments = (at.isoformat().replace("+00:00", "Z") for at in (end, start))
+        raise BadSpan(f"to: must be later than from: {' is not after '.join(moments)}")
     if end - start > timedelta(days=MOST_DAYS):
         raise BadSpan(f"from, to: more than {MOST_DAYS} days")
     if bucket == MINUTES and end - start > DAY:

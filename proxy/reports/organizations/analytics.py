@@ -177,7 +177,7 @@ class ClaudeCodeParameters(WireParameters):
         except ValueError:
             day = None
         if day is None or not 1970 <= day.year <= 9990:
-            raise serializers.ValidationError("expected one UTC day as YYYY-MM-DD")
+            raise serializers.ValidationError(f"{value!r} is no UTC day; expected YYYY-MM-DD")
         return midnight(day, zone_named("UTC"))
 
 

@@ -92,7 +92,8 @@ class ListView(WireView):
     def _cut(self, asked: Row, ids: Sequence[str]) -> tuple[int, int]:
         for name in ("after_id", "before_id"):
             if asked[name] and asked[name] not in ids:
-                raise serializers.ValidationError({name: "no such object"})
+                told = f"no object {asked[name][:60]!r} in this list"
+                raise serializers.ValidationError({name: told})
         if asked["before_id"]:
             stop = ids.index(asked["before_id"])
             return max(0, stop - asked["limit"]), stop

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils.timezone import now
 from rest_framework import serializers
 
-from proxy.reports.answers import cursor_of, key_in
+from proxy.reports.answers import cursor_of, key_in, not_a_page
 from proxy.reports.parameters import Choice, Number, Values
 from proxy.reports.spans import BadSpan, moment, zone_named
 
@@ -69,9 +69,8 @@ class WindowParameters(WireParameters):
         length, usual, most = WIDTHS[attrs["bucket_width"]]
         limit = attrs.get("limit", usual)
         if limit > most:
-            raise serializers.ValidationError(
-                {"limit": f"at most {most} for bucket_width {attrs['bucket_width']}"}
-            )
+            told = f"at most {most} for bucket_width {attrs['bucket_width']}, not {limit}"
+            raise serializers.ValidationError({"limit": told})
         try:
             attrs["window"] = self._window(attrs, length, limit)
         except BadSpan as bad:
@@ -84,11 +83,12 @@ class WindowParameters(WireParameters):
         start = snapped(moment(attrs["starting_at"], utc, "starting_at"), length)
         end = moment(attrs["ending_at"], utc, "ending_at") if attrs["ending_at"] else now()
         if end <= start:
-            raise BadSpan("ending_at: must be later than starting_at")
+            told = f"{zulu(end)} is not after {zulu(start)}"
+            raise BadSpan(f"ending_at: must be later than starting_at: {told}")
         if attrs["page"]:
             key = key_in(attrs["page"])
             if not isinstance(key, str):
-                raise BadSpan("page: expected the next_page of an earlier answer")
+                raise not_a_page(attrs["page"])
             start = snapped(moment(key, utc, "page"), length)
         edges = [start]
         while edges[-1] < end and len(edges) <= limit:

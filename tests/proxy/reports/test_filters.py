@@ -171,3 +171,22 @@ def test_a_search_finds_by_id_key_and_the_beginning_of_a_session(ask):
         assert ask(q=term) == [one.pk], term
     for term in ("D0210", "0210", "platform/laptop", "chatcmpl"):
         assert ask(q=term) == [], term
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ({"min_cost": "cheap"}, "min_cost: 'cheap' is no amount of at most 18 digits"),
+        ({"min_cost": "NaN"}, "min_cost: 'NaN' is no amount"),
+        ({"has_images": "some"}, 'has_images: "some" is neither true nor false'),
+        ({"min_ms": "1e3"}, "min_ms: '1e3' is no whole number"),
+        ({"page": "x"}, "page: expected the next_page of an earlier answer, not 'x'"),
+    ],
+)
+def test_what_cannot_be_read_is_told_as_it_came(client, query, complaint):
+    secret = cast.key("finance", scopes=["admin"])[1]
+
+    answer = client.get("/api/v1/requests/", query, headers={"x-api-key": secret})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(complaint)

@@ -113,17 +113,23 @@ def test_pages_are_contiguous_buckets(ask):
         ({}, "starting_at: This field is required."),
         ({"starting_at": "soon"}, "starting_at: "),
         ({"starting_at": "2026-11-20T00:00:00Z", "bucket_width": "5m"}, "bucket_width: "),
-        ({"starting_at": "2026-11-20T00:00:00Z", "limit": "32"}, "limit: at most 31"),
+        (
+            {"starting_at": "2026-11-20T00:00:00Z", "limit": "32"},
+            "limit: at most 31 for bucket_width 1d, not 32",
+        ),
         (
             {"starting_at": "2026-11-20T00:00:00Z", "bucket_width": "1h", "limit": "169"},
             "limit: at most 168",
         ),
         ({"starting_at": "2026-11-20T00:00:00Z", "group_by[]": "shoe"}, "group_by: "),
-        ({"starting_at": "2026-11-20T00:00:00Z", "page": "x"}, "page: "),
+        (
+            {"starting_at": "2026-11-20T00:00:00Z", "page": "x"},
+            "page: expected the next_page of an earlier answer, not 'x'",
+        ),
         ({"starting_at": "2026-11-20T00:00:00Z", "page": "page_NQ"}, "page: "),
         (
             {"starting_at": "2026-11-20T00:00:00Z", "ending_at": "2026-11-19T00:00:00Z"},
-            "ending_at: ",
+            "ending_at: must be later than starting_at: 2026-11-19T00:00:00Z is not after 2026-11-20",
         ),
         ({"starting_at": "2026-11-20T00:00:00Z", "models_as": "x"}, "known: requested, upstream"),
         (
