@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import unfold.fields
+from django import forms
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -15,11 +16,13 @@ from proxy.models.routes import SEALED
 if TYPE_CHECKING:  # the theme's classes are Django's with other widgets; only Django's have types
     Admin = admin.ModelAdmin[Any]
     Inline = admin.TabularInline[Any, Any]
+    ModelForm = forms.ModelForm[Any]
 else:
+    from django.forms import ModelForm
     from unfold.admin import ModelAdmin as Admin
     from unfold.admin import TabularInline as Inline
 
-__all__ = ["Admin", "Inline", "ManagedAdmin", "ReadOnlyAdmin", "ToldChanges"]
+__all__ = ["Admin", "Inline", "ManagedAdmin", "ModelForm", "ReadOnlyAdmin", "ToldChanges"]
 
 
 UNTOLD: Final = ("password", "password1", "password2", "new_secret")

@@ -68,7 +68,7 @@ class Books:
     by_model: Sequence[Mapping[str, Sums]]
     """For each bucket of the span: the models that were asked for, and their sums."""
     groups: Mapping[str, Mapping[Key, Sums]]
-    """By ``team``, ``model``, ``key`` (id and name) and ``stop_reason``."""
+    """By ``team``, ``model``, ``key`` (its team, id and name) and ``stop_reason``."""
     first_byte: Sequence[Percentiles]
     first_byte_now: Percentiles
     first_byte_before: Percentiles
@@ -83,7 +83,7 @@ def read_books(reader: Reader, span: Span) -> Books:
     by_model: list[dict[str, Sums]] = [{} for _ in span.edges[1:]]
     for (bucket, (model,)), sums in table.items():
         by_model[bucket][str(model)] = sums
-    named = {"team": ["team"], "key": ["key_id", "key"], "stop_reason": ["stop_reason"]}
+    named = {"team": ["team"], "key": ["team", "key_id", "key"], "stop_reason": ["stop_reason"]}
     groups = {name: by_group(usage(reader, whole, keys)) for name, keys in named.items()}
     by_bucket = _first_byte(reader, span)
     return Books(

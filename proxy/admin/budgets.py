@@ -1,6 +1,6 @@
 """Budgets: ceilings of teams, keys and users, and whom they told."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -12,12 +12,27 @@ from django.utils.safestring import SafeString
 from proxy.models import Budget, BudgetNotice
 from proxy.visibility import reader_of_user, visible_budgets
 
-from .base import Inline, ManagedAdmin
+from .base import Inline, ManagedAdmin, ModelForm
 from .figures import NANO, UNKNOWN, dollars
 from .standings import states_of
 
 WHOM_TO_TELL = ("webhook", "webhook_secret", "emails")
 """Addresses that this server calls: superusers set them, or bridge.toml."""
+
+
+class BudgetForm(ModelForm):
+    class Meta:
+        labels: ClassVar = {"usd": "Limit, $", "zone": "Time zone", "hard": "Refuse when spent"}
+        help_texts: ClassVar = {
+            "team": "One of team, key and user.",
+            "zone": "IANA name, such as Europe/Berlin: a period begins at its midnight.",
+            "hard": "Off: a warning is given, and requests go on.",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None:
+            self.initial["usd"] = f"{self.instance.usd.normalize():f}"
 
 
 class NoticeInline(Inline):
@@ -44,6 +59,7 @@ class StandingChangeList(ChangeList):
 
 @admin.register(Budget)
 class BudgetAdmin(ManagedAdmin):
+    form = BudgetForm
     list_display = ("owner", "limit", "standing", "resets", "when_spent", "from_file")
     list_display_links = ("owner",)
     list_filter = ("period", "hard")
@@ -74,7 +90,7 @@ class BudgetAdmin(ManagedAdmin):
     def limit(self, obj: Budget) -> str:
         return f"{dollars(int(obj.usd * NANO))} a {obj.period}"
 
-    @admin.display(description="spent, held by running requests, left")
+    @admin.display(description="how it stands")
     def standing(self, obj: Any) -> SafeString | str:
         if getattr(obj, "standing", None) is None:
             return UNKNOWN

@@ -6,6 +6,7 @@ Pure: numbers in, frozen geometry out, in user units of a drawing ``width`` by `
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 WIDE: Final = 960
@@ -17,7 +18,7 @@ TOP: Final = 10
 PLOT_HEIGHT: Final = HEIGHT - TOP - BOTTOM
 STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 WIDEST: Final = 72.0  # of a bar: few buckets make no slabs
-LABEL: Final = 62  # of a time: one in so many units fits
+LABEL: Final = 48  # of a time: one in so many units fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +157,19 @@ def lined(
 
 
 def time_ticks(labels: Sequence[str], width: int) -> list[Tick]:
-    """Labels under the buckets, as many as fit."""
+    """Each label once, in the middle of the buckets that it names, as many as fit."""
     wide = (width - LEFT) / max(1, len(labels))
-    every = max(1, math.ceil(LABEL / wide))
-    return [
-        Tick(round(LEFT + (n + 0.5) * wide, 2), label)
-        for n, label in enumerate(labels)
-        if n % every == every // 2 and label
-    ]
+    ticks: list[tuple[int, Tick]] = []  # how many buckets, and where
+    begins = 0
+    for label, run in groupby(labels):
+        count = len(list(run))
+        tick = Tick(round(LEFT + (begins + count / 2) * wide, 2), label)
+        if len(ticks) == 1 and ticks[0][0] < count and tick.at - ticks[0][1].at < LABEL:
+            ticks = []  # the end of a day, which would cost the next one its label
+        if not ticks or tick.at - ticks[-1][1].at >= LABEL:
+            ticks.append((count, tick))
+        begins += count
+    return [tick for _, tick in ticks]
 
 
 def _marks(marks: Sequence[float], wording: Callable[[float], str]) -> list[Tick]:

@@ -284,7 +284,11 @@ def rankings_of(found: Books, link: Link) -> list[Ranking]:
             "model",
             lambda key: (str(key[0]) or "not named", {"model_requested": key[0]}),
         ),
-        ("By key", "key", lambda key: (str(key[1] or "no key"), {"key_id": key[0] or 0})),
+        (
+            "By key",
+            "key",
+            lambda key: (f"{key[0]} / {key[2]}" if key[2] else "no key", {"key_id": key[1] or 0}),
+        ),
         (
             "By stop reason",
             "stop_reason",

@@ -4,7 +4,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -24,6 +24,7 @@ class DriftAdmin(ReadOnlyAdmin):
     list_display = ("name", "kind", "judged", "requests", "first_seen", "last_seen", "begun_by",
                     "policy")  # fmt: skip
     list_display_links = None
+    heading = "Drift"
     list_filter = ("kind", "known", "first_seen")
     search_fields = ("name",)
     ordering = ("-first_seen", "kind", "name")
@@ -32,6 +33,11 @@ class DriftAdmin(ReadOnlyAdmin):
     @admin.display(description="this version", ordering="known")
     def judged(self, row: Drift) -> str:
         return JUDGED[row.known]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().changelist_view(request, {"title": self.heading, **(extra_context or {})})
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """What the rows of one page are shown beside, in two queries for all of them."""
@@ -66,6 +72,7 @@ class DriftAdmin(ReadOnlyAdmin):
 
 @admin.register(UpstreamPolicy)
 class UpstreamPolicyAdmin(ToldChanges):
+    actions = None  # their bar is placed by an inline style, which our policy forbids
     list_display = ("name", "kind", "action", "whom", "position")
     list_editable = ("action", "position")
     list_filter = ("kind", "action", "upstream")

@@ -1,7 +1,7 @@
 """Upstreams, routes with their targets, and prices. Objects from bridge.toml are read-only."""
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlencode
 
 from django import forms
@@ -13,7 +13,7 @@ from proxy.models import Price, Route, RouteTarget, Upstream
 from proxy.visibility import Reader, reader_of_user
 
 from . import books
-from .base import Inline, ManagedAdmin
+from .base import Inline, ManagedAdmin, ModelForm
 from .upstream_secrets import UpstreamForm, told
 
 LACKING_DAYS: Final = 30
@@ -136,9 +136,34 @@ class RouteAdmin(ManagedAdmin):
         return f"team {obj.team}" if obj.team else "every team"
 
 
+class PriceForm(ModelForm):
+    class Meta:
+        labels: ClassVar = {
+            name: f"{words}, $ per million tokens"
+            for name, words in (
+                ("input", "Input"),
+                ("output", "Output"),
+                ("cache_read", "Cache read"),
+                ("cache_write_5m", "Cache write, 5 minutes"),
+                ("cache_write_1h", "Cache write, 1 hour"),
+            )
+        }
+        help_texts: ClassVar = {
+            "upstream": "Empty: any that offers the model.",
+            "model": "As the upstream is asked for it.",
+            "since": "Its first day, in UTC.",
+            **dict.fromkeys(
+                ("cache_read", "cache_write_5m", "cache_write_1h"), "Empty: charged as input."
+            ),
+            "source": "Where it was read, and when.",
+        }
+
+
 @admin.register(Price)
 class PriceAdmin(ManagedAdmin):
     """Dated, never overwritten: a price that was used stays as it was; a new one gets a new day."""
+
+    form = PriceForm
 
     list_display = ("model", "where", "since", "per_input", "per_output", "per_cached", "from_file")
     list_select_related = ("upstream",)

@@ -15,11 +15,13 @@ PLACES = {
     "requests": "proxy/exchange/",
     "sessions": "sessions/?span=7d",
     "live": "live/",
+    "drift": "proxy/drift/",
     "keys": "proxy/apikey/",
     "new key": "proxy/apikey/add/",
     "teams": "proxy/team/",
     "routes": "proxy/route/",
     "upstreams": "proxy/upstream/",
+    "policies": "proxy/upstreampolicy/",
     "prices": "proxy/price/",
     "budgets": "proxy/budget/",
     "storage": "storage/",
@@ -35,6 +37,7 @@ INNER = {
         "proxy/apikey/", "#result_list tbody th a", "a[href$='/rehearsal/']", ".mb-bar-form button",
     ),
 }  # fmt: skip
+KERNING = "element => getComputedStyle(element).fontKerning"
 GRAVE = ("serious", "critical")
 
 
@@ -70,3 +73,25 @@ def serious(page: Page) -> list[str]:
         for one in found
         if one["impact"] in GRAVE
     ]
+
+
+def test_on_a_phone_nothing_is_wider_than_the_page(
+    office: Gateway, window: Callable[..., BrowserContext]
+) -> None:
+    """Nor is a transcript set with kerning: 16,000 W's in one word then take minutes to break."""
+    page = window().new_page()
+    log_in(page, office)
+    page.set_viewport_size({"width": 390, "height": 860})
+    wider = {}
+
+    for name, (path, *links) in {"dashboard": ("",), "sessions": ("sessions/",), **INNER}.items():
+        page.goto(f"{office.url}/admin/{path}")
+        for link in links:
+            page.locator(link).first.click()
+            page.wait_for_load_state()
+        if name == "transcript":
+            kerning = page.locator(".mb-exchange pre").first.evaluate(KERNING)
+        wider[name] = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+    assert {name: width for name, width in wider.items() if width > 0} == {}
+    assert kerning == "none"

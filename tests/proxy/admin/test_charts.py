@@ -73,3 +73,16 @@ def test_labels_of_times_do_not_run_into_each_other(count):
     assert ticks
     gaps = [b.at - a.at for a, b in itertools.pairwise(ticks)]
     assert all(gap >= 40 for gap in gaps)
+
+
+def test_a_day_of_hours_is_named_once_and_in_its_middle():
+    """From 22 o'clock on: the two hours of the first day must not take the label of the second."""
+    days = [f"{day} Nov" for day in range(15, 23)]
+    hours = [2, 24, 24, 24, 24, 24, 24, 22]
+    labels = [day for day, count in zip(days, hours, strict=True) for _ in range(count)]
+
+    ticks = time_ticks(labels, NARROW)
+
+    hour = (NARROW - LEFT) / len(labels)
+    assert [tick.label for tick in ticks] == days[1:]
+    assert [round((tick.at - LEFT) / hour) for tick in ticks] == [14, 38, 62, 86, 110, 134, 157]

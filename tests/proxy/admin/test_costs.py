@@ -1,7 +1,11 @@
 """A cost on every screen: the report's own, unknown where nobody knows it, never $0 for that."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.utils.timezone import now
+
+from proxy.models import Budget
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
@@ -10,12 +14,6 @@ USED = {"input": 100, "output": 50, "cache_read": 1000, "cache_write_5m": 700,
         "cache_write_1h": 200, "source": "reported"}  # fmt: skip
 FAILED = {"outcome": "upstream_error", "status": 529, "stop_reason": "", "usage": {},
           "error_type": "overloaded_error"}  # fmt: skip
-
-
-@pytest.fixture
-def root(client):
-    client.force_login(cast.superuser())
-    return client
 
 
 def talk(session, **closing):
@@ -52,9 +50,9 @@ def test_a_session_with_some_prices_costs_at_least_so_much(root):
 
     assert listed(root)["some"]["cost"].startswith("$0.00")
     assert listed(root)["some"]["floor"] is True
-    assert "at least: some have no price" in root.get(
-        "/admin/sessions/one/?id=some"
-    ).content.decode()
+    assert (
+        "at least: some have no price" in root.get("/admin/sessions/one/?id=some").content.decode()
+    )
 
 
 def test_what_is_written_to_a_cache_was_sent_and_not_read_from_it(root):
@@ -82,3 +80,24 @@ def test_what_failed_before_a_token_is_not_called_unpriced(root):
 
     assert page.context["cost"] == lines[0].cost == "—"
     assert not root.get("/admin/proxy/exchange/?cost=none").context["lines"]
+
+
+def test_keys_of_the_same_name_are_told_apart_by_their_team(root):
+    for team in ("platform", "research"):
+        cast.record(at=now() - timedelta(hours=1), team=team, key=cast.key("ci", of=team)[0])
+
+    rankings = {one.slug: one for one in root.get("/admin/").context["rankings"]}
+
+    assert {row.name for row in rankings["key"].rows} == {"platform / ci", "research / ci"}
+
+
+def test_forms_that_take_money_say_of_what(root):
+    price = root.get("/admin/proxy/price/add/").content.decode()
+    budget = Budget.objects.create(team=cast.team(), usd="400")
+    page = root.get(f"/admin/proxy/budget/{budget.pk}/change/").content.decode()
+
+    assert "Input, $ per million tokens" in price
+    assert "Empty: charged as input." in price
+    assert "Limit, $" in page
+    assert 'value="400"' in page
+    assert "400 USD a month" in page

@@ -36,6 +36,18 @@ def test_new_names_are_listed_with_what_is_known_of_them(owner):
     assert f"{reverse('admin:proxy_upstreampolicy_add')}?kind=beta&amp;name=context-9m" in page
 
 
+def test_the_lists_are_called_as_in_the_sidebar_and_have_no_bar_of_actions(owner):
+    sighting("beta", "context-9m")
+    UpstreamPolicy.objects.create(kind="beta", name="context-9m", action="drop")
+
+    radar = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
+    rules = owner.get(reverse("admin:proxy_upstreampolicy_changelist")).content.decode()
+
+    assert '<h1 class="mb-crumbs">Drift\n</h1>' in radar
+    assert "<title>Drift" in radar
+    assert 'id="changelist-actions"' not in rules
+
+
 def test_a_rule_is_made_from_a_name_and_shown_beside_it(owner):
     sighting("beta", "context-9m")
     revision = Revision.objects.filter(pk=1).values_list("number", flat=True).first() or 0
