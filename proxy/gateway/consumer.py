@@ -75,7 +75,7 @@ def _model_of(body: bytes) -> str:
     """The model that a refused body names; empty where it cannot be read, or not at once."""
     try:
         return msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 
 

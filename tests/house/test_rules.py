@@ -42,6 +42,7 @@ ALLOWED = {
     ("measures with the wall clock", "proxy/record/recorder.py"): "age of a record on the disk",
     ("measures with the wall clock", "proxy/record/spending.py"): "whether a period of the calendar is over",
     ("reads json trustingly", "proxy/gateway/configuration.py"): "a file that this gateway wrote itself",
+    ("reads json trustingly", "proxy/gateway/consumer.py"): "one name in a body that is refused, for its row",
     ("reads json trustingly", "proxy/gateway/decoding.py"): "an upstream's, where msgspec is too strict",
     ("reads json trustingly", "proxy/gateway/entries.py"): "one short string, whose one text is kept",
     ("reads json trustingly", "proxy/gateway/safejson.py"): "the second look, after the depth is known",

@@ -159,6 +159,15 @@ def test_a_row_of_what_is_refused_names_the_model_all_the_same(gateway: Browser,
     assert row(reply.id, outcome="refused").model_requested == model
 
 
+def test_a_body_that_is_too_deep_is_refused_and_has_a_row(gateway: Browser):
+    body = b'{"model": "claude-x", "messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+    reply = gateway.post(body)
+
+    assert reply.status == 400
+    assert row(reply.id, outcome="refused").model_requested == ""
+
+
 def test_strict_mode_refuses_what_would_be_lost(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-strict", scripts.chat())
 
