@@ -72,6 +72,16 @@ def test_a_session_lasts_until_its_last_request_has_ended(root):
     assert listed(root)["long"]["length"] == page.context["totals"]["length"] == "10.0 s"
 
 
+def test_of_many_models_three_are_named_and_the_rest_counted(root):
+    for n in range(5):
+        cast.record(opening={"session_id": "many"}, body=cast.request_body(model=f"claude-{n}"))
+
+    page = root.get("/admin/sessions/?day=2026-11-20").content.decode()
+
+    assert page.count('class="mb-model"') == 3
+    assert "and 2 more" in page
+
+
 def test_what_failed_before_a_token_is_not_called_unpriced(root):
     row = talk("failed", **FAILED)
 
