@@ -129,10 +129,12 @@ class Hearing:
         A run is cut by its own head: it looks at fewer pieces than one that is cut by its lines.
         """
         plain, begin, end = self._plain, len(whole), len(whole)
-        if self._misses < MOST_MISSES and (found := whole.find(plain.head)) >= 0:
-            begin, end = found, whole.find(b"\n\n", whole.rfind(plain.head)) + 2
+        # From behind first: where there is none, that takes 2 µs for 17 KB, from before 8.
+        if self._misses < MOST_MISSES and (last := whole.rfind(plain.head)) >= 0:
+            begin, end = whole.find(plain.head), whole.find(b"\n\n", last) + 2
         lines = whole[begin + plain.size : end - 2].split(plain.between) if begin < end else []
-        before, behind = _texts(whole[:begin]), _texts(whole[end:])
+        before = _texts(whole[:begin]) if begin else []
+        behind = _texts(whole[end:]) if end < len(whole) else []
         texts = [*before, *lines, *behind]
         run = self._decoded(lines) if lines else []
         events = self._told([*before, *behind]) if len(lines) < len(texts) else []
