@@ -308,8 +308,8 @@ class ResponsesStream:
 
     def _part_done(self, event: UpstreamEvent) -> None:
         """A finished part; one of reasoning belongs to no message."""
-        part = event.get("part")
-        if isinstance(part, dict) and part.get("type") == "reasoning_text":
+        part = event["part"] if "part" in event else None  # noqa: SIM401 - as a call, it costs
+        if type(part) is dict and "type" in part and part["type"] == "reasoning_text":
             text = part.get("text")
             event = {**event, "type": "response.reasoning_text.done", "text": text}
         self._words(event)
