@@ -101,6 +101,19 @@ def _is_kept_to(draft: Draft, name: str) -> bool:
     return name == "inference_geo" and wanted in ("global", *draft.profile.inference_geos)
 
 
+def context_edits(request: MessagesRequest) -> list[tuple[int, dict[str, Any]]]:
+    """The edits of ``context_management`` that do anything, with their places.
+
+    Claude Code asks with each request that no thinking be cleared.
+    """
+    edits = (request.get("context_management") or {}).get("edits") or []
+    return [
+        (number, edit)
+        for number, edit in enumerate(edits)
+        if edit.get("keep") != "all" or not str(edit.get("type")).startswith("clear_thinking_")
+    ]
+
+
 def identity(draft: Draft) -> dict[str, Any]:
     """The user's id as a hash, and the session as a cache key: neither leaves in the clear."""
     if "metadata" not in draft.request and not draft.target.session:

@@ -122,3 +122,28 @@ def test_who_edits_the_context_hears_that_nothing_was_edited(dialect):
 
     assert told["context_management"] == {"applied_edits": []}
     assert "context_management" not in answered(dialect)
+
+
+CLEAR = {"type": "clear_thinking_20251015"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "told"),
+    [
+        ([CLEAR | {"keep": "all"}], []),
+        ([], []),
+        ([CLEAR | {"keep": {"type": "thinking_turns", "value": 1}}], ["dropped"]),
+        (
+            [CLEAR | {"keep": "all"}, {"type": "clear_tool_uses_20250919", "keep": "all"}],
+            ["dropped"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("tables", [chat, responses])
+def test_only_edits_that_change_something_are_told(tables, edits, told):
+    """Claude Code asks with each request that all thinking be kept."""
+    request = SMALLEST | {"context_management": {"edits": edits}}
+
+    notes = tables.build_request(request, Target()).notes
+
+    assert [note.fate for note in notes] == told

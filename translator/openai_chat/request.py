@@ -15,6 +15,7 @@ from translator.draft import (
     answer_context,
     answered_here,
     build_fields,
+    context_edits,
     identity,
     in_order,
     tier,
@@ -80,6 +81,12 @@ def _output_config(draft: Draft) -> dict[str, Any]:
     return response_format(draft)
 
 
+def _context_management(draft: Draft) -> dict[str, Any]:
+    if context_edits(draft.request):
+        draft.note("context_management", "dropped", "the upstream edits no context")
+    return {}
+
+
 def _container(draft: Draft) -> dict[str, Any]:
     container = draft.request.get("container")
     if not container:
@@ -112,6 +119,7 @@ BUILT: Final[Mapping[str, Builder]] = {
     "metadata": identity,
     "service_tier": tier,
     "speed": tier,
+    "context_management": _context_management,
     "container": _container,
 }
 
@@ -127,7 +135,6 @@ BUILDERS: Final = in_order(
 
 DROPPED: Final[Mapping[str, str]] = {
     "betas": "a header, read by the gateway",
-    "context_management": "the upstream edits no context",
     "diagnostics": "the upstream reports no cache diagnostics",
     "fallback_credit_token": "the gateway has its own fallbacks",
     "fallbacks": "the gateway has its own fallbacks",

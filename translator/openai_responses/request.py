@@ -16,6 +16,7 @@ from translator.draft import (
     answer_context,
     answered_here,
     build_fields,
+    context_edits,
     identity,
     in_order,
     tier,
@@ -144,8 +145,7 @@ def _output_config(draft: Draft) -> dict[str, Any]:
 def _context_management(draft: Draft) -> dict[str, Any]:
     """Compaction, where the upstream does it; the other edits only save tokens."""
     fields: dict[str, Any] = {}
-    edits = (draft.request.get("context_management") or {}).get("edits") or []
-    for number, edit in enumerate(edits):
+    for number, edit in context_edits(draft.request):
         path = f"context_management.edits.{number}"
         if not str(edit.get("type")).startswith("compact_"):
             draft.note(path, "dropped", "the history is sent as the client sent it")
