@@ -25,3 +25,6 @@ class Note:
     def lossy(self) -> bool:
         """Whether strict mode refuses the request because of this note."""
         return self.fate in LOSSY
+
+
+EMPTY: Final = Note("content", "ignored", "empty_output: the upstream ended well and said nothing")

@@ -140,6 +140,18 @@ def _without_reasoning(body: Body, _: str) -> Body | None:
     return {**body, "reasoning_effort": "none"}
 
 
+def _with_thoughts(body: Body, _: str) -> Body | None:
+    """A space for each answer of old that has no thoughts: Moonshot takes "" for missing."""
+    messages = body.get("messages") or []
+    mended = [
+        {**message, "reasoning_content": " "}
+        if message.get("role") == "assistant" and not message.get("reasoning_content")
+        else message
+        for message in messages
+    ]
+    return {**body, "messages": mended} if mended != messages else None
+
+
 def _field(name: str, mend: Mend, note: Note) -> Fix:
     return Fix(re.compile(rf"\b{name}\b"), mend, note)
 
@@ -182,6 +194,16 @@ RESPONSES_FIXES: Final = (
     _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (
+    Fix(  # DeepSeek and Moonshot, of a history that another model has begun
+        re.compile(
+            r"(?:missing|must (?:be|include|contain)).{0,40}reasoning_content"
+            r"|reasoning_content.{0,40}(?:missing|must be)",
+            re.IGNORECASE,
+        ),
+        _with_thoughts,
+        Note("messages", "emulated", "the upstream wants thoughts with each answer: sent a space"),
+        unsupported=False,
+    ),
     Fix(  # gpt-5.4 and later; they reason beside tools through Responses alone
         re.compile(r"tools with reasoning_effort", re.IGNORECASE),
         _without_reasoning,

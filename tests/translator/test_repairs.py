@@ -62,6 +62,17 @@ def refusal(message, param=None, code=None):
         ),
         (
             CHAT,
+            {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": []},
+                          {"role": "assistant", "reasoning_content": "Hm"}]},
+            refusal("thinking is enabled but reasoning_content is missing in assistant tool call"
+                    " message at index 1"),
+            {"messages": [{"role": "user"},
+                          {"role": "assistant", "tool_calls": [], "reasoning_content": " "},
+                          {"role": "assistant", "reasoning_content": "Hm"}]},
+            "messages",
+        ),
+        (
+            CHAT,
             {"stream": True, "stream_options": {}},
             {"detail": [{"loc": ["body", "stream_options"], "msg": "stream_options: Extra inputs are not permitted"}]},
             {"stream": True},

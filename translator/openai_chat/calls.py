@@ -59,6 +59,7 @@ class ToolCalls:
         self._by_index: dict[Any, Call] = {}
         self._ids = set(composer.context.call_ids)  # that the client has
         self._told: dict[str, None] = {}  # the server's ids of calls that have ended
+        self.cut = False  # a call ended before its arguments did
         self._unfinished = False  # something waits behind a call whose arguments are incomplete
 
     def feed(self, piece: dict[str, Any], *, whole: bool) -> None:
@@ -100,6 +101,7 @@ class ToolCalls:
     def finish(self) -> None:
         """Start and close every call; one that never got a name is dropped."""
         self.step_aside()
+        self.cut = not self.whole
         for call in self.open:
             if not call.started:
                 self._composer.notes.append(

@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamError
+from translator.notes import Note
 
 FINISH_REASONS: Final = {
     "stop": "end_turn",
@@ -55,6 +57,18 @@ PENDING: Final = frozenset({"null", "none"})
 
 STOP_FIELDS: Final = ("stop_reason", "matched_stop")
 """Where vLLM and SGLang name the stop string; a number there is a token that ended the answer."""
+
+
+CUT_CALL: Final = Note(
+    "stop_reason", "repaired", "the output limit cut a call that the upstream tells as finished"
+)
+
+
+def at_limit(cause: str | None, usage: Usage, max_tokens: int | None) -> bool:
+    """Whether an end that the upstream calls a good one came where the client's limit is."""
+    if cause not in ("end_turn", "tool_use") or usage.output is None or max_tokens is None:
+        return False
+    return usage.output >= max_tokens
 
 
 def finish_word(reason: str) -> str:

@@ -17,14 +17,14 @@ from translator.anthropic.usage import UNTOLD
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream
 from translator.names import message_id
-from translator.notes import Fate, Note
+from translator.notes import EMPTY, Fate, Note
 from translator.steps import step
 
 from .calls import ToolCalls
 from .choices import joined, message_of, unsaid
 from .details import details_of, thought_text
 from .error_body import error_in_answer
-from .finish import FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, finish_word
+from .finish import CUT_CALL, FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, at_limit, finish_word
 from .speech import UNCITED, Speech
 from .usage import counts_in, estimated_usage, last_told, usage_of
 
@@ -337,6 +337,9 @@ class ChatStream:
             self._closed("stop_sequence", stop_sequence=matched)
             return
         cause = FINISH_REASONS.get(self._finish_reason)
+        if self._calls.cut and at_limit(cause, self.usage, self.context.max_tokens):
+            cause = "max_tokens"
+            self.notes.append(CUT_CALL)
         window = self.context.target.profile.context_window
         reason = stop_reason_of(
             cause,
@@ -346,6 +349,8 @@ class ChatStream:
             and is_window_full(self.usage, window, self.context.max_tokens),
         )
         details = None
+        if reason == "end_turn" and not self._speech.said:
+            self.notes.append(EMPTY)
         if reason == "refusal":
             explanation = self._speech.refusal or None
             details = {"type": "refusal", "category": None, "explanation": explanation}

@@ -108,9 +108,6 @@ class Speech:
                 self.whole_text(item, number, part.get("text"))
             case "refusal":
                 self.whole_refusal(item, number, part.get("refusal"))
-            case "reasoning_text":  # gpt-oss servers tell reasoning in parts, too
-                self.whole_thought(item, number, part.get("text"))
-                return
             case kind:
                 self._note("dropped", f"a content part of type {kind!r} has no block")
         if part.get("annotations"):

@@ -17,7 +17,7 @@ from translator.anthropic.usage import UNTOLD
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import BadUpstream
 from translator.names import message_id
-from translator.notes import Note
+from translator.notes import EMPTY, Note
 from translator.steps import step
 
 from .error_body import error_in_body, error_in_event, error_in_response
@@ -40,8 +40,6 @@ WAITING: Final = UpstreamError(
     message="upstream waits for an approval of a tool call, which nobody here can give",
     should_retry=False,
 )
-
-EMPTY: Final = Note("content", "ignored", "empty_output: the upstream ended well and said nothing")
 
 UNTOLD_WHY: Final = Note(
     "stop_reason", "emulated", "the answer is incomplete for a reason that is not told"
