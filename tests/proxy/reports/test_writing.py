@@ -28,9 +28,7 @@ def asks():
         client = Client()
         client.force_login(user)
         text = "" if body is None else json.dumps(body)
-        return client.generic(
-            method, f"/api/v1/{route}/", text, content_type="application/json", headers=headers
-        )
+        return client.generic(method, f"/api/v1/{route}/", text, "application/json", headers=headers)
 
     return asks
 
