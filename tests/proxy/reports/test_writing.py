@@ -25,10 +25,10 @@ def asks():
     """Ask as a user; the answer of a write."""
 
     def asks(user, method, route, body=None, **headers):
-        client = Client()
+        client, path = Client(), f"/api/v1/{route}/"
         client.force_login(user)
         text = "" if body is None else json.dumps(body)
-        return client.generic(method, f"/api/v1/{route}/", text, "application/json", headers=headers)
+        return client.generic(method, path, text, "application/json", headers=headers)
 
     return asks
 
