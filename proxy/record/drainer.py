@@ -235,6 +235,7 @@ def drain(source: Source, patience_s: float = 0) -> Iterator[int]:
 
 def _drain_some(source: Source, ids: Sequence[str]) -> int:
     stories, sequences = _told(source, ids)
+    database.check_present()  # as it was when the last batch was posted, in this round
     _post(source, stories)
     source.write(spool_file.mark_moved, sequences)
     return len(stories)
