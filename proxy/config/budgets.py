@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 
+from proxy.complaints import did_you_mean
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
 
 from . import schema
-from .reading import did_you_mean
 from .rows import Rows
 
 

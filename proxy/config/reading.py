@@ -1,28 +1,21 @@
 """bridge.toml, from text to a checked ``BridgeFile``; every complaint names the path."""
 
-import datetime as dt
-import difflib
-import ipaddress
-import re
 import tomllib
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import msgspec
 
+from proxy.complaints import told
+from proxy.models import rules
 from proxy.secrets import ConfigError
 
 from .schema import BridgeFile, Budget
 
 Read = TypeVar("Read")
-
-UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$")
-STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET = re.compile(r"\.(api_key|secret|webhook_secret)\b")
-AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$(?P<at>.*)`)?$", re.DOTALL)
 
 
 def read_file(path: Path) -> BridgeFile:
@@ -48,9 +41,9 @@ def read(text: str) -> BridgeFile:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from None
     try:
-        file = msgspec.convert(_plain(tables), BridgeFile)
+        file = msgspec.convert(_plain(tables), BridgeFile, dec_hook=rules.network)
     except msgspec.ValidationError as error:
-        raise ConfigError(_told(str(error), tables)) from None
+        raise ConfigError(told(str(error), BridgeFile, tables)) from None
     for complaint in _complaints(file):
         raise ConfigError(complaint)
     return file
@@ -67,84 +60,8 @@ def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
     return value
 
 
-def _told(error: str, tables: dict[str, Any]) -> str:
-    """The decoder's message with our path, what stands there, and what was probably meant."""
-    unknown = UNKNOWN.match(error)
-    if unknown:
-        known = _keys_at(unknown["at"] or "")
-        where = _path(unknown["at"])
-        return f"{where}unknown key {unknown['key']!r}{did_you_mean(unknown['key'], known)}"
-    found = AT.match(error)
-    at = (found and found["at"]) or ""
-    what = found["what"] if found else error
-    if SECRET.search(at):  # whatever stands there is not repeated
-        if "got `str`" in what:
-            what = 'a secret is never written here: { env = "NAME" } or { file = "/path" }'
-        return _path(at) + what.replace("`", "")
-    return _path(at) + what.replace("`", "") + _found(at, tables, what) + _expected(at, what)
-
-
-def _path(at: str | None) -> str:
-    return f"{at.lstrip('.')}: " if at else ""
-
-
-def _found(at: str, tables: dict[str, Any], what: str) -> str:
-    """``, found 5``: the plain value that stands at a path, unless the message holds it."""
-    value: Any = tables
-    for step in STEP.finditer(at):
-        value = value[step["key"]] if step["key"] else value[int(step["place"])]
-    told = repr(value) if isinstance(value, str) else str(value)
-    return "" if isinstance(value, dict | list) or told in what else f", found {told}"
-
-
-def _expected(at: str, what: str) -> str:
-    """What may stand at a path, where that is one of some words, or a date."""
-    kind = _kind_at(at)
-    if what.startswith("Invalid enum"):
-        return f"; expected one of {', '.join(repr(word) for word in _words(kind))}"
-    return "; a date is written 2026-01-01, without quotes" if kind is dt.date else ""
-
-
-def _keys_at(at: str) -> list[str]:
-    """The keys of the struct that a path leads to."""
-    return [entry.encode_name for entry in msgspec.structs.fields(next(_structs(_kind_at(at))))]
-
-
-def _kind_at(at: str) -> Any:
-    """The annotated type of the key that a path ends in; of a list, not of its entries."""
-    kind: Any = BridgeFile
-    for name in re.findall(r"\.(\w+)", at):
-        entries = msgspec.structs.fields(next(_structs(kind)))
-        kind = next(entry.type for entry in entries if entry.encode_name == name)
-    return kind
-
-
-def _words(kind: Any) -> Iterator[str]:
-    if get_origin(kind) is Literal:
-        yield from get_args(kind)
-    else:
-        for inner in get_args(kind):
-            yield from _words(inner)
-
-
-def _structs(kind: Any) -> Iterator[Any]:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        yield kind
-    for inner in get_args(kind):
-        yield from _structs(inner)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'model'?``, or the list of what is known when nothing is near."""
-    known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
-
-
 def _complaints(file: BridgeFile) -> Iterator[str]:
-    """What a type cannot say: names given twice, zones and networks that do not exist."""
+    """What a type cannot say: names given twice, zones that do not exist."""
     yield from _twice("upstreams", [entry.name for entry in file.upstreams])
     yield from _twice("routes", [_of_team(entry.model, entry.team) for entry in file.routes])
     yield from _twice("teams", [entry.name for entry in file.teams])
@@ -153,12 +70,6 @@ def _complaints(file: BridgeFile) -> Iterator[str]:
         "prices", [f"{entry.upstream or '*'} {entry.model} {entry.since}" for entry in file.prices]
     )
     yield from _budget_complaints(file)
-    for place, key in enumerate(file.keys):
-        for network in key.ip_allow:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError as error:
-                yield f"keys[{place}].ip_allow: {error}"
 
 
 def _budget_complaints(file: BridgeFile) -> Iterator[str]:

@@ -6,11 +6,10 @@ from typing import Any, Literal, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
+from proxy.complaints import did_you_mean
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
 from proxy.models.routes import SEALED
 from proxy.secrets import ConfigError
-
-from .reading import did_you_mean
 
 Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)
 Named = TypeVar("Named", Team, Upstream)

@@ -8,16 +8,12 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
+
+from proxy.models.rules import Count, Limits, Model, Network, Options, Strict
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
-Model = Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A table in which every key must be known."""
 
 
 class SecretReference(Strict):
@@ -92,12 +88,6 @@ class Price(Strict):
     source: Annotated[str, Meta(max_length=300)] = ""
 
 
-class Limits(Strict):
-    rpm: Count | UnsetType = UNSET
-    tpm: Count | UnsetType = UNSET
-    concurrency: Count | UnsetType = UNSET
-
-
 class Budget(Strict):
     usd: Decimal
     period: Literal["day", "week", "month"] = "month"
@@ -140,12 +130,6 @@ class Team(Strict):
     models: list[Model] = []
 
 
-class Options(Strict):
-    strict: bool | UnsetType = UNSET
-    events: list[Literal["metadata", "blocks"]] | UnsetType = UNSET
-    store: Literal["metadata"] | UnsetType = UNSET  # less than the team keeps, never more
-
-
 class Key(Strict):
     team: Name
     name: Name
@@ -157,7 +141,7 @@ class Key(Strict):
     budgets: list[Budget] = []
     limits: Limits = field(default_factory=Limits)
     models: list[Model] = []
-    ip_allow: list[str] = []
+    ip_allow: list[Network] = []
     options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from django.conf import settings
 from django.db import DatabaseError
 
+from proxy.complaints import did_you_mean
 from proxy.models import Budget, Upstream
 from proxy.secrets import ConfigError
 
 from .arrival import is_new
-from .reading import did_you_mean
 from .schema import BridgeFile
 
 OURS = "BRIDGE_"

@@ -1,95 +1,88 @@
-"""What the JSON of teams and keys may say: limits, names of models, networks, options.
+"""What teams and keys may say: limits, names of models, networks, options.
 
-It is typed by hand in the admin, where a slip would not show: an unknown limit limits nothing, a
-name outside of a list allows everything, and what is of another kind would keep the gateway from
-reading anybody's keys. bridge.toml says the same by its types (``proxy.config.schema``).
+Said once, by types: of these bridge.toml's tables are made (``proxy.config.schema``), and by these
+the rows are judged, whose JSON may come from a form, from the API or from a hand in the database.
+A slip there would not show: an unknown limit limits nothing, a name outside of a list allows
+everything.
 """
 
-import difflib
 import ipaddress
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from django.core.exceptions import ValidationError
 from django.db import models
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-LIMITS: Final = ("rpm", "tpm", "concurrency")
-EXTRAS: Final = ("metadata", "blocks")
+from proxy.complaints import told
+
+Count = Annotated[int, Meta(ge=1)]
+Model = Annotated[str, Meta(min_length=1, max_length=200)]
+Extra = Literal["metadata", "blocks"]
+
+
+class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A table in which every key must be known."""
+
+
+class Network(str):
+    """Such as ``10.0.0.0/8``."""
+
+    __slots__ = ()
+
+
+class Limits(Strict):
+    rpm: Count | UnsetType = UNSET
+    tpm: Count | UnsetType = UNSET
+    concurrency: Count | UnsetType = UNSET
+
+
+class Options(Strict):
+    strict: bool | UnsetType = UNSET
+    events: list[Extra] | UnsetType = UNSET
+    store: Literal["metadata"] | UnsetType = UNSET  # less than the team keeps, never more
+
+
 KEEPS_NO_WORDS: Final = "metadata"
-"""The one ``store`` of a key: it keeps less than its team, never more."""
+"""The one ``store`` of a key."""
+
+FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
+    "limits": (dict, Limits),
+    "models_allowed": (list, list[Model]),
+    "ip_allow": (list, list[Network]),
+    "options": (dict, Options),
+}
+"""What an empty field is, and what stands in it."""
 
 
 def check(row: models.Model) -> None:
     """Raise ValidationError by field. A field that was left empty gets its default."""
     wrong = {}
-    for field, (empty, complaints) in FIELDS.items():
+    for field, (empty, kind) in FIELDS.items():
         if not hasattr(row, field):
             continue
         if getattr(row, field) is None:
             setattr(row, field, empty())
-        if told := next(complaints(getattr(row, field)), ""):
-            wrong[field] = told
+        if complaint := complaint_of(getattr(row, field), kind):
+            wrong[field] = complaint
     if wrong:
         raise ValidationError(wrong)
 
 
-def _limits(found: Any) -> Iterator[str]:
-    yield from _entries(found, LIMITS, "limit")
-    for name, most in found.items():
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            yield f"limit {name!r} is {most!r}; a whole number from 1 on is expected"
+def complaint_of(value: Any, kind: Any) -> str:
+    """Path, what stands there and what would be right; empty for a value of that kind."""
+    try:
+        msgspec.convert(value, kind, dec_hook=network)
+    except msgspec.ValidationError as error:
+        return told(str(error), kind, value)
+    return ""
 
 
-def _models(found: Any) -> Iterator[str]:
-    yield from _names(found, '["claude-*"]')
-
-
-def _networks(found: Any) -> Iterator[str]:
-    yield from _names(found, '["10.0.0.0/8"]')
-    for network in found:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as wrong:
-            yield str(wrong)
-
-
-def _options(found: Any) -> Iterator[str]:
-    yield from _entries(found, OPTIONS, "option")
-    for name, value in found.items():
-        takes, expected = OPTIONS[name]
-        if not takes(value):
-            yield f"option {name!r} is {value!r}; expected {expected}"
-
-
-def _entries(found: Any, known: Collection[str], what: str) -> Iterator[str]:
-    """Whether it is an object without unknown names."""
-    if not isinstance(found, dict):
-        yield f"an object is expected, found {found!r}"
-        return
-    for name in found:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            yield f"unknown {what} {name!r}; {hint}"
-
-
-def _names(found: Any, example: str) -> Iterator[str]:
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        yield f"a list of names is expected, such as {example}; found {found!r}"
-
-
-def _extras(found: Any) -> bool:
-    return isinstance(found, list) and all(one in EXTRAS for one in found)
-
-
-OPTIONS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "strict": (lambda value: isinstance(value, bool), "true or false"),
-    "events": (_extras, 'a list of "metadata", "blocks"'),
-    "store": (lambda value: value == KEEPS_NO_WORDS, '"metadata"'),
-}
-FIELDS: Final[Mapping[str, tuple[type[Any], Callable[[Any], Iterator[str]]]]] = {
-    "limits": (dict, _limits),
-    "models_allowed": (list, _models),
-    "ip_allow": (list, _networks),
-    "options": (dict, _options),
-}
+def network(kind: type[Any], value: Any) -> Network:
+    """How msgspec makes the one kind that it does not know itself."""
+    try:
+        ipaddress.ip_network(value if isinstance(value, str) else "")
+    except ValueError as wrong:
+        raise ValueError(str(wrong).replace(f"{value} ", f"{value!r} ", 1)) from None
+    return Network(value)

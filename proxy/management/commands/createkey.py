@@ -8,9 +8,9 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db import transaction
 
+from proxy.complaints import did_you_mean
 from proxy.conf import conf
 from proxy.config import datadir, first_start
-from proxy.config.reading import did_you_mean
 from proxy.management.base import BridgeCommand
 from proxy.models import ApiKey, Scope, Team
 from proxy.secrets import ConfigError, digest_of, new_secret, prefix_of

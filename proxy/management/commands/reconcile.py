@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 from rich.table import Table
 
-from proxy.config.reading import did_you_mean
+from proxy.complaints import did_you_mean
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.invoices import AMOUNT, CLASSES, COMPARED, BadExport, Figures, Invoice
 from proxy.management.terminal import counted, rendered

@@ -1,0 +1,98 @@
+"""Limits, models, networks and options: a slip is told alike of a row and of bridge.toml."""
+
+from typing import Any, Final
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from proxy.config.exporting import written
+from proxy.config.reading import read
+from proxy.models import ApiKey, Team
+from proxy.secrets import ConfigError
+
+IN_FILE: Final = {"models_allowed": "models"}
+"""The names that bridge.toml has for the fields of rows, where they differ."""
+OF_TEAMS: Final = ("limits", "models_allowed")
+
+# the row's field, what stands in it, the path within it, what is told
+SLIPS: Final = [
+    ("limits", {"rmp": 60}, "", "unknown key 'rmp'; did you mean 'rpm'?"),
+    ("limits", {"rps": "x"}, "", "unknown key 'rps'; did you mean 'rpm'?"),
+    ("limits", {"rpm": "sixty"}, ".rpm", "Expected int, got str, found 'sixty'"),
+    ("limits", {"rpm": True}, ".rpm", "Expected int, got bool, found True"),
+    ("limits", {"rpm": 1.5}, ".rpm", "Expected int, got float, found 1.5"),
+    ("limits", {"tpm": 0}, ".tpm", "Expected int >= 1, found 0"),
+    ("limits", {"concurrency": -1}, ".concurrency", "Expected int >= 1, found -1"),
+    ("limits", [60], "", "Expected object, got array"),
+    ("limits", 60, "", "Expected object, got int, found 60"),
+    ("models_allowed", "claude-*", "", "Expected array, got str, found 'claude-*'"),
+    ("models_allowed", [1], "[0]", "Expected str, got int, found 1"),
+    ("models_allowed", ["a", ""], "[1]", "Expected str of length >= 1, found ''"),
+    ("ip_allow", "10.0.0.0/8", "", "Expected array, got str, found '10.0.0.0/8'"),
+    ("ip_allow", ["10.0.0.1/8"], "[0]", "'10.0.0.1/8' has host bits set"),
+    ("ip_allow", ["10.0.0.0/33"], "[0]", "'10.0.0.0/33' does not appear to be an IPv4 or IPv6 net"),
+    ("ip_allow", [10], "[0]", "'' does not appear to be an IPv4 or IPv6 network, found 10"),
+    ("options", {"stric": True}, "", "unknown key 'stric'; did you mean 'strict'?"),
+    ("options", {"x": 1}, "", "unknown key 'x'; known: events, store, strict"),
+    ("options", {"strict": "yes"}, ".strict", "Expected bool, got str, found 'yes'"),
+    ("options", {"events": "metadata"}, ".events", "Expected array, got str, found 'metadata'"),
+    ("options", {"events": ["all"]}, ".events[0]",
+     "Invalid enum value 'all'; expected one of 'metadata', 'blocks'"),
+    ("options", {"store": "full"}, ".store",
+     "Invalid enum value 'full'; expected one of 'metadata'"),
+    ("options", ["strict"], "", "Expected object, got array"),
+]  # fmt: skip
+IDS: Final = [f"{field} {value}" for field, value, *_ in SLIPS]
+
+
+@pytest.mark.parametrize(("field", "value", "at", "told"), SLIPS, ids=IDS)
+def test_a_row_tells_field_path_value_and_what_would_be_right(
+    field: str, value: Any, at: str, told: str
+):
+    expected = f"{at.lstrip('.')}: {told}" if at else told
+    for row in (ApiKey(), Team()) if field in OF_TEAMS else (ApiKey(),):
+        setattr(row, field, value)
+
+        with pytest.raises(ValidationError) as caught:
+            row.clean()
+
+        assert list(caught.value.message_dict) == [field]
+        assert caught.value.message_dict[field][0].startswith(expected)
+
+
+@pytest.mark.parametrize(("field", "value", "at", "told"), SLIPS, ids=IDS)
+def test_bridge_toml_tells_the_same(field: str, value: Any, at: str, told: str):
+    name = IN_FILE.get(field, field)
+    tables = {"keys": {"team": "t", "name": "k", name: value}}
+    if field in OF_TEAMS:
+        tables["teams"] = {"name": "t", name: value}
+    for kind, table in tables.items():
+        with pytest.raises(ConfigError) as caught:
+            read(written(kind, table))
+
+        assert str(caught.value).startswith(f"{kind}[0].{name}{at}: {told}")
+
+
+def test_all_that_a_key_may_say_is_said_alike():
+    rules = {
+        "limits": {"rpm": 1, "tpm": 2, "concurrency": 3},
+        "models_allowed": ["claude-*"],
+        "ip_allow": ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"],
+        "options": {"strict": False, "events": ["metadata", "blocks"], "store": "metadata"},
+    }
+    table = {IN_FILE.get(field, field): value for field, value in rules.items()}
+
+    ApiKey(**rules).clean()
+    (key,) = read(written("keys", {"team": "t", "name": "k", **table})).keys
+
+    assert key.ip_allow == rules["ip_allow"]
+    assert key.limits.concurrency == 3
+    assert key.options.strict is False
+
+
+def test_an_empty_field_gets_what_is_empty():
+    key = ApiKey(limits=None, models_allowed=None, ip_allow=None, options=None)
+
+    key.clean()
+
+    assert (key.limits, key.models_allowed, key.ip_allow, key.options) == ({}, [], [], {})
