@@ -5,7 +5,7 @@ wrote it: whatever does not have the expected shape is shown as JSON, and nothin
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .calls import readable
@@ -54,6 +54,8 @@ class Turn:
     blocks: Sequence[Block]
     is_new: bool = False
     """Not part of an earlier turn of the model: what this request added."""
+    is_answered: bool = False
+    """An earlier turn, to whose calls this request added the results."""
 
     @property
     def role_slug(self) -> str:
@@ -73,6 +75,8 @@ class Conversation:
     earlier: int | None
     """Where the page before this one starts; None: nothing is hidden before."""
     later: int | None
+    new_before: int = 0
+    """Of those before this page: how many this request added, as far as that is known."""
 
 
 def read_conversation(
@@ -82,17 +86,19 @@ def read_conversation(
     start: int | None = None,
     new_from: int = 0,
 ) -> Conversation:
-    """The page of turns from ``start`` (None: the last page) and the answer.
+    """The page of turns from ``start`` and the answer.
 
-    ``new_from``: the first message that no earlier request of the session had; 0: not known.
+    ``start`` None: from the answer to the request before on, which is what this request is about;
+    where that is not known, the last page. ``new_from``: the first message that no earlier request
+    of the session had; 0: not known.
     """
     clipper = Clipper()
     messages = _list(request.get("messages"))
     fresh = new_from or _first_new(messages)
-    if new_from and fresh < len(messages) and _dict(messages[fresh]).get("role") == "assistant":
+    if new_from and _role(messages, fresh) == "assistant":
         fresh += 1  # the answer before, which the client repeats
     if start is None:
-        start = len(messages) - TURNS_A_PAGE
+        start = max(_own_turn(messages, fresh) if new_from else 0, len(messages) - TURNS_A_PAGE)
     start = min(max(0, start), max(0, len(messages) - 1))
     stop = min(len(messages), start + TURNS_A_PAGE)
     answer_turn = read_answer(answer, clipper, {})  # first, so that the newest gets the page's room
@@ -101,7 +107,7 @@ def read_conversation(
         for number in range(start, min(stop + 1, len(messages)))
     )
     turns = [
-        turn
+        turn if turn.is_new else replace(turn, is_answered=_is_answered(turn, fresh))
         for number in range(start, stop)
         if (turn := read_turn(messages[number], number, results, clipper, is_new=number >= fresh))
     ]
@@ -116,7 +122,23 @@ def read_conversation(
         count=len(messages),
         earlier=max(0, start - TURNS_A_PAGE) if start else None,
         later=stop if stop < len(messages) else None,
+        new_before=max(0, start - fresh) if new_from else 0,
     )
+
+
+def _own_turn(messages: Sequence[Any], fresh: int) -> int:
+    """Where to begin so that what is new stands below the answer that it follows."""
+    at = max(0, min(fresh, len(messages) - 1))
+    return at - 1 if _role(messages, at - 1) == "assistant" else at
+
+
+def _role(messages: Sequence[Any], number: int) -> Any:
+    return _dict(messages[number]).get("role") if 0 <= number < len(messages) else None
+
+
+def _is_answered(turn: Turn, fresh: int) -> bool:
+    results = [block.result.path for block in turn.blocks if block.result is not None]
+    return any(int(path.split(".")[1]) >= fresh for path in results)  # messages.7.content.0
 
 
 def _list(value: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from django.template.response import TemplateResponse
 from proxy.audit_trail import note
 from proxy.models import Exchange
 from proxy.record import transcripts
-from proxy.record.additions import Addition
+from proxy.record.additions import Addition, additions
 from proxy.visibility import may_open_windows, reader_of_user, visible_exchanges
 
 from .clips import dump, printable
@@ -156,6 +156,26 @@ def _neighbours(request: HttpRequest, exchange: Exchange) -> tuple[str, str]:
     return before.first() or "", after.first() or ""
 
 
+def _before(request: HttpRequest, exchange: Exchange) -> dict[str, Any]:
+    """The request that this one goes on from, if this reader sees it; and what is no more as then.
+
+    ``system_word`` and ``tools_word``: empty where one of the two transcripts is not kept.
+    """
+    rows = visible_exchanges(reader_of_user(request.user))
+    before = rows.filter(pk=exchange.previous_id).only("previous_id", "new_from").first()
+    if before is None or not exchange.new_from:
+        return {"before": ""}
+    added = additions([exchange, before], words=False)
+    then, now = added[before.pk], added[exchange.pk]
+    words = {
+        f"{name}_word": "" if not (then.setting and now.setting)
+        else "as in the request before" if then.setting[name] == now.setting[name]
+        else "changed since the request before"
+        for name in ("system", "tools")
+    }  # fmt: skip
+    return {"before": before.pk, **words}
+
+
 def _side(
     tab: str, stored: transcripts.StoredTranscript, request: HttpRequest, exchange: Exchange
 ) -> dict[str, Any]:
@@ -168,7 +188,13 @@ def _side(
         )
         raw = request.user.has_perm(READ_RAW)
         line = curl(exchange, stored, request.build_absolute_uri("/").rstrip("/")) if raw else ""
-        return {"talk": talk, "curl": line, "curl_file": line.endswith(".json")}
+        return {
+            "talk": talk,
+            "curl": line,
+            "curl_file": line.endswith(".json"),
+            "chosen": chosen is not None,
+            **_before(request, exchange),
+        }
     if tab == "sides":
         return {"panes": Sides(stored, exchange).beside()}
     if tab == "replay":
@@ -179,7 +205,7 @@ def _side(
 def _download(side: str, stored: transcripts.StoredTranscript, row: Exchange) -> tuple[bytes, str]:
     """The whole of a side, and how its file's name ends."""
     if side == "stream":
-        return b"".join(chunk for _, chunk in stored.upstream_reads), f"{side}.sse"
+        return stored.upstream_body, f"{side}.{'sse' if stored.upstream_reads else 'txt'}"
     if side == "sent":
         found = Sides(stored, row).replayed
         if isinstance(found, str):
@@ -207,6 +233,7 @@ def _value_of(side: str, stored: transcripts.StoredTranscript, row: Exchange) ->
             "target": stored.target,
             "request": stored.request,
             "answer": stored.answer,
+            "failed_attempts": [each.told() for each in stored.failed],
             "notes": row.notes,
             "facts": dict(facts(row)),
         }

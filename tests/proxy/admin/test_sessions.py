@@ -283,7 +283,7 @@ def test_on_a_requests_own_page_only_the_new_turns_are_called_new(root):
     cast.post(talk.said)
     second = Exchange.objects.order_by("created").last()
 
-    page = root.get(f"/admin/proxy/exchange/{second.pk}/change/").content.decode()
+    page = root.get(f"/admin/proxy/exchange/{second.pk}/change/?from=0").content.decode()
 
     turns = page.split('class="mb-turns"')[1].split("<li ")[1:]
     assert ["new in this request" in turn for turn in turns] == [False, False, True, False]
