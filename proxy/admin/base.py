@@ -22,7 +22,15 @@ else:
     from unfold.admin import ModelAdmin as Admin
     from unfold.admin import TabularInline as Inline
 
-__all__ = ["Admin", "Inline", "ManagedAdmin", "ModelForm", "ReadOnlyAdmin", "ToldChanges"]
+__all__ = [
+    "Admin",
+    "Inline",
+    "ManagedAdmin",
+    "ModelForm",
+    "ReadOnlyAdmin",
+    "SuperusersOnly",
+    "ToldChanges",
+]
 
 
 UNTOLD: Final = ("password", "password1", "password2", "new_secret")
@@ -96,6 +104,19 @@ class ManagedAdmin(ToldChanges):
     @admin.display(description="set in")
     def from_file(self, obj: Any) -> str:
         return "bridge.toml" if obj.managed else "admin"
+
+
+class SuperusersOnly(ToldChanges):
+    """Others may look, if they have the permission to view."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.is_superuser and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser and super().has_delete_permission(request, obj)
 
 
 def _is_managed(obj: Any) -> bool:

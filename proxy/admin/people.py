@@ -13,25 +13,12 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from proxy.models import Identity
 
-from .base import Inline, ToldChanges
+from .base import Inline, SuperusersOnly
 
 if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
     Users = UserAdmin[User]
 else:
     Users = UserAdmin
-
-
-class SuperusersOnly(ToldChanges):
-    """Others may look, if they have the permission to view."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return request.user.is_superuser and super().has_add_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_delete_permission(request, obj)
 
 
 class IdentityInline(Inline):

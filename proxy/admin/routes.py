@@ -13,7 +13,7 @@ from proxy.models import Price, Route, RouteTarget, Upstream
 from proxy.visibility import Reader, reader_of_user
 
 from . import books
-from .base import Inline, ManagedAdmin, ModelForm
+from .base import Inline, ManagedAdmin, ModelForm, SuperusersOnly
 from .upstream_secrets import UpstreamForm, told
 
 LACKING_DAYS: Final = 30
@@ -27,7 +27,9 @@ else:
 
 
 @admin.register(Upstream)
-class UpstreamAdmin(ManagedAdmin):
+class UpstreamAdmin(SuperusersOnly, ManagedAdmin):
+    """Where requests, and with them keys, are sent (T12)."""
+
     form = UpstreamForm
     list_display = ("name", "dialect", "address", "where_the_secret_is", "enabled", "from_file")
     list_filter = ("dialect", "enabled")
@@ -66,16 +68,6 @@ class UpstreamAdmin(ManagedAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*super().get_readonly_fields(request, obj), "where_the_secret_is")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only superusers set where requests, and with them keys, are sent (T12)."""
-        return request.user.is_superuser and super().has_add_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_delete_permission(request, obj)
 
 
 class AtLeastOneTarget(Targets):
