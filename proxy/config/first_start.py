@@ -4,6 +4,7 @@ So a second start finds everything in place, prints no secret and changes nothin
 """
 
 import datetime as dt
+import gc
 import os
 import secrets
 from collections.abc import Mapping
@@ -108,6 +109,7 @@ def migrate() -> None:
         check_migratable()
         if not make_schema():
             call_command("migrate", verbosity=0, interactive=False)
+            gc.collect()  # the models as they were before and after each migration, in cycles
         check_schema()
     except SchemaMismatch as mismatch:
         raise ConfigError(str(mismatch)) from None

@@ -1,6 +1,7 @@
 """Run the gateway: a socket of ours, uvicorn behind it, and a clean way out."""
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -83,6 +84,11 @@ class _Supervisor(Multiprocess):
         super().terminate_all()
 
 
+def load() -> None:
+    """Import what serves. Again is fine; whoever has to wait for something does it meanwhile."""
+    import_string(settings.ASGI_APPLICATION)
+
+
 def run(
     listener: socket.socket,
     workers: int,
@@ -91,7 +97,7 @@ def run(
     announce: Callable[[], None],
 ) -> bool:
     """Serve until SIGTERM or SIGINT, then let running streams end. False: it never got going."""
-    import_string(settings.ASGI_APPLICATION)  # what cannot be imported fails here, not in a worker
+    load()  # what cannot be imported fails here, not in a worker
     config = uvicorn.Config(
         settings.ASGI_APPLICATION.replace(".application", ":application"),
         workers=workers,
@@ -114,6 +120,7 @@ def run(
         supervisor = _Supervisor(config, [listener])
         reload_on_hangup(config_path)  # after uvicorn's own handler, which would restart all
         announce()
+        gc.enable()  # each worker has a start of its own
         supervisor.run()
         return True
     reload_on_hangup(config_path)

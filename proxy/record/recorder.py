@@ -51,6 +51,7 @@ class Recorder:
         self._running = running
         self._lock = threading.Lock()
         self._slot: slots.Slot | None = None
+        self._prepared: Spool | None = None
         self._spool: Spool | None = None
         self._drainer: Drainer | None = None
 
@@ -65,19 +66,27 @@ class Recorder:
         slot = self._slot
         return -1 if slot is None else slot.number
 
+    def prepare(self) -> None:
+        """Take a slot and start the writer, which needs 0.1 s; ``start`` waits until it listens.
+
+        For whoever has other things to do meanwhile. Doing it again changes nothing.
+        """
+        with self._lock:
+            if self._spool is None:
+                self._taken().renew(0)
+
     def start(self) -> None:
         """Take a slot, open the spool, begin to drain. Doing it again changes nothing."""
         with self._lock:
             if self._spool is not None:
                 return
             sys.setswitchinterval(SWITCH_S)
-            self._slot = slots.take(self.directory)
-            spool = Spool(self._slot)
+            spool = self._taken()
             spool.start()
             self._drainer = Drainer(spool, *_left_behind(spool), self._running)
             spool.on_append = self._drainer.wake
             self._drainer.start()
-            self._spool = spool
+            self._spool, self._prepared = spool, None
             atexit.register(self.stop)
 
     def stop(self) -> None:
@@ -91,6 +100,12 @@ class Recorder:
             self._spool.stop()
             self._slot.release()
             self._spool = self._drainer = self._slot = None
+
+    def _taken(self) -> Spool:
+        if self._prepared is None:
+            self._slot = slots.take(self.directory)
+            self._prepared = Spool(self._slot)
+        return self._prepared
 
     async def open(self, record: OpenRecord) -> None:
         """Returns when the record is on the disk. Raises SpoolUnavailable: refuse the request.

@@ -8,8 +8,6 @@ from typing import Final
 
 import uvicorn
 
-from .app import application
-
 HOST: Final = "127.0.0.1"
 
 
@@ -29,6 +27,8 @@ def url_of(listener: socket.socket) -> str:
 @contextlib.contextmanager
 def running(listener: socket.socket) -> Iterator[str]:
     """Serve the sandbox on this socket; the value is its base URL."""
+    from .app import application  # noqa: PLC0415 - most starts need none
+
     config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
     sockets = [listener]

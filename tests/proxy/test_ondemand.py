@@ -16,13 +16,16 @@ from proxy.ondemand import OnDemand
 ROOT = Path(__file__).parents[2]
 FOR_LATER = (
     "daphne", "django.test", "drf_spectacular.openapi", "httpx", "proxy.admin", "proxy.reports",
-    "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin", "websockets",
+    "proxy.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
+    "websockets", "xml.dom", "yaml",
 )  # fmt: skip
 LOADED = f"""
 import sys
 sys.argv = ["manage.py", "serve"]
 import bridge_project.asgi
 import proxy.management.commands.serve
+from proxy.gateway import configuration
+configuration.keep(configuration.Configuration(1, {{configuration.ApiKey: []}}))
 print(*(name for name in {FOR_LATER!r} if name in sys.modules))
 """
 

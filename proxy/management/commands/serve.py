@@ -26,6 +26,7 @@ from proxy.config import (
 from proxy.config.schema import BridgeFile
 from proxy.config.upstreams import check_used_upstreams, sandbox_url
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.record.recorder import recorder
 from proxy.sandbox import server as sandbox
 
 
@@ -58,7 +59,7 @@ class Command(BridgeCommand):
             url = greeting.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
-                self._prepare(file, url, stack)
+                self._prepare(file, url, stack, workers)
 
             waiting = None
             try:
@@ -79,7 +80,7 @@ class Command(BridgeCommand):
             if not served:
                 raise CommandError("the server did not start; see above", returncode=FINDING)
 
-    def _prepare(self, file: BridgeFile | None, url: str, stack: ExitStack) -> None:
+    def _prepare(self, file: BridgeFile | None, url: str, stack: ExitStack, workers: int) -> None:
         """All that needs the database. Raises DatabaseAway or ConfigError."""
         with arrival.reached():
             with turns.in_turn():
@@ -91,6 +92,9 @@ class Command(BridgeCommand):
                 check_used_upstreams()
                 sandbox_socket = sandbox.free_socket(sandbox_url().port or 0)
                 stack.callback(sandbox_socket.close)
+                if workers == 1:  # else each has a record of its own
+                    recorder.prepare()
+                serving.load()  # while the password is hashed, and the record's writer starts
                 made = first_start.fill_gaps(sandbox.url_of(sandbox_socket), password=password)
             needs_sandbox = bool(sandbox_url().port)
         self._greet(made, url)

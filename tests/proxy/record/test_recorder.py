@@ -39,6 +39,21 @@ async def test_it_starts_itself_and_moves_what_it_is_told(tmp_path: Path) -> Non
     await asyncio.to_thread(recorder.stop)
 
 
+async def test_a_start_takes_the_writer_that_was_prepared(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.prepare()
+    recorder.prepare()
+    assert (recorder.slot, recorder.state()["started"]) == (0, False)
+
+    recorder.start()
+    recorder.prepare()
+
+    await recorder.open(opening(1))
+    assert (recorder.slot, recorder.state()["started"]) == (0, True)
+    assert [path.name for path in tmp_path.glob("*.sqlite3")] == ["spool-0.sqlite3"]
+    await asyncio.to_thread(recorder.stop)
+
+
 async def test_all_that_it_is_told_of_an_exchange_is_one_row(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     assert recorder.slot == -1
