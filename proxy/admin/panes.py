@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from proxy.models import Exchange
+from proxy.record.conversation import FailedAttempt
 from proxy.record.replaying import CannotReplay, Comparison, compare
 from proxy.record.transcripts import StoredTranscript
 from translator.sse import format_sse
@@ -51,6 +52,7 @@ TITLES: Final[Mapping[str, str]] = {
     "answer": "Answer",
 }
 BESIDE: Final = ("request", "upstream", "stream", "sent")
+FAILED: Final = "An attempt that failed has its number, its upstream and the status of the answer."
 ANEW: Final = "Made again from the upstream's stream by this version; timed as that was read."
 
 
@@ -81,13 +83,13 @@ class Sides:
     def pane(self, slug: str, room: int = SHOWN_CHARS, *, made: bool = False) -> Pane:
         match slug:
             case "request":
-                size = sum(len(piece.text) for piece in self.stored.conversation.pieces())
-                return _json_pane(slug, self.stored.request, room, f"{size:,} bytes")
+                size = f"{_request_size(self.stored):,} bytes"
+                return _json_pane(slug, self.stored.request, room, size)
             case "upstream":
                 side = self.upstream(made=made)
                 return _json_pane(slug, side.body, room, f"{side.size:,} bytes", side.remark)
             case "stream":
-                return _stream(self.stored.upstream_reads, room)
+                return _stream(self.stored, room)
             case "sent":
                 return _sent(self.replayed, room)
             case _:
@@ -104,34 +106,59 @@ def _json_pane(slug: str, value: Any, room: int, size: str = "", remark: str = "
     return Pane(slug=slug, title=TITLES[slug], remark=remark, body=text, size=size, is_cut=cut)
 
 
-def _stream(reads: Sequence[tuple[float, bytes]], room: int) -> Pane:
-    """The upstream's bytes as they came: when, how many, and what, decoded leniently."""
-    title = TITLES["stream"]
-    if not reads:
+def _stream(stored: StoredTranscript, room: int) -> Pane:
+    """The upstreams' bytes as they came: when, how many, and what, decoded leniently.
+
+    Those of attempts that failed stand first, as they did.
+    """
+    title, reads = TITLES["stream"], stored.upstream_reads
+    if not reads and not stored.failed:
         return Pane(slug="stream", title=title, remark="No bytes of the upstream are kept.")
-    size = f"{sum(len(chunk) for _, chunk in reads):,} bytes in {len(reads):,} reads"
-    told = ((ms, chunk[:room].decode(errors="replace"), len(chunk)) for ms, chunk in reads)
-    shown, cut = _shown(told, room)
-    return Pane(slug="stream", title=title, reads=shown, size=size, is_cut=cut)
+    remark = FAILED if stored.failed else ""
+    size = f"{len(stored.upstream_body):,} bytes"
+    if reads:
+        size += f" in {len(reads):,} reads"
+    share = room // 4 if reads else room  # of each that failed: the answer needs the rest
+    told = [
+        *((_attempt(each), each.body.text, share) for each in stored.failed),
+        *((f"{ms:,.1f} ms", chunk, room) for ms, chunk in reads),
+    ]
+    lenient = ((at, raw[:most].decode(errors="replace"), len(raw)) for at, raw, most in told)
+    shown, cut = _shown(lenient, room)
+    cut = cut or any(len(each.body.text) > share for each in stored.failed)
+    return Pane(slug="stream", title=title, remark=remark, reads=shown, size=size, is_cut=cut)
+
+
+def _attempt(one: FailedAttempt) -> str:
+    return f"attempt {one.number + 1}, {one.upstream}: status {one.status}"
+
+
+def _request_size(stored: StoredTranscript) -> int:
+    one = stored.conversation
+    besides = [*([one.said] if one.said else ()), *(each.body for each in one.failed)]
+    return sum(len(p.text) for p in one.pieces()) - sum(len(p.text) for p in besides)
 
 
 def _sent(found: Comparison | str, room: int) -> Pane:
     title = TITLES["sent"]
     if isinstance(found, str):
         return Pane(slug="sent", title=title, remark=found)
-    told = ((ms, text, len(text.encode(errors="replace"))) for ms, text in sent_frames(found))
+    told = (
+        (f"{ms:,.1f} ms", text, len(text.encode(errors="replace")))
+        for ms, text in sent_frames(found)
+    )
     shown, cut = _shown(told, room)
     size = f"{len(found.again.events):,} events"
     return Pane(slug="sent", title=title, remark=ANEW, reads=shown, size=size, is_cut=cut)
 
 
-def _shown(told: Iterable[tuple[float, str, int]], room: int) -> tuple[list[Read], bool]:
+def _shown(told: Iterable[tuple[str, str, int]], room: int) -> tuple[list[Read], bool]:
     """As many as there is room for, and whether there are more."""
     shown: list[Read] = []
-    for ms, text, size in told:
+    for at, text, size in told:
         if room <= 0 or len(shown) >= SHOWN_READS:
             return shown, True
-        shown.append((f"{ms:,.1f} ms", size, printable(text[:room])))
+        shown.append((printable(at), size, printable(text[:room])))
         room -= len(text)
     return shown, room < 0
 
@@ -176,7 +203,7 @@ def replay_of(sides: Sides) -> Replay:
 
 def curl(exchange: Exchange, stored: StoredTranscript, base_url: str) -> str:
     """The request as a command line; the key is a variable, a long body a file beside it."""
-    short = sum(len(piece.text) for piece in stored.conversation.pieces()) <= CURL_BODY
+    short = _request_size(stored) <= CURL_BODY
     body = json.dumps(stored.request) if short else ""
     given = _quoted(body) if short else f"@{exchange.pk}-request.json"
     betas = exchange.betas if isinstance(exchange.betas, list) else []

@@ -85,7 +85,7 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         seat.settle(_total(usage))
     message = exchange.answered()
     tools, has_thinking = _content(message)
-    notes, reads = exchange.all_notes(), exchange.unsaved()
+    notes = exchange.all_notes()
     return CloseRecord(
         id=exchange.head.request_id,
         finished=exchange.created + (now - began),
@@ -119,8 +119,8 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         delivered=consumer.delivered and consumer.stopped is None,
         upstream_request_sha256=exchange.body_digest,
         target=target,
-        attempt=len(dials) - 1 if reads else 0,
-        reads=reads,
+        attempt=len(dials) - 1 if dials else 0,
+        reads=exchange.unsaved(),
         answer=message if exchange.caller.team.store_full else None,
     )
 

@@ -262,7 +262,13 @@ class Exchange:
             attempt = len(self.dials) - 1
             target = self.target_record if attempt else {}
             recorder.chunk(
-                Chunk(id=self.head.request_id, reads=reads, attempt=attempt, target=target)
+                Chunk(
+                    id=self.head.request_id,
+                    reads=reads,
+                    attempt=attempt,
+                    target=target,
+                    status=self.dials[-1].status or 200,
+                )
             )
 
     def unsaved(self) -> list[tuple[float, bytes]]:

@@ -15,6 +15,15 @@ def masked(raw: bytes, secret: bytes) -> bytes:
     return raw.replace(secret, b"*" * len(secret))
 
 
+def masked_beginning(raw: bytes, secret: bytes) -> bytes:
+    """The same of bytes that may break off in the middle of the secret."""
+    clean = masked(raw, secret)
+    for size in range(len(secret) - 1, SHORTEST - 1, -1):
+        if clean.endswith(secret[:size]):
+            return clean[:-size] + b"*" * size
+    return clean
+
+
 def masked_reads(reads: Reads, secret: bytes) -> Reads:
     """The same reads, also where the secret came in two of them."""
     whole = reads[0][1] if len(reads) == 1 else b"".join([raw for _, raw in reads])

@@ -66,10 +66,10 @@ class Passthrough(Attempt):
 
     async def refused(self, call: Call) -> None:
         raw = masked(await call.beginning(), self.target.server.secret)
+        self.keep(call, raw)
         if call.status == 401:  # our key, not the client's: it must not drop its own
             raise UpstreamFailed(CREDENTIALS_REFUSED, detail="status_401")
         error = upstream_error(self.target, call, raw)
-        self.tell_page(call, raw)
         try:
             body = decode_json(raw)
         except BadUpstream:

@@ -25,7 +25,7 @@ from .foreign_limits import told_limits
 from .guarding import BUG, ILLEGAL, GrammarGuard
 from .hearing import Hearing
 from .ledger import Exchange
-from .masking import masked
+from .masking import masked, masked_beginning
 from .outlets import Outlet
 from .policies import NONE as NO_POLICIES
 from .refusals import SHUTTING_DOWN, STOPPED, UpstreamFailed
@@ -150,6 +150,7 @@ class Attempt:
                     case "json":
                         await self.relay_whole(call)
                     case kind:
+                        self.keep(call, await call.peek())
                         error = _broken(f"upstream answered with {kind}")
                         raise UpstreamFailed(error, detail="bad_type")
             self.watch.wait = None
@@ -164,12 +165,14 @@ class Attempt:
         if self.consumer.unheard_from is not None:
             return False  # nobody waits for another try
         try:
-            refusal = decode_json(await call.preview())
+            raw = await call.preview()
+            refusal = decode_json(raw)
         except BadUpstream:
             return False
         repair = self.target.server.dialect.repair(decode_json(self.body), call.status, refusal)
         if repair is None or (self.wishes.strict and repair.note.lossy):
             return False
+        self.keep(call, raw)
         self.entry.notes.append(repair.note)
         self.body = _encode(repair.body)
         return True
@@ -213,8 +216,8 @@ class Attempt:
     async def refused(self, call: Call) -> None:
         """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""
         raw = await call.beginning()
+        self.keep(call, raw)
         error = told_in_ours(upstream_error(self.target, call, raw), self.origins)
-        self.tell_page(call, raw)
         if error.error_type == "not_found_error" and error.param == "model":
             error = dataclasses.replace(error, message=f"model: {self.entry.model[:200]}")
         answers = self.target.server.profile.refused_prompt == "answer"
@@ -224,11 +227,16 @@ class Attempt:
                 return await self.deliver(events)
         raise UpstreamFailed(error, detail=f"status_{call.status}")
 
-    def tell_page(self, call: Call, raw: bytes) -> None:
-        """Which may quote the request, and some teams want no word of it kept."""
-        if self.entry.caller.team.store_full:
+    def keep(self, call: Call, raw: bytes) -> None:
+        """What came instead of an answer, in the transcript, and a page in the log, too.
+
+        It may quote the request, and some teams want no word of it kept.
+        """
+        if raw and self.entry.caller.team.store_full:
             server = self.target.server
-            log_page(server.name, call.status, masked(raw, server.secret))
+            clean = masked_beginning(raw, server.secret)
+            self.entry.read(clean, self.watch.now())
+            log_page(server.name, call.status, clean)
 
     async def relay_events(self, call: Call) -> None:
         stream, watch, entry = self.stream, self.watch, self.entry

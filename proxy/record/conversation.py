@@ -24,7 +24,31 @@ LEAST_DICTIONARY: Final = 8  # bytes; zstd's own bound
 pack: Final = msgspec.msgpack.Encoder().encode
 unpack: Final = msgspec.msgpack.Decoder().decode
 
+MOST_FAILED_BYTES: Final = 64 * 1024
+"""Of what an attempt that failed was told: as much as the gateway reads of an error."""
+
 Read = tuple[float, bytes]  # milliseconds since the dial, bytes as they were read
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """What an upstream said instead of an answer, or of one that another attempt gave anew."""
+
+    number: int  # among the row's attempts, from 0
+    upstream: str
+    model: str
+    status: int
+    body: Piece
+
+    def told(self) -> dict[str, Any]:
+        """For people and their tools: counted from 1, the body as text."""
+        return {
+            "attempt": self.number + 1,
+            "upstream": self.upstream,
+            "model": self.model,
+            "status": self.status,
+            "body": self.body.text.decode("utf-8", "replace"),
+        }
 
 
 @dataclass(slots=True)
@@ -38,6 +62,7 @@ class Conversation:
     answer: Mapping[str, Any] | None = None
     said: Piece | None = None  # the answer as the next request will repeat it
     reads: Sequence[Read] = ()
+    failed: Sequence[FailedAttempt] = ()
     target: Mapping[str, Any] = field(default_factory=dict)
     upstream_request_sha256: str = ""
     stream: bytes | None = None  # the reads, once they are packed
@@ -77,7 +102,7 @@ class Conversation:
             found.append(self.request.envelope)
             for held in self.request.fields.values():
                 found += [held] if isinstance(held, Piece) else held
-        return found
+        return found + [each.body for each in self.failed]
 
     def dictionary(self) -> bytes:
         """Text that the upstream's stream is likely to repeat."""
@@ -112,11 +137,44 @@ class Conversation:
         return whole.digest()
 
 
-def reads_of(chunks: Iterable[Chunk]) -> list[Read]:
-    """The reads of the attempt that answered: the last one."""
-    chunks = list(chunks)
-    last = max((chunk.attempt for chunk in chunks), default=0)
-    return [read for chunk in chunks if chunk.attempt == last for read in chunk.reads]
+def reads_of(chunks: Sequence[Chunk], last: int = 0) -> list[Read]:
+    """The stream of the attempt that answered: of the last one. None of an error's body.
+
+    ``last``: its number, as far as it is known; one of which there are reads may be later.
+    """
+    last = _last(chunks, last)
+    return [read for chunk in chunks if _is_stream(chunk, last) for read in chunk.reads]
+
+
+def failed_of(
+    chunks: Sequence[Chunk], target: Mapping[str, Any], last: int = 0
+) -> list[FailedAttempt]:
+    """What the other attempts were told. ``target``: of the first one, which names none."""
+    last = _last(chunks, last)
+    said: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        if not _is_stream(chunk, last):
+            said.setdefault(chunk.attempt, []).append(chunk)
+    return [_failed(some, some[0].target or target) for _, some in sorted(said.items())]
+
+
+def _last(chunks: Sequence[Chunk], last: int) -> int:
+    return max([last, *(chunk.attempt for chunk in chunks)])
+
+
+def _is_stream(chunk: Chunk, last: int) -> bool:
+    return chunk.attempt == last and chunk.status == 200
+
+
+def _failed(chunks: Sequence[Chunk], target: Mapping[str, Any]) -> FailedAttempt:
+    body = b"".join(raw for chunk in chunks for _, raw in chunk.reads)[:MOST_FAILED_BYTES]
+    return FailedAttempt(
+        chunks[0].attempt,
+        target.get("upstream", ""),
+        target.get("model", ""),
+        chunks[0].status,
+        Piece(hashlib.sha256(body).digest(), body),
+    )
 
 
 def rest_of(one: Conversation) -> dict[str, Any]:
@@ -124,12 +182,15 @@ def rest_of(one: Conversation) -> dict[str, Any]:
     answer = dict(one.answer) if one.answer is not None else None
     if answer is not None:
         answer["content"] = None  # the part ``said`` has it; the key keeps its place
-    return {
+    rest: dict[str, Any] = {
         "marks": one.request.marks if one.request else [],
         "answer": answer,
         "target": dict(one.target),
         "sha": one.upstream_request_sha256,
     }
+    if one.failed:  # else there is no word of it, and older digests hold
+        rest["failed"] = [[f.number, f.upstream, f.model, f.status] for f in one.failed]
+    return rest
 
 
 def differences(numbers: Sequence[int]) -> list[int]:

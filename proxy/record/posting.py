@@ -13,7 +13,7 @@ from django.db import transaction
 from proxy.models import Exchange, State
 
 from . import drift, key_use, rollups, seals, sessions, spending, transcripts
-from .conversation import Conversation, Packing, reads_of
+from .conversation import Conversation, Packing, failed_of, reads_of
 from .pricing import PriceList
 from .records import Chunk, CloseRecord, OpenRecord, Record
 from .rows import FIELDS, Row, apply, blank, closed, moment, opened, there
@@ -59,8 +59,18 @@ def story_of(records: Iterable[Record]) -> Story | None:
             case _:
                 closing = _truer(closing, record)
     if closing is not None and closing.reads:
-        chunks.append(Chunk(id=closing.id, reads=closing.reads, attempt=closing.attempt))
+        chunks.append(_last_chunk(closing))
     return Story(opening, chunks, closing) if opening else None
+
+
+def _last_chunk(closing: CloseRecord) -> Chunk:
+    return Chunk(
+        id=closing.id,
+        reads=closing.reads,
+        attempt=closing.attempt,
+        target=closing.target,
+        status=closing.upstream_status or 200,
+    )
 
 
 def _truer(first: CloseRecord | None, second: CloseRecord) -> CloseRecord:
@@ -130,7 +140,8 @@ def _conversation(story: Story, body: bytes) -> Conversation:
     one.target = opening.target
     if closing:
         one.take_answer(closing.answer)
-        one.reads = reads_of(story.chunks)
+        one.reads = reads_of(story.chunks, closing.attempt)
+        one.failed = failed_of(story.chunks, opening.target, closing.attempt)
         one.target = closing.target or _last_target(story)
         one.upstream_request_sha256 = closing.upstream_request_sha256
     return one

@@ -57,6 +57,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads: list[tuple[float, bytes]]  # (milliseconds since the dial, bytes as read)
     attempt: int = 0  # a failover begins a new answer: the reads of the highest attempt count
     target: dict[str, Any] = {}  # as in OpenRecord, where the attempt went elsewhere
+    status: int = 200  # of the upstream's answer; any other one: the reads are an error's body
 
 
 class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="close"):
@@ -96,7 +97,7 @@ class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     delivered: bool = True
     upstream_request_sha256: str = ""
     target: dict[str, Any] = {}  # as in OpenRecord: who answered in the end
-    attempt: int = 0  # as in Chunk: which one the reads are of
+    attempt: int = 0  # as in Chunk: the last one, and the one that the reads are of
     reads: list[tuple[float, bytes]] = []  # as in Chunk: what came after the last one
     answer: dict[str, Any] | None = None  # the folded message; None: nothing came, or metadata only
 

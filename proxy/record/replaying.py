@@ -58,7 +58,7 @@ def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
     ``request_bytes``: of the client's body, which the gateway estimated its tokens by.
     """
     if not stored.upstream_reads:
-        raise CannotReplay("the upstream never answered: nothing to replay")
+        raise CannotReplay(f"{_unanswered(stored)}: nothing to replay")
     message_id = str((stored.answer or {}).get("id") or "")
     try:
         again = replay(
@@ -72,6 +72,13 @@ def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
         told = f"{stored.target.get('dialect')!r} cannot translate it: {exc}"
         raise CannotReplay(told) from None
     return Comparison(again=again, then=stored.answer)
+
+
+def _unanswered(stored: StoredTranscript) -> str:
+    status = stored.failed[-1].status if stored.failed else 200
+    if status == 200:  # of an answer that broke off; then nobody else answered
+        return "the upstream never answered"
+    return f"the upstream answered with status {status}"
 
 
 def pretty(value: Any) -> str:

@@ -17,6 +17,7 @@ from proxy.models import Part, Transcript
 from . import frames, parts
 from .conversation import (
     Conversation,
+    FailedAttempt,
     Packing,
     Read,
     differences,
@@ -98,6 +99,11 @@ def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
             else differences([ids[piece.digest] for piece in held])
             for name, held in one.request.fields.items()
         }
+    if one.failed:
+        manifest["failed"] = [
+            [*told, ids[each.body.digest]]
+            for told, each in zip(manifest["failed"], one.failed, strict=True)
+        ]
     return manifest
 
 
@@ -109,10 +115,23 @@ class StoredTranscript:
     request: dict[str, Any]
     answer: dict[str, Any] | None
     upstream_reads: list[Read]
+    """The stream of the attempt that answered; none where the last one was told an error."""
     target: dict[str, Any]
     upstream_request_sha256: str
     conversation: Conversation
     """The same in pieces, for whoever checks digests."""
+
+    @property
+    def failed(self) -> Sequence[FailedAttempt]:
+        """What the attempts that failed were told, in order; none of those that heard nothing."""
+        return self.conversation.failed
+
+    @property
+    def upstream_body(self) -> bytes:
+        """Every byte of the answer, be it a stream or the last error; empty: nothing came."""
+        if self.upstream_reads or not self.failed:
+            return b"".join(raw for _, raw in self.upstream_reads)
+        return self.failed[-1].body.text
 
 
 def read(exchange_id: str) -> StoredTranscript | None:
@@ -184,6 +203,10 @@ def _conversation(row: Transcript) -> Conversation:
             for name, held in fields.items()
         }
         one.request = Parted(texts[manifest["envelope"]], named, manifest["marks"])
+    one.failed = [
+        FailedAttempt(number, upstream, model, status, texts[pk])
+        for number, upstream, model, status, pk in manifest.get("failed", ())
+    ]
     if row.stream is not None:
         one.reads = reads_in(bytes(row.stream), one.dictionary())
     return one
@@ -192,6 +215,7 @@ def _conversation(row: Transcript) -> Conversation:
 def named_by(manifest: Mapping[str, Any]) -> set[int]:
     """Ids of all parts that a manifest names."""
     ids = {manifest[name] for name in ("raw", "said", "envelope") if name in manifest}
+    ids.update(each[-1] for each in manifest.get("failed", ()))
     for held in manifest.get("fields", {}).values():
         ids |= {held} if isinstance(held, int) else set(summed(held))
     return ids

@@ -20,14 +20,19 @@ from translator.errors import TranslatorError
 from translator.sse import format_sse
 
 from .access import MayReadTranscripts
-from .parameters import ReportParameters
+from .parameters import Number, ReportParameters
 from .requests import OneView, noted, stored_of
 
 
 class RawParameters(ReportParameters):
-    """None: a body has one form."""
+    """A body has one form; an upstream's may be of an attempt that failed."""
 
     format = None  # type: ignore[assignment]  # how DRF leaves out an inherited field
+    attempt = Number(
+        min_value=1,
+        required=False,
+        help_text="of upstream_response: what this attempt was told that failed; 1 is the first",
+    )
 
 
 class MayReadRaw(MayReadTranscripts):
@@ -66,7 +71,7 @@ SIDES: Final[Mapping[str, tuple[Callable[[StoredTranscript], bytes], str, str]]]
     "request": (_request, JSON, "json"),
     "response": (lambda s: _packed(s.answer) if s.answer is not None else b"", JSON, "json"),
     "upstream_request": (lambda s: _packed(_again(s).body), JSON, "json"),
-    "upstream_response": (lambda s: b"".join(b for _, b in s.upstream_reads), BYTES, "bin"),
+    "upstream_response": (lambda s: s.upstream_body, BYTES, "bin"),
     "events": (lambda s: _events(s) if s.upstream_reads else b"", EVENTS, "txt"),
 }
 FORMS: Final = {
@@ -77,6 +82,14 @@ FORMS: Final = {
 SIDE: Final = OpenApiParameter("side", str, OpenApiParameter.PATH, enum=list(SIDES))
 
 
+def _body(stored: StoredTranscript, side: str, attempt: int | None) -> bytes:
+    """``attempt``: of one that failed; None: of the answer. Empty: nothing is kept."""
+    if attempt is None:
+        return SIDES[side][0](stored)
+    failed = stored.failed if side == "upstream_response" else ()
+    return next((each.body.text for each in failed if each.number + 1 == attempt), b"")
+
+
 class RawView(OneView):
     """One body of a request: request, response, upstream_request, upstream_response or events."""
 
@@ -85,14 +98,14 @@ class RawView(OneView):
 
     @extend_schema(parameters=[SIDE], responses=FORMS)
     def get(self, request: Request, request_id: str, side: str) -> HttpResponseBase:
-        self.asked()
+        attempt = self.asked().get("attempt")
         row = self.find(request_id)
         if side not in SIDES:
             raise Http404(f"no body {side[:40]!r}; there are {', '.join(SIDES)}")
         stored = stored_of(row)
-        make, content_type, suffix = SIDES[side]
+        _, content_type, suffix = SIDES[side]
         try:
-            body = make(stored) if stored else b""
+            body = _body(stored, side, attempt) if stored else b""
         except (LookupError, TranslatorError) as exc:
             raise Http404(f"{side} cannot be made again: {exc}") from None
         if not body:

@@ -27,6 +27,10 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         stored = self._stored(options["request_id"])
         if options["raw"]:
+            for each in stored.failed:
+                told = each.told()
+                self.stdout.write("# attempt {attempt}, {upstream}: status {status}".format(**told))
+                self.stdout.write(told["body"])
             for ms, body in stored.upstream_reads:
                 self.stdout.write(f"# {ms:.1f} ms\n{body.decode('utf-8', 'replace')}")
             return

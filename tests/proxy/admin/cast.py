@@ -56,11 +56,15 @@ def story(
     answer: dict[str, Any] | None = None,
     closed: bool = True,
     reads: tuple[tuple[float, bytes], ...] = (),
+    failed: tuple[tuple[int, bytes], ...] = (),
     opening: dict[str, Any] | None = None,
     closing: dict[str, Any] | None = None,
     kept: bool = True,
 ) -> Story:
-    """What the spool would say of one request, ten seconds long unless told otherwise."""
+    """What the spool would say of one request, ten seconds long unless told otherwise.
+
+    ``failed``: status and body of each attempt that failed, before the one of ``reads``.
+    """
     body = body if body is not None else request_body()
     opened = {
         "id": f"req_{ULID.from_datetime(at)}",
@@ -79,7 +83,12 @@ def story(
         "client_version": "2.1.329",
         "body": json.dumps(body).encode() if kept else None,
     } | (opening or {})
-    chunks = [Chunk(id=opened["id"], reads=list(reads))] if reads else []
+    chunks = [
+        Chunk(id=opened["id"], reads=[(1.0, raw)], attempt=n, target=TARGET, status=status)
+        for n, (status, raw) in enumerate(failed)
+    ]
+    if reads:
+        chunks.append(Chunk(id=opened["id"], reads=list(reads), attempt=len(failed)))
     ended = {
         "id": opened["id"],
         "finished": at.timestamp() + 10,

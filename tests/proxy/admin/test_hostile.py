@@ -99,6 +99,7 @@ def with_text(text, **fixed):
             "unknown_events": {surrogate_free: 1},
         },
         reads=((1.0, text.encode(errors="surrogatepass")),),
+        failed=((500, text.encode(errors="surrogatepass")),),
         **fixed,
     )
 

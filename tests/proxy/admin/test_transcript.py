@@ -1,5 +1,6 @@
 """The transcript page: what a reader sees, who may, and that the reading is noted."""
 
+import json
 import time
 
 import pytest
@@ -276,6 +277,50 @@ def test_a_replay_of_what_is_the_same_says_so(root, answered):
     assert "The same answer." in page(root, same, "?tab=replay").content.decode()
 
 
+def test_what_an_upstream_said_instead_of_an_answer_stands_where_its_stream_would(root):
+    page_told = b"<h1>Bad Gateway</h1><script>x</script>"
+    row = cast.record(failed=((502, page_told),), closing={"outcome": "upstream_error"})
+
+    text = page(root, row, "?tab=stream").content.decode()
+
+    assert "attempt 1, openai: status 502" in text
+    assert "&lt;h1&gt;Bad Gateway&lt;/h1&gt;&lt;script&gt;x&lt;/script&gt;" in text
+    assert f"{len(page_told)} bytes" in text
+    taken = root.get(f"/admin/proxy/exchange/{row.pk}/body/stream/")
+    assert taken.content == page_told
+    assert taken["Content-Disposition"] == f'attachment; filename="{row.pk}-stream.txt"'
+    whole = root.get(f"/admin/proxy/exchange/{row.pk}/body/transcript/")
+    assert json.loads(whole.content)["failed_attempts"] == [
+        {"attempt": 1, "upstream": "openai", "model": "gpt-5.2", "status": 502,
+         "body": page_told.decode()},
+    ]  # fmt: skip
+    replay = page(root, row, "?tab=replay").content.decode()
+    assert "The upstream answered with status 502: nothing to replay." in replay
+
+
+def test_a_long_error_of_the_first_attempt_leaves_room_for_the_second_one_s_stream(root, answered):
+    _, stream = answered
+    row = cast.record(failed=((503, b"<p>" * 20_000),), reads=((5.0, stream),))
+
+    text = page(root, row, "?tab=sides").content.decode().split('class="mb-sides"')[1]
+
+    order = ["attempt 1, openai: status 503", "&lt;p&gt;&lt;p&gt;", "response.created",
+             "Only the beginning is shown.", f"{len(stream):,} bytes in 1 reads"]  # fmt: skip
+    assert sorted(order, key=text.index) == order
+    assert row.pk in text
+    assert root.get(f"/admin/proxy/exchange/{row.pk}/body/stream/").content == stream
+
+
+def test_a_request_s_size_is_its_own(root):
+    row = cast.record(failed=((503, b"x" * 50_000),), answer=cast.answer_body())
+
+    text = page(root, row, "?tab=request").content.decode()
+
+    size = int(text.split("Download</a>")[1].split(" bytes")[0].split(">")[-1].replace(",", ""))
+    assert size < 200
+    assert "-request.json" not in page(root, row).content.decode()
+
+
 def test_what_cannot_be_replayed_says_why(root, talk):
     assert "The upstream never answered" in page(root, talk, "?tab=replay").content.decode()
     assert "The upstream never answered" in page(root, talk, "?tab=sides").content.decode()
@@ -284,7 +329,6 @@ def test_what_cannot_be_replayed_says_why(root, talk):
 
 def test_curl_asks_the_same_again_with_the_key_left_out(root, tmp_path):
     """The command is run by a shell, with a curl that writes down what it was given."""
-    import json
     import os
     import subprocess
     from html import unescape
@@ -322,8 +366,6 @@ def test_a_long_body_goes_beside_the_command(root):
 
 
 def test_downloads_are_files_with_all_of_it(root, talk):
-    import json
-
     whole = root.get(f"/admin/proxy/exchange/{talk.pk}/body/transcript/")
     lines = root.get(f"/admin/proxy/exchange/{talk.pk}/body/session/").content.decode().splitlines()
 

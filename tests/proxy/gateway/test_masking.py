@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.masking import masked, masked_reads
+from proxy.gateway.masking import SHORTEST, masked, masked_beginning, masked_reads
 
 SECRET = b"azure-hex-0123456789abcdef"
 PIECES = st.lists(st.one_of(st.just(SECRET), st.binary(max_size=20)), max_size=6)
@@ -23,6 +23,18 @@ def test_the_secret_is_gone_however_it_was_cut_and_nothing_else_is(pieces, cuts)
     clean = b"".join(raw for _, raw in kept)
     assert SECRET not in clean
     assert clean == whole.replace(SECRET, b"*" * len(SECRET))
+
+
+@given(PIECES, st.integers(0, len(SECRET)))
+def test_a_beginning_has_no_secret_and_no_half_of_one(pieces, size):
+    whole = b"".join(pieces)
+
+    clean = masked_beginning(whole + SECRET[:size], SECRET)
+
+    hidden = size if size >= SHORTEST else 0
+    rest = SECRET[: size - hidden]
+    assert clean == whole.replace(SECRET, b"*" * len(SECRET)) + rest + b"*" * hidden
+    assert masked_beginning(whole, b"") == whole
 
 
 def test_no_secret_and_a_word_for_a_secret_change_nothing():

@@ -265,6 +265,17 @@ def test_replay_shows_what_todays_translator_would_answer(team) -> None:
     assert "event: message_stop" in finding("replay", request_id, "--events")[1]
 
 
+def test_replay_shows_what_an_upstream_said_instead_of_an_answer(team) -> None:
+    said = Chunk(id=exchange_id(9), reads=[(1.0, b"<p>no</p>")], status=502)
+    ended = closing(9, target=TARGET, outcome="upstream_error", answer=None)
+    post([Story(opening(9, target=TARGET), [said], ended)])
+
+    assert run("replay", exchange_id(9), "--raw") == "# attempt 1, openai: status 502\n<p>no</p>\n"
+    with pytest.raises(CommandError, match="answered with status 502: nothing to replay") as caught:
+        run("replay", exchange_id(9))
+    assert caught.value.returncode == 2
+
+
 def test_replay_of_what_is_not_kept_says_so() -> None:
     with pytest.raises(CommandError, match="no transcript is kept") as caught:
         run("replay", "req_unknown")

@@ -227,6 +227,8 @@ def test_the_reads_of_the_attempt_that_answered_are_kept(spool: Spool, source: S
     stored = transcripts.read(pk)
     assert stored is not None
     assert stored.upstream_reads == [(5.0, b"second"), (9.2, b" upstream")]
+    assert stored.upstream_body == b"second upstream"
+    assert [each.body.text for each in stored.failed] == [b"first upstream"]
 
 
 def test_the_mark_tells_how_far_the_database_has_come(spool: Spool, source: Source) -> None:

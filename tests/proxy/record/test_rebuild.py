@@ -66,6 +66,16 @@ def test_the_last_attempt_counts() -> None:
     assert part.answer["content"] == [{"type": "text", "text": "second"}]
 
 
+def test_an_error_s_body_is_no_part_of_an_answer() -> None:
+    told = story()
+    body = b'{"error": {"message": "busy"}}'
+    told.chunks.append(Chunk(id=exchange_id(1), reads=[(9.0, body)], status=529))
+
+    part = rebuild.partial(told)
+
+    assert (part.answer, part.reads) == (None, [])
+
+
 def test_replay_gives_the_stored_answer_again() -> None:
     request = json.loads(body("Say it.", stream=True))
     reads = [(1.0, chunk(content="Yes.")), (2.0, b'data: {"choices":[{"index":0,"delta":{},')]

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from proxy.models import Exchange, Part, Transcript
 from proxy.record import frames, parts, transcripts
-from proxy.record.conversation import Conversation, differences, summed
+from proxy.record.conversation import (
+    Conversation,
+    FailedAttempt,
+    differences,
+    summed,
+    unpack,
+)
+from proxy.record.parts import Piece
 
 from .making import exchange_id
 
@@ -128,6 +135,32 @@ def test_a_stored_conversation_is_read_back_whole() -> None:
 
 
 @pytest.mark.django_db
+def test_what_failing_attempts_were_told_is_read_back_and_is_part_of_the_digest() -> None:
+    one, other, plain = (conversation(number, 1) for number in (1, 2, 3))
+    for each in (one, other):
+        body = b"<p>\xff</p>"  # the same page each time: it is there once
+        page = Piece(hashlib.sha256(body).digest(), body)
+        each.failed = [FailedAttempt(0, "openai", "gpt-5.2", 502, page)]
+
+    other.reads = []
+
+    keep(one, other, plain)
+
+    stored = transcripts.read(one.exchange_id)
+    assert stored is not None
+    assert stored.failed == one.failed
+    assert stored.upstream_body == b"data: {...}\n\n" * 5  # of who answered in the end
+    assert stored.conversation.digest() == one.digest() != plain.digest()
+    manifests = [unpack(frames.plain(bytes(t.manifest))) for t in Transcript.objects.all()]
+    named = set().union(*map(transcripts.named_by, manifests))
+    assert named == set(Part.objects.values_list("pk", flat=True))
+    assert ["failed" in manifest for manifest in manifests] == [True, True, False]
+    unanswered = transcripts.read(other.exchange_id)
+    assert unanswered is not None
+    assert unanswered.upstream_body == b"<p>\xff</p>"
+
+
+@pytest.mark.django_db
 def test_a_turn_adds_only_what_was_not_said_before() -> None:
     keep(conversation(1, 1))
     before = Part.objects.count()
@@ -217,6 +250,7 @@ def test_a_body_that_is_no_json_comes_back_as_text_and_without_an_answer() -> No
     assert (bytes(row.prefix), row.stream) == (bytes(16), None)
     assert (stored.request, stored.answer) == ({"raw": "\ufffd no json"}, None)
     assert (stored.upstream_reads, stored.target) == ([], {})
+    assert (list(stored.failed), stored.upstream_body) == ([], b"")
     assert stored.conversation.digest() == one.digest()
     manifest = msgspec.msgpack.decode(frames.plain(bytes(row.manifest)))
     assert transcripts.named_by(manifest) == {Part.objects.get().pk}

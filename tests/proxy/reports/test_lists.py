@@ -96,6 +96,27 @@ def test_bodies_are_what_went_over_the_wire(ask):
     assert sides["request"]["X-Content-Type-Options"] == "nosniff"
 
 
+def test_an_error_s_body_is_where_an_answer_s_would_be(ask):
+    """That of a failover's first attempt has its number; the stream stays as it was."""
+    first = (503, b"<h1>busy</h1>")
+    failed = cast.record(failed=(first,), closing={"outcome": "upstream_error"})
+    moved = cast.record(failed=(first,), reads=tuple(SPOKEN))
+
+    def raw(row, side="upstream_response", **asked):
+        answer = ask(f"requests/{row.pk}/raw/{side}", **asked)
+        return answer.content if answer.status_code == 200 else answer.status_code
+
+    assert raw(failed) == raw(failed, attempt=1) == raw(moved, attempt=1) == b"<h1>busy</h1>"
+    assert raw(moved) == b"".join(body for _, body in SPOKEN)
+    assert [raw(moved, attempt=2), raw(moved, attempt=0), raw(moved, "request", attempt=1)] == [
+        404, 400, 404
+    ]  # fmt: skip
+    assert raw(failed, "events") == 404
+    told = ask(f"requests/{failed.pk}/raw/upstream_response")
+    assert told["Content-Type"] == "application/octet-stream"
+    assert "attachment" in told["Content-Disposition"]
+
+
 def test_what_is_not_kept_is_not_found(ask):
     one = cast.record(kept=False)
 
