@@ -29,10 +29,8 @@ from tests.fakes.upstream import ScriptedUpstream
 
 from .browser import Browser
 
-PATIENT = {"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 120}
+PATIENT = {"connect_s": 60, "first_byte_s": 60, "idle_s": 60, "total_s": 120}
 """Longer than any machine is too busy for."""
-HASTY = {"connect_s": 5, "first_byte_s": 1, "idle_s": 1, "total_s": 4}
-"""For what is about an upstream that is too slow."""
 DIALECTS = ("responses", "chat", "anthropic")
 UPSTREAM_SECRET = "sk-upstream-canary-0123456789"
 
@@ -159,17 +157,19 @@ def reload(world: str) -> Callable[[], None]:
 
 
 @pytest.fixture
-def hasty(world: str, reload: Callable[[], None]) -> Iterator[None]:
-    """The world's upstreams have a second to speak, and as much to go on."""
+def deadlines(world: str, reload: Callable[[], None]) -> Iterator[Callable[..., None]]:
+    """Shorten one deadline of the world's upstreams, for what is about it: ``deadlines(idle_s=1)``.
 
-    def give(timeouts: Mapping[str, float]) -> None:
-        Upstream.objects.filter(name__in=DIALECTS).update(timeouts=timeouts)
+    The others stay long, so that a busy machine ends nothing for another reason.
+    """
+
+    def give(**shorter: float) -> None:
+        Upstream.objects.filter(name__in=DIALECTS).update(timeouts=PATIENT | shorter)
         Revision.rise()  # an update tells nobody
         reload()
 
-    give(HASTY)
-    yield
-    give(PATIENT)
+    yield give
+    give()
 
 
 def row(request_id: str, *, within_s: float = 60, **expected: Any) -> Exchange:

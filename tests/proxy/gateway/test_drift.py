@@ -39,7 +39,7 @@ def sent(scripted: ScriptedUpstream, model: str) -> list[dict]:
 
 def sighting(kind: str, name: str) -> Drift:
     """As soon as the drainer has written it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         found = Drift.objects.filter(kind=kind, name=name).first()
         if found is not None:

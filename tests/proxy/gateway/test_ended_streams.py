@@ -64,7 +64,7 @@ def test_what_has_ended_does_not_wait_for_the_collector(
 
     gateway.post(request)
 
-    deadline = time.monotonic() + 30  # its connection and its record may still be at work
+    deadline = time.monotonic() + 60  # its connection and its record may still be at work
     while (left := left_by(others)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []

@@ -87,8 +87,9 @@ def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeyp
 
 
 def test_what_came_before_a_crash_of_the_stream_is_kept(
-    gateway: Browser, scripted: ScriptedUpstream, hasty
+    gateway: Browser, scripted: ScriptedUpstream, deadlines
 ):
+    deadlines(idle_s=1)
     events = scripts.chat_events(["one ", "two"])
     scripted.on("chat-partial", scripts.pieces(events[:3], Stall()))
 

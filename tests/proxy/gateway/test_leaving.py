@@ -8,7 +8,17 @@ import pytest
 
 from proxy.live.running import RUNNING
 from proxy.models import Leaving, RouteTarget, Upstream
-from tests.fakes.steps import LAST_CHUNK, Close, Hold, Script, Step, chunk, json_answer, stream_head
+from tests.fakes.steps import (
+    LAST_CHUNK,
+    Close,
+    Hold,
+    Script,
+    Send,
+    Step,
+    chunk,
+    json_answer,
+    stream_head,
+)
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -43,9 +53,13 @@ def drained(gateway: Browser, scripted: ScriptedUpstream, reload):
 
 
 def held(pieces: list[bytes], gate: threading.Event, said: int, *ending: Step) -> Script:
-    """An event stream that waits for the gate when it has said the first few pieces."""
+    """An event stream that waits for the gate when it has said the first few pieces.
+
+    The rest comes at once: who hears the last event and no end for a while hangs up.
+    """
     told = [chunk(piece) for piece in pieces]
-    return [stream_head(), *told[:said], Hold(gate), *(ending or (*told[said:], LAST_CHUNK))]
+    rest = Send(scripts.answered([*told[said:], LAST_CHUNK]))
+    return [stream_head(), *told[:said], Hold(gate), *(ending or (rest,))]
 
 
 def leave(
@@ -79,6 +93,7 @@ def test_what_the_upstream_bills_is_what_the_row_tells(gateway, scripted, draine
     assert (kept.input_source, kept.output_source) == ("reported", "reported")
     assert (kept.stop_reason, kept.detail) == ("end_turn", "heard_out")
     assert "the client left" in kept.notes[0]["reason"]
+    scripted.wait_until(lambda _: scripted.asked_for(model)[0].ending)
     assert scripted.asked_for(model)[0].ending == "answered"
 
 

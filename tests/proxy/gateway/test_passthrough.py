@@ -270,8 +270,9 @@ def test_an_error_as_first_event_is_an_http_error(gateway: Browser, scripted: Sc
 
 @pytest.mark.parametrize("ending", [Reset(), LAST_CHUNK, Stall()])
 def test_a_cut_stream_gets_the_ending_that_it_lacks(
-    gateway: Browser, scripted: ScriptedUpstream, hasty, ending
+    gateway: Browser, scripted: ScriptedUpstream, deadlines, ending
 ):
+    deadlines(idle_s=1 if ending == Stall() else 60)
     scripted.on("anthropic-cut", scripts.pieces([*EVENTS[:3], EVENTS[3][:20]], ending))
 
     reply = gateway.post(message("anthropic-cut", stream=True))

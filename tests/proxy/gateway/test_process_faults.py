@@ -14,8 +14,9 @@ from . import scripts
 from .conftest import message, row
 
 
-def test_a_blocked_event_loop_is_a_delay_only(gateway, scripted, hasty):
+def test_a_blocked_event_loop_is_a_delay_only(gateway, scripted, deadlines):
     """P08: the loop of the gateway in this process stands still for a second and a half."""
+    deadlines(idle_s=1)
     gate = threading.Event()
     scripted.on("chat-blocked", [stream_head(), chunk(scripts.chat_events()[1]), Hold(gate),
                                  chunk(b"".join(scripts.chat_events()[2:])), LAST_CHUNK])  # fmt: skip

@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from proxy.live.running import RUNNING
 from proxy.models import ApiKey, Team
 from tests.fakes.grammar import faults_of_bytes
-from tests.fakes.steps import LAST_CHUNK, Script, Sleep, json_answer
+from tests.fakes.steps import LAST_CHUNK, Hold, Script, json_answer
 from tests.fakes.upstream import ScriptedUpstream
 from translator.openai_chat.stream import ChatStream
 from translator.openai_responses.stream import ResponsesStream
@@ -260,6 +264,14 @@ WRONG = {
 }  # fmt: skip
 
 
+def until_begun(model: str) -> None:
+    """Until the client of this request has its status, and a word or two."""
+    deadline = time.monotonic() + 60
+    while not any(one.model == model and one.consumer.begun for one in list(RUNNING.values())):
+        assert time.monotonic() < deadline, "the answer never began"
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 def test_an_illegal_event_is_never_sent(
@@ -270,11 +282,16 @@ def test_an_illegal_event_is_never_sent(
     model = f"{dialect}-planted"
     at = 3 if dialect == "chat" else 5
     begun, rest = scripts.pieces(made[:at]), scripts.pieces(made[at:])[1:]
-    # The pause lets the answer begin: before that a fault is an HTTP error, as for ``whole``.
-    scripted.on(model, [*begun, Sleep(0.3), *rest, LAST_CHUNK])
+    # The gate lets the answer begin: before that a fault is an HTTP error, as for ``whole``.
+    gate = threading.Event()
+    scripted.on(model, [*begun, Hold(gate), *rest, LAST_CHUNK])
     planted(ChatStream if dialect == "chat" else ResponsesStream, monkeypatch, wrong)
 
-    reply = gateway.post(message(model, stream=True))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gateway.post, message(model, stream=True))
+        until_begun(model)
+        gate.set()
+        reply = asked.result(90)
     whole = gateway.post(message(model))
 
     assert faults_of_bytes(reply.body) == []

@@ -21,7 +21,7 @@ from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
 from .browser import Browser
-from .conftest import HASTY, UPSTREAM_SECRET, add_route, add_upstream, message, newest_row, row
+from .conftest import PATIENT, UPSTREAM_SECRET, add_route, add_upstream, message, newest_row, row
 from .judging import failed
 
 
@@ -152,12 +152,12 @@ def test_a_broken_error_body_is_judged_by_its_status(
 
 def test_nobody_listens(gateway: Browser, reload):
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
+        unused.bind(("127.0.0.1", 0))  # and kept, so that nobody else is given it
         port = unused.getsockname()[1]
-    add_route("refused-*", add_upstream("refused", "chat", f"http://127.0.0.1:{port}/v1"))
-    reload()
+        add_route("refused-*", add_upstream("refused", "chat", f"http://127.0.0.1:{port}/v1"))
+        reload()
 
-    reply = gateway.post(message("refused-x"))
+        reply = gateway.post(message("refused-x"))
 
     error = failed(reply, 502, "api_error")
     assert reply.headers["x-should-retry"] == "true"
@@ -167,7 +167,9 @@ def test_nobody_listens(gateway: Browser, reload):
 
 
 def test_a_name_that_does_not_resolve(gateway: Browser, reload):
-    add_route("nowhere-*", add_upstream("nowhere", "chat", "http://no-such-host.invalid/v1"))
+    brief = PATIENT | {"connect_s": 5}  # some resolvers take their time to say so
+    nowhere = add_upstream("nowhere", "chat", "http://no-such-host.invalid/v1", timeouts=brief)
+    add_route("nowhere-*", nowhere)
     reload()
 
     reply = gateway.post(message("nowhere-x"))
@@ -181,7 +183,8 @@ def test_a_name_that_does_not_resolve(gateway: Browser, reload):
 def test_no_answer_on_a_fresh_connection_is_not_asked_for_twice(gateway: Browser, script, reload):
     with ScriptedUpstream() as mute:  # of its own: nothing is pooled for it
         mute.on("mute-x", script)
-        upstream = add_upstream("mute", "chat", mute.base_url, timeouts=HASTY)
+        brief = PATIENT | {"first_byte_s": 1}
+        upstream = add_upstream("mute", "chat", mute.base_url, timeouts=brief)
         route = add_route("mute-*", upstream)
         reload()
 
@@ -194,7 +197,10 @@ def test_no_answer_on_a_fresh_connection_is_not_asked_for_twice(gateway: Browser
     upstream.delete()
 
 
-def test_silence_before_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream, hasty):
+def test_silence_before_the_head_is_a_timeout(
+    gateway: Browser, scripted: ScriptedUpstream, deadlines
+):
+    deadlines(first_byte_s=1)
     scripted.on("chat-never", [Stall()])
 
     reply = gateway.post(message("chat-never", stream=True))

@@ -31,7 +31,10 @@ EVENTS = scripts.chat_events(["one ", "two ", "three"])
 TEXT_SO_FAR = EVENTS[:3]
 
 
-def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: ScriptedUpstream, hasty):
+def test_silence_after_the_head_is_a_timeout(
+    gateway: Browser, scripted: ScriptedUpstream, deadlines
+):
+    deadlines(idle_s=1)
     scripted.on("chat-silent", scripts.pieces([], Stall()))
 
     reply = gateway.post(message("chat-silent", stream=True))
@@ -41,8 +44,9 @@ def test_silence_after_the_head_is_a_timeout(gateway: Browser, scripted: Scripte
 
 
 def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
-    gateway: Browser, scripted: ScriptedUpstream, hasty, tuned
+    gateway: Browser, scripted: ScriptedUpstream, deadlines, tuned
 ):
+    deadlines(idle_s=1)
     tuned(ping_interval_s=0.2)
     scripted.on("chat-hang", scripts.pieces(TEXT_SO_FAR, Stall()))
 
@@ -71,10 +75,11 @@ def test_a_held_stream_is_committed_in_time_and_pinged(
     assert told.index(b"message_start") < told.index(b"Hello") < told.index(b"there")
 
 
-def test_a_trickle_ends_at_the_total(gateway: Browser, scripted: ScriptedUpstream, hasty):
+def test_a_trickle_ends_at_the_total(gateway: Browser, scripted: ScriptedUpstream, deadlines):
+    deadlines(total_s=3)
     trickle = [
         step
-        for n in range(40)
+        for n in range(400)
         for step in (chunk(scripts.chat_chunk({"content": f"{n} "})), Sleep(0.3))
     ]
     scripted.on("chat-trickle", [stream_head(), *trickle])

@@ -11,6 +11,7 @@ from yarl import URL
 
 from proxy.gateway.wire import Garbage, Lost, Origin, Pool, Unreachable, Wire, head_of
 
+PATIENCE_S = 60
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -43,26 +44,26 @@ async def upstream(*answers: bytes, hang_up: bool = False) -> AsyncIterator[tupl
         yield pool, Origin(tls=False, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
         pool.close()
     if serving:
-        await asyncio.wait(serving, timeout=10)
+        await asyncio.wait(serving, timeout=PATIENCE_S)
 
 
 async def whole(wire: Wire) -> bytes:
     body = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while piece := await wire.read():
             body += piece
     return body
 
 
 async def answered(wire: Wire) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await wire.ask(b"", b"ask")
     return await whole(wire)
 
 
 async def asked(pool: Pool, origin: Origin) -> Wire:
-    wire = pool.idle(origin) or await pool.connect(origin, 10)
-    async with asyncio.timeout(10):
+    wire = pool.idle(origin) or await pool.connect(origin, PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
         await wire.ask(b"", b"ask")
     return wire
 
@@ -158,7 +159,7 @@ class Offered:
 async def waiting(offered: Offered) -> AsyncIterator[Wire]:
     server = await asyncio.start_server(offered.serve, "127.0.0.1", 0)
     pool = Pool(untrusting)
-    async with server, asyncio.timeout(10):
+    async with server, asyncio.timeout(PATIENCE_S):
         port = server.sockets[0].getsockname()[1]
         yield await asked(pool, Origin(tls=False, host="127.0.0.1", port=port))
         pool.close()
@@ -208,7 +209,7 @@ async def test_a_body_without_a_length_lasts_until_the_connection_ends():
 async def test_an_answer_that_breaks_off_is_lost(answer: bytes):
     async with upstream(answer, hang_up=True) as (pool, origin):
         with pytest.raises(Lost):
-            await answered(await pool.connect(origin, 10))
+            await answered(await pool.connect(origin, PATIENCE_S))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ async def test_an_answer_that_breaks_off_is_lost(answer: bytes):
 )
 async def test_what_is_not_http_ends_the_connection(answer: bytes):
     async with upstream(answer) as (pool, origin):
-        wire = await pool.connect(origin, 10)
+        wire = await pool.connect(origin, PATIENCE_S)
         with pytest.raises(Garbage):
             await answered(wire)
 
@@ -270,7 +271,7 @@ async def test_where_nobody_listens_nothing_was_delivered():
         pass
 
     with pytest.raises(Unreachable):
-        await pool.connect(origin, 10)
+        await pool.connect(origin, PATIENCE_S)
 
 
 @pytest.mark.parametrize("text", ["a\r\nb: c", "a\nb", "a\rb"])
@@ -294,8 +295,8 @@ def test_the_head_names_its_host_and_ends_before_the_length_of_the_body():
 
 async def test_a_connection_that_is_lost_before_anything_was_asked_says_so_when_it_is():
     async with upstream(hang_up=True) as (pool, origin):
-        wire = await pool.connect(origin, 5)
-        async with asyncio.timeout(10):
+        wire = await pool.connect(origin, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
             while wire._fault is None:  # noqa: ASYNC110 - until the loop has heard that it is lost
                 await asyncio.sleep(0.01)
             with pytest.raises(Lost):
