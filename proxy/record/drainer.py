@@ -191,7 +191,8 @@ class Drainer:
     def backlog(self) -> Backlog:
         """As of now, also while the thread waits for the database."""
         (records, oldest, set_aside), appended = self._looked
-        records += self._spool.appended - appended + len(self.orphans)
+        # In this order: an orphan that is closed meanwhile is counted twice, not never.
+        records += len(self.orphans) + self._spool.appended - appended
         return Backlog(records, (oldest or time.time()) if records else None, set_aside)
 
     @property

@@ -21,7 +21,8 @@ def test_requests_go_on_while_the_database_file_is_gone(driver: Driver) -> None:
     until(lambda: closed_rows(driver) == 10)
     away = driver.directory / "away"
     away.mkdir()
-    for name in ("ledger.sqlite3", "ledger.sqlite3-wal", "ledger.sqlite3-shm"):
+    # The database itself last, and first when it is needed no more: what finds it finds its log.
+    for name in ("ledger.sqlite3-wal", "ledger.sqlite3-shm", "ledger.sqlite3"):
         if (driver.directory / name).exists():
             (driver.directory / name).rename(away / name)
     # What was to be posted before it is noticed may still reach the file, wherever that is now.
@@ -35,7 +36,7 @@ def test_requests_go_on_while_the_database_file_is_gone(driver: Driver) -> None:
     assert not state["database"]
     assert "cannot be reached" in state["database_error"]
     assert not driver.database.exists(), "an empty ledger took the place of the real one"
-    for path in away.iterdir():
+    for path in sorted(away.iterdir(), reverse=True):
         path.rename(driver.directory / path.name)
     until(lambda: driver.ask(do="state")["backlog"] == 0)
     assert closed_rows(driver) == 60

@@ -21,6 +21,7 @@ def test_a_round_ends_though_more_waits_and_the_last_one_takes_all(
 ) -> None:
     monkeypatch.setattr(drainer, "ROUND_S", 0.0)
     monkeypatch.setattr(drainer, "MOST_RECORDS", 4)  # of what waits: young open records do not
+    monkeypatch.setattr(drainer, "PATIENCE_S", 3_600.0)  # and the first one is young all the while
     for number in range(10):
         spool.append(opening(number))
         spool.append(closing(number))
