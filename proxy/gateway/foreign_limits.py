@@ -5,7 +5,7 @@ limits itself, it tells itself: those headers win.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -27,21 +27,16 @@ MOST_DIGITS: Final = 15
 MOST_SECONDS: Final = 10 * 365 * 86400.0
 
 
-def told_limits(
-    so_far: Sequence[Header], ours: Sequence[Header], upstream: Mapping[str, str]
-) -> list[Header]:
-    """The headers of an answer with those of the upstream that gives it, and of no other one."""
-    if not so_far and TOLD.isdisjoint(upstream):
-        return []
-    kept = [header for header in so_far if header in ours or not header[0].startswith(PREFIX)]
-    names = {name for name, _ in kept}
-    return kept + [header for header in _limits(upstream) if header[0] not in names]
+def told_limits(ours: list[Header], upstream: Mapping[str, str]) -> list[Header]:
+    """Our headers of an answer, with those of the upstream that gives it."""
+    if TOLD.isdisjoint(upstream):  # most servers tell none: 1 call instead of 36
+        return ours
+    names = {name for name, _ in ours}
+    return ours + [header for header in _limits(upstream) if header[0] not in names]
 
 
 def _limits(upstream: Mapping[str, str]) -> list[Header]:
     headers: list[Header] = []
-    if TOLD.isdisjoint(upstream):  # most servers tell none: 1 call instead of 36
-        return headers
     for kind, names in KINDS.items():
         texts = {what: _number(upstream, what, kind) for what in ("limit", "remaining")}
         texts["reset"] = _instant(upstream.get(f"x-ratelimit-reset-{kind}", ""))

@@ -233,6 +233,8 @@ class Exchange:
             self.checkpoint()
             self.fold = MessageFold()
             self._kept_bytes = 0
+            self.upstream_request_id = ""
+            self.consumer.extra_headers = [*self.seat.headers] if self.seat is not None else []
         if target is not self.target:
             self.target, self.target_record = target, target.as_record(self.model)
         self.dials.append(dial)

@@ -79,7 +79,7 @@ class Passthrough(Attempt):
             error,
             detail=f"status_{call.status}",
             raw=raw if anthropic else None,
-            headers=returned(call),
+            headers=self._told(call),
         )
 
     async def relay_events(self, call: Call) -> None:
@@ -159,8 +159,13 @@ class Passthrough(Attempt):
     def _take_headers(self, call: Call) -> None:
         self.consumer.extra_headers += [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in returned(call).items()
+            for name, value in self._told(call).items()
         ]
+
+    def _told(self, call: Call) -> dict[str, str]:
+        """Of the upstream's headers those that we do not tell ourselves, as our own limits."""
+        ours = {name.decode("latin-1") for name, _ in self.consumer.extra_headers}
+        return {name: value for name, value in returned(call).items() if name not in ours}
 
 
 def endpoint(url: URL, head: Head) -> URL:

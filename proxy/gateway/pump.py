@@ -197,9 +197,8 @@ class Attempt:
         if request_id:
             request_id = masked(request_id.encode(), self.target.server.secret).decode()
         self.entry.upstream_request_id = request_id
-        ours = self.entry.seat.headers if self.entry.seat is not None else ()
         answer = self.consumer
-        answer.extra_headers = told_limits(answer.extra_headers, ours, call.headers)
+        answer.extra_headers = told_limits(answer.extra_headers, call.headers)
         return call
 
     def _dial(self, headers: dict[str, str]) -> Coroutine[Any, Any, Call]:

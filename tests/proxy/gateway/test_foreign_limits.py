@@ -22,8 +22,8 @@ OPENAI = {
 OURS = ((b"anthropic-ratelimit-requests-limit", b"7"),)
 
 
-def told(upstream, so_far=(), ours=()):
-    headers = told_limits(so_far, ours, upstream)
+def told(upstream, ours=()):
+    headers = told_limits([*ours], upstream)
     return {name.decode(): text.decode() for name, text in headers}
 
 
@@ -57,18 +57,14 @@ def test_what_is_no_duration_is_not_told(text):
 
 
 def test_limits_of_this_gateway_win():
-    said = told(OPENAI, so_far=[*OURS], ours=OURS)
+    said = told(OPENAI, ours=OURS)
 
     assert said["anthropic-ratelimit-requests-limit"] == "7"
     assert said["anthropic-ratelimit-tokens-limit"] == "30000"
 
 
-def test_another_upstream_takes_back_what_the_first_one_told():
-    first = told_limits([(b"x-own", b"1"), *OURS], OURS, OPENAI)
-
-    second = told_limits(first, OURS, {})
-
-    assert second == [(b"x-own", b"1"), *OURS]
+def test_whoever_tells_none_adds_none():
+    assert told_limits([*OURS], {"x-request-id": "r"}) == [*OURS]
 
 
 @pytest.mark.parametrize("status", [200, 429])
