@@ -5,6 +5,7 @@ Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream".
 
 import json
 from io import BytesIO
+from itertools import takewhile
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
@@ -153,13 +154,19 @@ class SSEDecoder:
         return frames
 
     def end(self) -> list[ServerSentEvent]:
-        """Say that the bytes ended. A tail without its blank line counts if it is complete JSON."""
+        """Say that the bytes ended. A tail without its blank line counts if it is complete JSON.
+
+        So does each complete line, for servers that end their events by one line feed.
+        """
         tail = (self._head or b"") + b"".join(self._rest)
         self._rest, self._size, self._head = [], 0, None
         event = event_of(tail)
-        if event is None or not _is_complete(event.data):
+        if event is None:
             return []
-        return [event]
+        if _is_complete(event.data):
+            return [event]
+        lines = takewhile(_is_complete, event.data.split(b"\n"))
+        return [ServerSentEvent(event.event, line) for line in lines]
 
     def _up_to_the_large(self, frames: list[bytes]) -> list[bytes]:
         """What came before goes out first; the next call raises."""

@@ -9,6 +9,7 @@ from .anthropic.request import check_for_translation
 from .anthropic.types import Event, Message, MessagesRequest
 from .dialect import AnswerContext, Dialect, Stream, Target, UpstreamError, UpstreamRequest
 from .errors import BadUpstream
+from .halves import Halves
 from .profiles import PROFILES
 from .sse import format_sse
 
@@ -77,9 +78,10 @@ def map_anthropic_to_openai_chat(
 
 
 async def _translated(stream: Stream, events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    halves = Halves()
     try:
         async for event in events:
-            for said in stream.feed(event):
+            for said in stream.feed(*halves.joined(event)):
                 yield _frame(said)
             if stream.finished:
                 break
@@ -91,7 +93,7 @@ async def _translated(stream: Stream, events: AsyncIterator[dict[str, Any]]) -> 
         close = getattr(events, "aclose", None)  # a generator has it, a plain iterator may not
         if close is not None:
             await close()
-    for said in stream.end():
+    for said in (*stream.feed(*halves.rest()), *stream.end()):
         yield _frame(said)
 
 

@@ -1,11 +1,13 @@
 """Upstream's JSON -> dicts. Quick for what is sound, forgiving where servers are known to slip."""
 
 import json
+import math
 from typing import Any, Final
 
 import msgspec
 
 from translator.errors import BadUpstream
+from translator.halves import sound
 
 SLIPS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises where a text is not JSON of the shape that was asked for."""
@@ -15,15 +17,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 def decode_event(name: str, text: bytes) -> dict[str, Any]:
     """One upstream event. Raises BadUpstream when it is not a JSON object."""
-    try:
-        event = _decode(text)
-    except SLIPS:
-        event = _decode_slips(text)
-    if type(event) is not dict:
-        raise BadUpstream("upstream sent an event that is not a JSON object")
-    if name != "message" and "type" not in event:
-        event["type"] = name  # servers that name the event on its line only
-    return event
+    return event_in(name, decode_json(text))
 
 
 def decode_json(text: bytes) -> Any:
@@ -34,10 +28,35 @@ def decode_json(text: bytes) -> Any:
         return _decode_slips(text)
 
 
-def _decode_slips(text: bytes) -> Any:
-    """NaN, and half a surrogate pair (an emoji cut in two), which no client could be sent."""
+def decode_loosely(text: bytes) -> Any:
+    """JSON with NaN in it, or with half a surrogate pair, which no client could be sent.
+
+    Raises BadUpstream when it is not even that.
+    """
     try:
-        value = json.loads(text.decode(), parse_constant=lambda _: None)
-        return _decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        return json.loads(text.decode(), parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         raise BadUpstream("upstream sent something that is not JSON") from None
+
+
+def event_in(name: str, value: Any) -> dict[str, Any]:
+    """A decoded event. Raises BadUpstream when it is not a JSON object."""
+    if type(value) is not dict:
+        raise BadUpstream("upstream sent an event that is not a JSON object")
+    if name != "message" and "type" not in value:
+        value["type"] = name  # servers that name the event on its line only
+    return value
+
+
+def _decode_slips(text: bytes) -> Any:
+    try:
+        return sound(decode_loosely(text))
+    except RecursionError:
+        raise BadUpstream("upstream sent JSON that is nested too deeply") from None
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(digits)
+    return number

@@ -18,8 +18,9 @@ from typing import Any, Final
 from translator.dialect import Stream
 from translator.sse import DONE, SSEDecoder, event_of
 
-from .decoding import SLIPS, decode_event
+from .decoding import SLIPS
 from .frames import TextRun
+from .odd_events import OddEvents, joined
 from .plain import DECODERS, EVENT, EVENTS, LAST, PLAIN, TOGETHER, Mould
 
 FEW_BYTES: Final = 16 * 1024
@@ -57,6 +58,7 @@ class Hearing:
         self._mould: Mould | None = None
         self._odd_moulds = 0 if self._plain.text else MOST_MISSES
         self._misses = 0
+        self._odd = OddEvents()
         self._hoping = False  # text is likely to come next
         self._likely = False  # and may be all that comes
         self._numbered = dialect_name == "responses"
@@ -193,6 +195,7 @@ class Hearing:
     def _take_end(self) -> None:
         for event in self._decoder.end():
             self._take_one(*event)
+        self.events += self._stream.feed(*self._odd.rest())
         if not self._stream.finished:
             self.events += self._stream.end()
 
@@ -219,7 +222,7 @@ class Hearing:
         """The general way, for what need not be text."""
         if len(frames) == 1:
             self._take_alone(frames[0])
-        elif frames[-1] == LAST_FRAME:
+        elif frames[-1] == LAST_FRAME and self._odd.halves is None:
             self._take_others(frames[:-1])
             self.events += self._stream.end()
         elif events := self._events(frames):
@@ -277,18 +280,19 @@ class Hearing:
         return events if len(events) == len(texts) else []
 
     def _take_odd(self, frame: bytes) -> None:
-        if frame == LAST_FRAME:
+        if frame == LAST_FRAME and self._odd.halves is None:
             self.events += self._stream.end()
         elif (told := event_of(frame)) is not None:
             self._take_one(*told)
 
     def _take_one(self, name: str, text: bytes) -> None:
-        if text[-1:] != b"}" and text.strip() == DONE:  # some servers pad it
-            self.events += self._stream.end()
-        else:
-            self._hear([decode_event(name, text)])
+        events, ended = self._odd.read(name, text)
+        self._hear(events)
+        self.events += self._stream.end() if ended else ()
 
     def _hear(self, events: list[dict[str, Any]]) -> None:
+        if (halves := self._odd.halves) is not None:
+            events, self._misses = joined(halves, events), MOST_MISSES  # no more runs
         said = self._stream.feed(*events)
         self.events += said
         self._hoping = False

@@ -75,6 +75,8 @@ def test_only_a_whole_byte_order_mark_is_taken_off(raw):
         (b'data: {"a":1}\n', [b'{"a":1}']),
         (b"data: [DONE]", [b"[DONE]"]),
         (b'data: {"a":', []),
+        (b"data: {}\ndata: 1\ndata: [D", [b"{}", b"1"]),
+        (b"{}\n1\n[DONE]", [b"{}", b"1", b"[DONE]"]),
         (b": comment", []),
         (b"\xef\xbb", []),
         (b"data: " + b"[" * 100_000, []),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from translator.arguments import compact_json, parse_arguments, without_nulls
 from translator.dialect import AnswerContext
 from translator.errors import BadUpstream
+from translator.halves import sound
 from translator.notes import Note
 from translator.said import Said
 from translator.stop_scanner import StopScanner
@@ -376,6 +377,8 @@ class MessageComposer:
             value = said
         elif repaired:
             self._note(REPAIRED)
+        if "\\u" in said:
+            value = sound(value)  # an escape may be half a pair, which cannot be sent otherwise
         if block.held:
             optional = self.context.optional_properties.get(block.start["name"])
             if parsed and (repaired or optional):

@@ -51,7 +51,7 @@ def test_whatever_bytes_stand_for_the_text_the_client_hears_what_one_frame_at_a_
     reads = [b"".join(map(framed, [b"first", b"second", *bodies, b"last"])) + END]
 
     said, stream = heard("chat", reads)
-    alone, general = one_by_one("chat", reads)
+    alone, general = heard("chat", [*(each + b"\n\n" for each in frames_of(reads[0])), END])
 
     assert frames(said) == frames(alone)
     assert fold(said) == fold(alone)

@@ -1,5 +1,7 @@
 """Tool calls through the composer: in order, whole, and only what may be shown."""
 
+import json
+
 import pytest
 
 from tests.fakes.grammar import faults_of_events
@@ -122,6 +124,23 @@ def test_nulls_of_optional_properties_are_taken_out_again():
     )
     assert arguments('{"b":null}', optional_properties=optional)[0] == "{}"
     assert arguments("{oops", optional_properties=optional)[:2] == ("{oops", "{oops")
+
+
+@pytest.mark.parametrize(
+    "context", [{"finished_blocks": True}, {"optional_properties": {"f": {"b"}}}]
+)
+def test_an_escape_that_is_half_a_pair_can_be_sent_once_it_is_read(context):
+    composer, events = begun(**context)
+    events += composer.tool("c", id="call_1", name="f")
+    events += composer.arguments("c", r'{"a":"\ud83d","c":"\u00e9"}')
+    events += composer.close("c")
+
+    json.dumps(events, ensure_ascii=False).encode()
+    lost = "\N{REPLACEMENT CHARACTER}"
+    assert {"a": lost, "c": "é"} in (
+        events[-1].get("content_block", {}).get("input"),
+        json.loads(events[-2]["delta"]["partial_json"]),
+    )
 
 
 def test_broken_arguments_can_be_made_a_fault_of_the_answer():
