@@ -1,7 +1,10 @@
-"""A request that ends before its upstream is asked: nothing was bought, and nothing stays held."""
+"""Until its record is durable no upstream is asked: nothing was bought, and nothing stays held."""
 
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +17,17 @@ from proxy.gateway.ledger import Exchange
 from proxy.gateway.limits import limits
 from proxy.live.running import RUNNING, stop_here
 from proxy.models import ApiKey, Budget, Team
-from proxy.models import Exchange as Row
-from proxy.record.landing import Landing
+from proxy.record import spool_file
 from proxy.record.recorder import recorder
-from proxy.record.records import OpenRecord
+from proxy.record.records import OpenRecord, decode
 from proxy.record.spending import counter_of
 from proxy.record.transcripts import read
-from tests.fakes.steps import Stall, chunk, stream_head
-from tests.fakes.upstream import ScriptedUpstream
+from tests.fakes.steps import Script, Stall, chunk, json_answer, stream_head
+from tests.fakes.upstream import Asked, ScriptedUpstream
 
 from . import scripts
 from .browser import Browser, read_until
-from .conftest import message, row
+from .conftest import DIALECTS, message, newest_row, row
 
 
 def until(true: Callable[[], Any]) -> Any:
@@ -41,55 +43,86 @@ def running(model: str) -> list[Exchange]:
     return [one for one in list(RUNNING.values()) if one.model == model]
 
 
-def test_a_client_that_leaves_while_its_record_is_written_has_no_row_and_holds_nothing(
-    gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch: pytest.MonkeyPatch
+@contextlib.contextmanager
+def held_disk() -> Iterator[None]:
+    """The process that writes the spool stands still, as before a disk that does not answer."""
+    writer = recorder._spool.writer
+    os.kill(writer.pid, signal.SIGSTOP)
+    try:
+        os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+        yield
+    finally:
+        os.kill(writer.pid, signal.SIGCONT)
+
+
+def opened(**wanted: str) -> list[OpenRecord]:
+    """Of the last open records on the disk those that say so; only what is committed is seen."""
+    last = "SELECT id FROM records WHERE kind = 0 ORDER BY seq DESC LIMIT 8"
+    with contextlib.closing(spool_file.connect(recorder._spool.path)) as link:
+        ids = {name for (name,) in link.execute(last)}
+        bodies = [body for name in ids for _, body in spool_file.bodies_of(link, name)]
+    records = [record for record in map(decode, bodies) if isinstance(record, OpenRecord)]
+    return [r for r in records if all(getattr(r, n) == told for n, told in wanted.items())]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_record_is_on_the_disk_when_the_upstream_is_dialled(
+    gateway: Browser, scripted: ScriptedUpstream, dialect: str
 ):
-    """Its record was never durable; if it lands all the same, the recorder closes it."""
+    model = f"{dialect}-written"
+    seen: list[OpenRecord] = []
+
+    def look(asked: Asked) -> Script:
+        seen.extend(opened(model_requested=asked.model))
+        return json_answer({"error": {"message": "no"}}, 400)
+
+    scripted.choose(look)
+    try:
+        reply = gateway.post(message(model, system="Be brief."))
+    finally:
+        scripted.choose(lambda _: None)
+
+    assert reply.status == 400
+    assert [(record.id, record.upstream) for record in seen] == [(reply.id, dialect)]
+    assert b"Be brief." in (seen[0].body or b"")
+
+
+def test_a_client_that_leaves_while_its_record_is_written_is_never_dialled_for_and_holds_nothing(
+    gateway: Browser, scripted: ScriptedUpstream, reload
+):
+    """Its record was not durable when it left; it lands all the same, so the recorder closes it."""
     team = Team.objects.create(name="impatient", limits={"concurrency": 1})
     _, secret = ApiKey.issue(team, "key", scopes=["messages"])
     budget = Budget.objects.create(team=team, usd=1, period="month")
     counter = counter_of(budget.pk, window("month", "UTC", time.time()))
     reload()
-    landings: list[Landing] = []
 
-    async def slow(*_: object) -> Landing:
-        landings.append(landing := Landing(lambda: None))
-        return landing
-
-    with monkeypatch.context() as disk:
-        disk.setattr(recorder, "enter", slow)
+    with held_disk():
         with gateway.open(message("chat-impatient"), x_api_key=secret):
-            until(lambda: landings)
+            until(lambda: [one for one in running("chat-impatient") if one.target is not None])
             assert budget_store().standing(counter) == Standing(0, 0, UNPRICED)
         until(lambda: not running("chat-impatient"))
+        assert limits._teams["impatient"].running == 0
+        until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
+        assert not opened(team="impatient")
 
-    assert landings[0].future.cancelled()
-    assert limits._teams["impatient"].running == 0
-    until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
+    kept = newest_row(team="impatient")
+    assert (kept.outcome, kept.status, kept.detail) == ("client_gone", 499, "gone_before_dial")
+    assert (kept.attempts, kept.cost_nanousd) == ([], None)
     assert not scripted.asked_for("chat-impatient")
-    assert not Row.objects.filter(team="impatient").exists()
     scripted.on("chat-impatient", scripts.chat())
     assert gateway.post(message("chat-impatient"), x_api_key=secret).status == 200
 
 
 def test_what_is_refused_while_it_is_translated_has_a_row_that_says_so(
-    gateway: Browser, scripted: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    gateway: Browser, scripted: ScriptedUpstream
 ):
     """Its open record was on the way to the disk meanwhile: it is waited for, and is the only one."""
-    entered: list[str] = []
-    enter = recorder.enter
-
-    async def seen(record: OpenRecord, *loop: Any) -> Landing:
-        entered.append(record.id)
-        return await enter(record, *loop)
-
-    monkeypatch.setattr(recorder, "enter", seen)
-
     reply = gateway.post(message("responses-lossy", top_k=5), x_bridge_strict="true")
 
     kept = row(reply.id, outcome="refused", status=400)
     assert kept.upstream == "responses"
-    assert entered.count(reply.id) == 1
+    assert len(opened(id=reply.id)) == 1
     transcript = read(reply.id)
     assert transcript is not None
     assert transcript.request["top_k"] == 5
