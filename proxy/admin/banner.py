@@ -19,6 +19,7 @@ from proxy.models import DrainMark, Upstream
 from proxy.record.recorder import recorder
 from proxy.sandbox import UPSTREAMS as SANDBOXES
 from proxy.secrets import ConfigError
+from proxy.soundness import SEEN
 from proxy.visibility import Reader, may_open_windows, reader_of_user, visible_budgets
 
 from . import books
@@ -87,6 +88,7 @@ def _told(user: Any, reader: Reader) -> Told:
     sandbox = any(upstream.name in SANDBOXES for upstream in used)
     notices = [
         *_recording(),
+        *(_unread() if reader.everything else ()),
         *(_unusable(used) if user.has_perm("proxy.view_upstream") else ()),
         *(_unpriced(reader) if user.has_perm("proxy.view_price") else ()),
         *_budgets(reader, link=user.has_perm("proxy.view_budget")),
@@ -125,6 +127,15 @@ def _recording() -> Iterator[Notice]:
             f"{records:,} records wait to be booked, the oldest since "
             f"{oldest:%H:%M:%S} UTC: newer figures are incomplete.",
         )
+
+
+def _unread() -> Iterator[Notice]:
+    """Rows that this process' gateway leaves out, since somebody's hand made them unreadable."""
+    for one in SEEN.unread[:MOST_NAMED]:
+        url = reverse(f"admin:proxy_{one.model}_change", args=[one.id]) if one.opens else ""
+        yield Notice("bad", f"{str(one).capitalize()}; it is left out.", url, "Open it")
+    if len(SEEN.unread) > MOST_NAMED:
+        yield Notice("bad", f"{len(SEEN.unread):,} rows cannot be read and are left out.")
 
 
 def _unusable(upstreams: list[Upstream]) -> Iterator[Notice]:

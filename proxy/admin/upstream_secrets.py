@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.core.exceptions import ValidationError
 
 from proxy.models import Upstream
 from proxy.models.routes import SEALED
@@ -25,6 +26,10 @@ def told(upstream: Upstream) -> str:
     """Where the secret is, for whoever only looks."""
     if upstream.is_sealed:
         return "stored, encrypted for this base URL"
+    try:
+        upstream.check_secret()
+    except ValidationError:
+        return "what stands there is none"
     return ", ".join(f"{kind} {place}" for kind, place in upstream.secret.items()) or "none"
 
 

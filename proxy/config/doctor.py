@@ -11,14 +11,16 @@ from typing import Any, Final
 import httpx
 from django.conf import settings
 from django.core import checks
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.models import DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models.revision import WATCHED
 from proxy.secrets import ConfigError, has_root
+from proxy.soundness import USER, judged, rows_of
 from translator.profiles import PROFILES
 
 from .first_start import SANDBOXES
@@ -61,17 +63,18 @@ def examine(*, stream: bool = True) -> Iterator[Finding]:
     yield schema
     if not schema.ok:
         return
-    yield from _routes()
-    yield from _prices()
-    yield _traffic()
-    upstreams = list(used_upstreams())
-    if not upstreams:
-        yield Finding("routes", ok=False, says="no route leads anywhere", hint="See docs/start.md.")
-    for upstream in upstreams:
-        if upstream.name in SANDBOXES:
-            yield Finding(f"upstream {upstream}", ok=None, says="the sandbox: a script, no model")
-        else:
-            yield from _upstream(upstream, stream=stream)
+    unread = list(_unread())
+    yield from unread
+    try:
+        yield from _routes()
+        yield from _prices()
+        yield _traffic()
+        yield from _upstreams(stream=stream)
+    except (ObjectDoesNotExist, ArithmeticError, AttributeError, TypeError, ValueError):
+        if not unread:
+            raise
+        hint = "Mend the rows that cannot be read first."
+        yield Finding("the rest", ok=False, says="cannot be examined", hint=hint)
 
 
 def _settings() -> Iterator[Finding]:
@@ -116,6 +119,16 @@ def _schema() -> Finding:
         says = f"{len(missing)} migrations are missing"
         return Finding("database", ok=False, says=says, hint="Run manage.py migrate, or serve.")
     return Finding("database", ok=True, says=f"{connection.vendor}, schema is current")
+
+
+def _unread() -> Iterator[Finding]:
+    """Rows that the gateway leaves out."""
+    users = {USER: list(USER.objects.only("username", "is_active"))}
+    rows = {model: rows_of(model) for model in WATCHED} | users
+    for one in judged(rows, ask=True)[1]:
+        hint = "It is left out, and whatever depends on it: mend it, in the admin or by SQL."
+        says = f"{one.field} cannot be read: {one.why}"
+        yield Finding(f"{one.kind} {one.id}", ok=False, says=says, hint=hint)
 
 
 def _routes() -> Iterator[Finding]:
@@ -165,6 +178,17 @@ def _prices() -> Iterator[Finding]:
     for price in Price.objects.filter(cache_read__gt=F("input")).select_related("upstream"):
         says = f"{price.model} of {price.upstream or 'any'}: a hit costs more than fresh input"
         yield Finding("price", ok=False, says=says, hint="Are cache_read and input mixed up?")
+
+
+def _upstreams(*, stream: bool) -> Iterator[Finding]:
+    upstreams = list(used_upstreams())
+    if not upstreams:
+        yield Finding("routes", ok=False, says="no route leads anywhere", hint="See docs/start.md.")
+    for upstream in upstreams:
+        if upstream.name in SANDBOXES:
+            yield Finding(f"upstream {upstream}", ok=None, says="the sandbox: a script, no model")
+        else:
+            yield from _upstream(upstream, stream=stream)
 
 
 def _upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:

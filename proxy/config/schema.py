@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from proxy.models.rules import Count, Limits, Model, Network, Options, Strict
+from proxy.models.rules import Count, Limits, Model, Network, Options, ScopeName, Strict
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -133,7 +133,7 @@ class Team(Strict):
 class Key(Strict):
     team: Name
     name: Name
-    scopes: Annotated[list[Literal["messages", "reports", "admin"]], Meta(min_length=1)] = field(
+    scopes: Annotated[list[ScopeName], Meta(min_length=1)] = field(
         default_factory=lambda: ["messages"]
     )
     secret: SecretReference | None = None  # absent: made by createkey

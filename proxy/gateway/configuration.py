@@ -8,12 +8,11 @@ keys, sealed secrets, references to the environment.
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from django.contrib.auth import get_user_model
 from django.core.serializers import python
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
@@ -21,10 +20,10 @@ from django.db.models import Model
 from proxy.conf import conf
 from proxy.models import ApiKey, Budget, Revision
 from proxy.models.revision import WATCHED
+from proxy.soundness import USER, Rows, Unread, judged, rows_of
 
 log = logging.getLogger("proxy.gateway")
 
-USER: Final[Any] = get_user_model()
 OF_USERS: Final = ("username", "is_active")  # nothing by which somebody could sign in
 
 Row = TypeVar("Row", bound=Model)
@@ -32,22 +31,27 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All rows of the models that ``Revision`` watches, each knowing the rows it points to."""
+    """The sound rows of what ``Revision`` watches, each knowing the rows it points to."""
 
     revision: int
-    rows: Mapping[type[Model], list[Any]]
+    rows: Rows
+    unread: Sequence[Unread] = ()
+    """What is left out, since nobody can read it."""
+    keys: Sequence[ApiKey] = ()
+    """All of them, as the database has them."""
 
-    def of(self, model: type[Row]) -> list[Row]:
+    def of(self, model: type[Row]) -> Sequence[Row]:
         return self.rows[model]
 
 
 def read() -> Configuration:
     """From the database. The revision comes first: a change meanwhile makes the next look read."""
     revision = Revision.current()
-    rows: dict[type[Model], list[Any]] = {model: list(_all(model)) for model in WATCHED}
-    owners = {row.user_id for model in (ApiKey, Budget) for row in rows[model]}
-    rows[USER] = list(USER.objects.filter(pk__in=owners - {None}).only(*OF_USERS))
-    return _linked(revision, rows)
+    rows: dict[type[Model], list[Any]] = {model: rows_of(model) for model in WATCHED}
+    owners = {row.__dict__.get("user_id") for model in (ApiKey, Budget) for row in rows[model]}
+    known = [pk for pk in owners if isinstance(pk, int)]
+    rows[USER] = list(USER.objects.filter(pk__in=known).only(*OF_USERS))
+    return Configuration(revision, *judged(rows, ask=True), keys=rows[ApiKey])
 
 
 def keep(configuration: Configuration, path: Path | None = None) -> None:
@@ -62,15 +66,15 @@ def keep(configuration: Configuration, path: Path | None = None) -> None:
         )
         for model, found in configuration.rows.items()
     }
-    told = json.dumps({"revision": configuration.revision, "rows": rows}, cls=DjangoJSONEncoder)
     newly = path.with_name(f".{path.name}.{os.getpid()}")  # each worker keeps what it has read
     try:
+        told = json.dumps({"revision": configuration.revision, "rows": rows}, cls=DjangoJSONEncoder)
         with os.fdopen(os.open(newly, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(told)
             file.flush()
             os.fsync(file.fileno())
         newly.replace(path)
-    except OSError as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         log.warning("%s cannot be written: %s", path.name, exc)
 
 
@@ -83,26 +87,9 @@ def recall(path: Path | None = None) -> Configuration | None:
         for found in kept["rows"].values():
             for told in python.Deserializer(found, ignorenonexistent=True):
                 rows[type(told.object)].append(told.object)
-        return _linked(int(kept["revision"]), rows)
+        return Configuration(int(kept["revision"]), *judged(rows, ask=False))
     except FileNotFoundError:
         return None
     except Exception as exc:  # noqa: BLE001 -- whatever is wrong with the file, the gateway starts
         log.warning("%s cannot be used: %s", path.name, exc)
         return None
-
-
-def _all(model: type[Model]) -> Iterable[Model]:
-    return model._default_manager.all()  # noqa: SLF001 -- Django's documented model API
-
-
-def _linked(revision: int, rows: Mapping[type[Model], list[Any]]) -> Configuration:
-    """Rows find each other in memory. One that was made between two queries is asked for then."""
-    known = {model: {row.pk: row for row in found} for model, found in rows.items()}
-    for model, found in rows.items():
-        for field in model._meta.concrete_fields:  # noqa: SLF001 -- Django's documented model API
-            others = known.get(field.related_model, {}) if field.related_model else {}
-            for row in found if others else ():
-                other = others.get(getattr(row, field.attname))
-                if other is not None:
-                    setattr(row, field.name, other)
-    return Configuration(revision, rows)

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from proxy.models import (
 from proxy.record.database import present
 from proxy.record.pricing import PriceList
 from proxy.secrets import ConfigError, carrier_keys
+from proxy.soundness import SEEN, Unread
 from translator.carrier import CarrierKeys
 from translator.dialect import Dialect
 from translator.errors import TranslatorError
@@ -65,9 +66,7 @@ class Limits:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "Limits":
-        known = {name: stored.get(name) for name in ("rpm", "tpm", "concurrency")}
-        told = {name: int(value) for name, value in known.items() if value is not None}
-        return cls(**told) if told else NO_LIMITS
+        return cls(**stored) if stored else NO_LIMITS
 
 
 NO_LIMITS: Final = Limits()
@@ -136,6 +135,8 @@ class Snapshot:
     admitted: Policies = NO_POLICIES  # blocks and roles that we do not know, and a rule is for
     broken: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that cannot be used, and why (a missing secret, an unknown capability)."""
+    unread: Sequence[Unread] = ()
+    """Rows that are left out, since nobody can read them."""
     choices: dict[tuple[str, str], RouteEntry | None] = field(default_factory=dict)
 
     def route(self, team: str, model: str) -> RouteEntry | None:
@@ -242,6 +243,7 @@ class Directory:
 
     def _tell(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        SEEN.tell(snapshot.unread)
         for told in self.listeners:
             told(snapshot)
 
@@ -249,7 +251,7 @@ class Directory:
 def load_snapshot() -> Snapshot:
     """Read everything the gateway decides by, and keep it for a start without the database."""
     read = configuration.read()
-    revocations.keep(read.of(ApiKey))
+    revocations.keep(read.keys)
     configuration.keep(read)
     return snapshot_of(read)
 
@@ -283,6 +285,7 @@ def snapshot_of(read: Configuration) -> Snapshot:
         prices=PriceList(read.of(Price)),
         admitted=policies_of(rule.as_rule() for rule in _on_messages(rules)),
         broken=broken,
+        unread=read.unread,
     )
 
 

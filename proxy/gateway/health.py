@@ -29,7 +29,7 @@ HTML: Final = (
     (b"content-security-policy", b"default-src 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )
-
+MOST_NAMED: Final = 20
 
 PROMETHEUS: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -104,6 +104,9 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     """What is not as it should be, in words an operator can grep for."""
     snapshot = directory.snapshot
     found = [f"upstream {name} cannot be used" for name in snapshot.broken]
+    found += map(str, snapshot.unread[:MOST_NAMED])
+    if len(snapshot.unread) > MOST_NAMED:
+        found.append(f"rows that cannot be read: {len(snapshot.unread)}")
     if not directory.fresh:
         found.append("the database cannot be read: keys and routes are those last seen")
     if not record["database"]:

@@ -19,6 +19,8 @@ from proxy.models import ApiKey
 log = logging.getLogger("proxy.gateway")
 
 NAME: Final = "revoked_keys"
+UNDECIDED: Final = frozenset({"digest", "revoked"})
+BYTES: Final = (bytes, memoryview)
 
 
 def keep(keys: Iterable[ApiKey], path: Path | None = None) -> None:
@@ -27,6 +29,8 @@ def keep(keys: Iterable[ApiKey], path: Path | None = None) -> None:
     listed = _listed(path)
     fresh = []
     for key in keys:
+        if UNDECIDED & key.get_deferred_fields() or not isinstance(key.digest, BYTES):
+            continue  # nobody can read it, and it opens nothing
         digest = bytes(key.digest).hex()
         if key.revoked is not None and key.revoked <= now():
             if digest not in listed:
@@ -62,4 +66,4 @@ def _note(path: Path, digests: list[str]) -> None:
 def _again(key: ApiKey) -> None:
     key.revoked = now()
     ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked)
-    log.warning("key %s was revoked before the database was restored; it is again", key)
+    log.warning("key %d was revoked before the database was restored; it is again", key.pk)

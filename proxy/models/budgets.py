@@ -1,6 +1,7 @@
 """Budgets: how much money a team, key or user may spend in a period."""
 
 import zoneinfo
+from collections.abc import Iterator
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -80,37 +81,43 @@ class Budget(models.Model):
 
     def clean(self) -> None:
         """What a form and bridge.toml both refuse: a zone, an address or a secret that is wrong."""
+        for _, told in self.faults():
+            raise ValidationError(told)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Each field that is wrong, and why."""
         if self.usd is not None and self.usd < 0:
-            raise ValidationError("a budget is not negative")
+            yield "usd", "a budget is not negative"
         try:
             zoneinfo.ZoneInfo(self.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValidationError(f"no such time zone: {self.zone!r}") from None
-        self._check_webhook()
+            yield "zone", f"no such time zone: {self.zone!r}"
+        if self.webhook:
+            yield from self._faults_of_webhook()
         if not isinstance(self.emails, list):
-            raise ValidationError("emails is a list of addresses")
-        for address in self.emails:
-            validate_email(str(address))  # in a form it may be anything
-
-    def _check_webhook(self) -> None:
-        if not self.webhook:
+            yield "emails", "emails is a list of addresses"
             return
+        for address in self.emails:
+            try:
+                validate_email(str(address))  # in a form it may be anything
+            except ValidationError as wrong:
+                yield "emails", " ".join(wrong.messages)
+
+    def _faults_of_webhook(self) -> Iterator[tuple[str, str]]:
         try:
             parts = urlsplit(self.webhook)
             host, _ = parts.hostname, parts.port
         except ValueError:
             host, parts = None, urlsplit("")
         if parts.scheme != "https" or not host or "@" in parts.netloc:
-            raise ValidationError(
-                f"webhook {self.webhook!r} must be an https URL without user and password"
-            )
+            told = f"webhook {self.webhook!r} must be an https URL without user and password"
+            yield "webhook", told
         reference = self.webhook_secret
         if not isinstance(reference, dict) or (
             len(reference) != 1 or not set(reference) <= {"env", "file"}
         ):
-            raise ValidationError(
-                'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
-            )
+            told = 'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
+            yield "webhook_secret", told
 
 
 class BudgetNotice(models.Model):

@@ -35,10 +35,10 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         host, _ = parts.hostname, parts.port
     except ValueError:
         host, parts = None, urlsplit("")
+    if "@" in parts.netloc:  # first, since what follows repeats the URL
+        raise ValidationError("a base URL holds no user or password; name the key in api_key")
     if parts.scheme not in {"http", "https"} or not host or url != url.strip():
         raise ValidationError(f"base URL {url!r} must look like https://host/path")
-    if "@" in parts.netloc:
-        raise ValidationError("a base URL holds no user or password; name the key in api_key")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise ValidationError(f"base URL {url!r} must end before any ? or #")
     if parts.scheme == "http" and not allow_http and not _is_near(host):
@@ -119,6 +119,16 @@ class Upstream(models.Model):
 
     def clean(self) -> None:
         """What a form and bridge.toml both refuse: a bad URL, capability, timeout or secret."""
+        self.check_fields()
+        self.check_secret()
+        if self.is_sealed:
+            try:
+                unseal(self.secret[SEALED], self.base_url)
+            except ConfigError as wrong:
+                raise ValidationError({"base_url": str(wrong)}) from None
+
+    def check_fields(self) -> None:
+        """The same of everything but the secret."""
         try:
             check_base_url(self.base_url, allow_http=self.allow_http)
             check_endpoint(self.base_url, self.dialect)
@@ -138,10 +148,13 @@ class Upstream(models.Model):
                 told = f"timeout {name!r} is {seconds!r}; seconds are expected"
                 raise ValidationError({"timeouts": told})
         self._check_extra_body()
-        self._check_secret()
 
     def credential(self) -> Secret:
         """The secret itself; empty where there is none. Raises ConfigError naming the place."""
+        try:
+            self.check_secret()
+        except ValidationError as wrong:
+            raise ConfigError(" ".join(wrong.messages)) from None
         if self.is_sealed:
             return unseal(self.secret[SEALED], self.base_url)
         return resolve(self.secret)
@@ -149,7 +162,7 @@ class Upstream(models.Model):
     @property
     def is_sealed(self) -> bool:
         """Whether the secret stands in the database, sealed."""
-        return SEALED in self.secret
+        return isinstance(self.secret, dict) and SEALED in self.secret
 
     def _check_objects(self) -> None:
         for field in ("capabilities", "timeouts", "extra_body"):
@@ -162,19 +175,15 @@ class Upstream(models.Model):
                 told = f"{name!r} is {self.extra_body[name]!r}; {why}"
                 raise ValidationError({"extra_body": told})
 
-    def _check_secret(self) -> None:
-        if self.secret and (
+    def check_secret(self) -> None:
+        """Whether it is a place; not whether there is a secret at this place."""
+        if self.secret != {} and (
             not isinstance(self.secret, dict)
             or len(self.secret) != 1
             or not set(self.secret) <= {"env", "file", SEALED}
             or not all(isinstance(place, str) and place for place in self.secret.values())
         ):
             raise ValidationError('a secret is {"env": "NAME"} or {"file": "/path"}')
-        if self.is_sealed:
-            try:
-                unseal(self.secret[SEALED], self.base_url)
-            except ConfigError as wrong:
-                raise ValidationError({"base_url": str(wrong)}) from None
 
 
 class Route(models.Model):

@@ -1,4 +1,4 @@
-"""What teams and keys may say: limits, names of models, networks, options.
+"""What teams and keys may say: limits, names of models, networks, options, scopes.
 
 Said once, by types: of these bridge.toml's tables are made (``proxy.config.schema``), and by these
 the rows are judged, whose JSON may come from a form, from the API or from a hand in the database.
@@ -20,6 +20,7 @@ from proxy.complaints import told
 Count = Annotated[int, Meta(ge=1)]
 Model = Annotated[str, Meta(min_length=1, max_length=200)]
 Extra = Literal["metadata", "blocks"]
+ScopeName = Literal["messages", "reports", "admin"]
 
 
 class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +53,7 @@ FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
     "models_allowed": (list, list[Model]),
     "ip_allow": (list, list[Network]),
     "options": (dict, Options),
+    "scopes": (list, list[ScopeName]),
 }
 """What an empty field is, and what stands in it."""
 

@@ -13,6 +13,7 @@ from rest_framework.throttling import SimpleRateThrottle
 
 from proxy.models import ApiKey
 from proxy.secrets import digest_of
+from proxy.soundness import complaint
 from proxy.visibility import Reader, reader_of_key, reader_of_user
 
 LONGEST_KEY: Final = 512  # characters; ours have 49
@@ -27,7 +28,7 @@ class KeyAuthentication(BaseAuthentication):
             return None
         rows = ApiKey.objects.select_related("team", "user")
         key = rows.filter(digest=digest_of(presented)).first()
-        if key is None:
+        if key is None or complaint(key):  # nobody can tell what it may
             raise AuthenticationFailed("invalid gateway key")
         if key.revoked is not None:
             raise AuthenticationFailed("this gateway key was revoked")

@@ -13,11 +13,13 @@ from proxy.counters.failover import FailoverBudgets
 from proxy.counters.redis_store import RedisBudgets
 from proxy.counters.shared import budget_store
 from proxy.counters.sqlite_store import SqliteBudgets
+from proxy.gateway import configuration
 from proxy.models import Budget, DrainMark, Price, Route, RouteTarget, Upstream
 from proxy.models.routes import SEALED
 from proxy.record.posting import post
 from proxy.roles import AUDITOR, MEMBER, OWNER
 from proxy.sealing import seal
+from proxy.soundness import SEEN
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
@@ -192,6 +194,32 @@ def test_a_line_leads_only_where_its_reader_may_go(root, client):
     assert client.get(of_budget.url).status_code == 200
 
 
+def test_rows_that_cannot_be_read_are_told_to_whoever_sees_all(root, client):
+    key, _ = cast.key("ci", limits=[60])
+    upstream = Upstream.objects.create(name="v", dialect="chat", base_url="http://v", secret=5)
+    RouteTarget.objects.create(route=Route.objects.create(model="q*"), upstream=upstream)
+    SEEN.tell(configuration.read().unread)
+    try:
+        lines = root.get("/admin/password_change/").context["banner"]
+        pages = [root.get(line.url).status_code for line in lines]
+        lists = [root.get(f"/admin/proxy/{name}/").status_code for name in ("apikey", "upstream")]
+        SEEN.tell([*SEEN.unread] * 3)
+        many = notices(root)
+        client.force_login(cast.staff("ben", groups=(MEMBER,)))
+        of_member = notices(client)
+    finally:
+        SEEN.tell(())
+
+    assert [line.text for line in lines] == [
+        f"Key {key.pk}: limits cannot be read; it is left out.",
+        f"Upstream {upstream.pk}: secret cannot be read; it is left out.",
+        'Upstream v cannot be used: a secret is {"env": "NAME"} or {"file": "/path"}.',
+    ]
+    assert of_member == []
+    assert (pages, lists) == ([200] * 3, [200] * 2)
+    assert many[4] == "6 rows cannot be read and are left out."
+
+
 def test_an_upstream_without_its_secret_is_told_by_the_variables_name(root, monkeypatch):
     monkeypatch.delenv("NOBODY_SETS_THIS", raising=False)
     vllm = Upstream.objects.create(
@@ -258,12 +286,12 @@ def test_notices_take_a_fixed_number_of_queries(root, django_assert_num_queries)
     post([cast.story(at=now())])
     Budget.objects.create(team=cast.team(), usd=1)
     ask()
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(7):
         ask()
     for n in range(8):
         Budget.objects.create(team=cast.team(f"team-{n}"), usd=1)
         post([cast.story(at=now(), team=f"team-{n}", body=cast.request_body(model=f"m{n}"))])
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(7):
         ask()
 
 

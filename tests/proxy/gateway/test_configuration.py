@@ -33,7 +33,7 @@ def company():
     get_user_model().objects.create_user("olga")
     key, _ = ApiKey.issue(team, "ci", user=ada, scopes=["messages", "reports"])
     quiet = Team.objects.create(name="quiet", store="metadata")
-    ApiKey.issue(quiet, "old", successor=key, options={"strict": True, "events": ["x"]})
+    ApiKey.issue(quiet, "old", successor=key, options={"strict": True, "events": ["blocks"]})
     ApiKey.issue(team, "bot", options={"store": "metadata"})
     Upstream.objects.create(name="off", dialect="chat", base_url="http://o/v1", enabled=False)
     upstream = Upstream.objects.create(
@@ -89,7 +89,7 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
     assert {name: (each.strict, each.events, each.team.store_full, each.meter)
             for name, each in callers.items()} == {
         "ci": (False, frozenset(), True, "platform/ci"),
-        "old": (True, frozenset({"x"}), False, "quiet/ci"),
+        "old": (True, frozenset({"blocks"}), False, "quiet/ci"),
         "bot": (False, frozenset(), False, "platform/bot"),
     }  # fmt: skip
 
