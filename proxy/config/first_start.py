@@ -105,11 +105,12 @@ class AdminPassword:
 
 def migrate() -> None:
     """Bring the schema to this version. ConfigError for one that migrating cannot mend."""
+    if make_schema():
+        return
     try:
         check_migratable()
-        if not make_schema():
-            call_command("migrate", verbosity=0, interactive=False)
-            gc.collect()  # the models as they were before and after each migration, in cycles
+        call_command("migrate", verbosity=0, interactive=False)
+        gc.collect()  # the models as they were before and after each migration, in cycles
         check_schema()
     except SchemaMismatch as mismatch:
         raise ConfigError(str(mismatch)) from None

@@ -1,4 +1,8 @@
-"""A new SQLite database is made at once; it must be the one that all migrations would have made."""
+"""A new SQLite database is made at once; it must be the one that all migrations would have made.
+
+After a change of the models write ``proxy/data/schema.sql`` anew, with
+``SCHEMA_REWRITE=1 pytest tests/proxy/config/test_new_database.py``, and commit it.
+"""
 
 import os
 import re
@@ -10,20 +14,33 @@ from typing import Any
 
 import pytest
 
+from proxy.config.new_database import MIGRATION, NOW, SNAPSHOT, snapshot
+from proxy.record.schema import migrations_on_disk
+
 ROOT = Path(__file__).parents[3]
 
 MAKE = "from proxy.config.new_database import make_schema; assert make_schema()"
 MAKE_AGAIN = "from proxy.config.new_database import make_schema; assert not make_schema()"
+MAKE_FROM_MODELS = """
+from proxy.config import new_database
+new_database.migrations_on_disk = set  # others than the file names
+assert new_database.make_schema()
+"""
 MIGRATE = "from django.core.management import call_command; call_command('migrate', verbosity=0)"
 BREAK = """
-from django.db.migrations.recorder import MigrationRecorder
-from proxy.config.new_database import make_schema
-def broken(*_): raise OSError("the disk is full")
-MigrationRecorder.record_applied = broken
+from pathlib import Path
+from django.conf import settings
+from django.db import OperationalError
+from proxy.config import new_database
+broken = Path(settings.DATA_DIR, "broken.sql")
+broken.write_text(new_database.SNAPSHOT.read_text() + "CREATE NOTHING;")
+new_database.SNAPSHOT = broken
 try:
-    make_schema()
-except OSError:
+    new_database.make_schema()
+except OperationalError:
     pass
+else:
+    raise AssertionError
 """
 
 
@@ -56,7 +73,7 @@ def schema(database: Path) -> dict[str, Any]:
 def rows(database: Path) -> dict[str, Any]:
     """What each table holds, without numbers and times, which may differ."""
     queries = {
-        "migrations": "SELECT app, name FROM django_migrations",
+        "migrations": "SELECT app, name, applied LIKE '20__-__-__ __:__:__.%' FROM django_migrations",
         "content types": "SELECT app_label, model FROM django_content_type",
         "permissions": "SELECT codename, name FROM auth_permission",
         "roles": """SELECT g.name, p.codename FROM auth_group_permissions gp
@@ -89,8 +106,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("made"), MAKE)
 
 
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("modelled"), MAKE_FROM_MODELS)
+
+
+def test_the_file_is_of_the_migrations_that_are_installed(modelled: Path) -> None:
+    if os.environ.get("SCHEMA_REWRITE"):
+        with sqlite3.connect(modelled) as link:
+            SNAPSHOT.write_text(snapshot(link), encoding="utf-8")
+    told = SNAPSHOT.read_text(encoding="utf-8")
+
+    assert set(MIGRATION.findall(told)) == migrations_on_disk()
+    assert len(MIGRATION.findall(told)) == told.count(NOW)
+
+
 def test_it_is_the_schema_that_all_migrations_make(made: Path, migrated: Path) -> None:
     assert schema(made) == schema(migrated)
+
+
+def test_where_other_migrations_are_installed_the_models_make_it(
+    modelled: Path, migrated: Path
+) -> None:
+    assert (schema(modelled), rows(modelled)) == (schema(migrated), rows(migrated))
 
 
 def test_it_holds_the_rows_that_all_migrations_make(made: Path, migrated: Path) -> None:
