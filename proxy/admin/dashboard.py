@@ -3,7 +3,7 @@
 Numbers come from the rollups; each of them leads to the requests behind it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,9 +17,11 @@ from django.utils.timezone import now
 from proxy.visibility import may_open_windows, reader_of_user
 
 from . import books
-from .books import Books, Key, Span, Sums
-from .drawings import charts_of
-from .figures import UNKNOWN, dollars, duration, short_count
+from .board import board_of
+from .books import Books, Span
+from .drawings import Link, charts_of
+from .figures import UNKNOWN, dollars, duration, percent, plural, short_count
+from .rankings import rankings_of
 
 HOUR: Final = timedelta(hours=1)
 RANGES: Final[Mapping[str, tuple[str, timedelta, str]]] = {  # -> label, length, bucket
@@ -47,7 +49,6 @@ ZONES: Final = (
     "Australia/Sydney",
     "Pacific/Auckland",
 )
-ROWS: Final = 8  # of each ranking, before "and so many more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,29 +75,6 @@ class Card:
     """Of the change: good, bad or nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """One line of a table by team, model, key or stop reason. Costs and counts as they are read."""
-
-    name: str
-    url: str
-    cost: str
-    requests: str
-    tokens: str
-    errors: str
-    errors_url: str
-    share: float
-    """Of the widest bar, 0 to 100."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    title: str
-    slug: str
-    rows: Sequence[Rank]
-    more: int
-
-
 def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
     """What the page's template shows beside what every page of the admin has."""
     if not may_open_windows(request.user):
@@ -115,9 +93,8 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
         "cards": cards_of(found, link),
         "charts": charts_of(found, link),
         "rankings": rankings_of(found, link),
+        "board": board_of(request.user, reader, asked.zone, link),
         "as_of": found.as_of.astimezone(asked.zone) if found.as_of else None,
-        "unpriced": found.now["unpriced"],
-        "unpriced_url": link(cost="none"),
         "before_text": f"the {_length(asked.span)} before",
     }
 
@@ -168,9 +145,6 @@ def _length(span: Span) -> str:
     return f"{round(hours / 24)} days"
 
 
-Link = Callable[..., str]
-
-
 def links_of(span: Span) -> Link:
     """Addresses of the request list, narrowed to this span or to a part of it."""
     base = reverse("admin:proxy_exchange_changelist")
@@ -189,7 +163,6 @@ def utc_text(at: datetime) -> str:
 
 def cards_of(found: Books, link: Link) -> list[Card]:
     now_, before = found.now, found.before
-    unpriced = now_["unpriced"]
     hit, hit_before = books.cache_hit_rate(now_), books.cache_hit_rate(before)
     p50, p95 = found.first_byte_now
     _, p95_before = found.first_byte_before
@@ -198,8 +171,7 @@ def cards_of(found: Books, link: Link) -> list[Card]:
             label="Spend",
             value=dollars(books.cost_of(now_)),
             url=link(),
-            detail=f"{plural(unpriced, 'request')} without price" if unpriced else "",
-            detail_url=link(cost="none"),
+            **_lacking(found, link),
             **_change(books.cost_of(before), books.cost_of(now_)),
         ),
         Card(
@@ -243,6 +215,14 @@ def cards_of(found: Books, link: Link) -> list[Card]:
     ]
 
 
+def _lacking(found: Books, link: Link) -> dict[str, str]:
+    """What the spend leaves out, and where that is."""
+    if found.unpriced:
+        words = f"{plural(found.unpriced, 'request')} without a price"
+        return {"detail": words, "detail_url": link(cost="none")}
+    return {"detail": "the sandbox has no prices"} if found.now["unpriced"] else {}
+
+
 def _change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
     """In words, against the stretch before; nothing where there is nothing to compare with."""
     if not before or now_ is None:
@@ -263,72 +243,3 @@ def _points(before: float | None, now_: float | None) -> dict[str, str]:
         return {"change": "as before"}
     words = f"{abs(points)} points {'higher' if points > 0 else 'lower'}"
     return {"change": words, "tone": "good" if points > 0 else "bad"}
-
-
-def percent(part: int, whole: int) -> str:
-    if not whole:
-        return "0 %"
-    found = 100 * part / whole
-    return f"{found:.0f} %" if found >= 10 or found == 0 else f"{found:.1f} %"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def rankings_of(found: Books, link: Link) -> list[Ranking]:
-    kinds: Sequence[tuple[str, str, Callable[[Key], tuple[str, dict[str, Any]]]]] = (
-        ("By team", "team", lambda key: (str(key[0]) or "no team", {"of_team": key[0]})),
-        (
-            "By model",
-            "model",
-            lambda key: (str(key[0]) or "not named", {"model_requested": key[0]}),
-        ),
-        (
-            "By key",
-            "key",
-            lambda key: (f"{key[0]} / {key[2]}" if key[2] else "no key", {"key_id": key[1] or 0}),
-        ),
-        (
-            "By stop reason",
-            "stop_reason",
-            lambda key: (
-                str(key[0]).replace("_", " ") or "none (cut or failed)",
-                {"stopped": key[0] or "none"},
-            ),
-        ),
-    )
-    return [
-        _ranking(title, slug, found.groups[slug], name_of, link) for title, slug, name_of in kinds
-    ]
-
-
-def _ranking(
-    title: str,
-    slug: str,
-    groups: Mapping[Key, Sums],
-    name_of: Callable[[Key], tuple[str, dict[str, Any]]],
-    link: Link,
-) -> Ranking:
-    def weight(sums: Sums) -> int:  # a stop reason is a matter of how often, the rest of how dear
-        return sums["requests"] if slug == "stop_reason" else sums["cost_nanousd"]
-
-    ranked = sorted(groups.items(), key=lambda one: (-weight(one[1]), -one[1]["requests"]))
-    most = max((weight(sums) for _, sums in ranked), default=0) or 1
-    rows = []
-    for key, sums in ranked[:ROWS]:
-        name, filters = name_of(key)
-        failed = filters | {"result": "failed"}
-        rows.append(
-            Rank(
-                name=name,
-                url=link(**filters),
-                cost=dollars(books.cost_of(sums)),
-                requests=f"{sums['requests']:,}",
-                tokens=short_count(books.tokens_of(sums)),
-                errors=f"{sums['errors']:,}" if sums["errors"] else "",
-                errors_url=link(**failed),
-                share=round(100 * weight(sums) / most, 1),
-            )
-        )
-    return Ranking(title=title, slug=slug, rows=rows, more=max(0, len(ranked) - ROWS))

@@ -55,6 +55,17 @@ def short_count(count: int | None) -> str:
     return f"{count / 1_000_000:.2f}M"
 
 
+def percent(part: int, whole: int) -> str:
+    if not whole:
+        return "0 %"
+    found = 100 * part / whole
+    return f"{found:.0f} %" if found >= 10 or found == 0 else f"{found:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def size(count: int) -> str:
     if count < 1024:
         return f"{count} bytes"

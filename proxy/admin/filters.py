@@ -18,6 +18,7 @@ from django.utils.functional import cached_property
 from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
+from proxy.sandbox import UPSTREAMS as SANDBOXES
 from proxy.visibility import reader_of_user, visible_keys, visible_teams
 
 MOST_CHOICES: Final = 300
@@ -206,10 +207,11 @@ class PricedFilter(FixedFilter):
     title = "price"
     parameter_name = "cost"
     choices_ = {
-        "none": (
+        "none": (  # as books.unpriced_in counts them
             "used tokens, no price known",
             Q(state=State.CLOSED, cost_nanousd=None)
-            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
+            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False))
+            & ~Q(upstream__in=list(SANDBOXES)),
         ),
         "known": ("known", Q(cost_nanousd__isnull=False)),
     }

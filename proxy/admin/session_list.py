@@ -236,7 +236,7 @@ def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> di
     cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
     return {
         "id": session,
-        "short": session if len(session) <= 13 else f"{session[:12]}…",
+        "short": short_id(session),
         "url": session_url(session),
         "words": first.preview or "(no words)",
         "caller": f"{first.team} / {first.key_name}",
@@ -256,3 +256,8 @@ def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> di
         "cost": dollars(cost),
         "floor": cost is not None and one["unpriced"] > 0,
     }
+
+
+def short_id(session: str) -> str:
+    """As much of a session's id as tells it from others."""
+    return session if len(session) <= 13 else f"{session[:12]}…"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from proxy.live.cooling import KNOWN
 from translator.dialect import UpstreamError
 
 FAILURES: Final = 3
@@ -62,3 +63,4 @@ class Cooldown:
 
 
 cooldown: Final = Cooldown()
+KNOWN.append(cooldown)  # for who looks after the upstreams

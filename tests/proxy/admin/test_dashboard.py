@@ -97,7 +97,7 @@ def test_a_missing_price_is_not_nothing(root):
 
     spend = cards(page)["Spend"]
     assert spend.value == "no price"
-    assert spend.detail == "3 requests without price"
+    assert spend.detail == "3 requests without a price"
     assert rows_behind(root, spend.detail_url) == 3
     assert page.context["rankings"][0].rows[0].cost == "no price"
 
