@@ -60,6 +60,13 @@ SAID: Final[Mapping[str, Words]] = {
     "response.refusal.done": Words("message", "content_index", "refusal", Speech.whole_refusal),
 }
 
+ADDED: Final[Mapping[str, str]] = {
+    "response.content_part.added": "content_index",
+    "response.reasoning_part.added": "content_index",  # open models; not in OpenAI's own list
+    "response.reasoning_summary_part.added": "summary_index",
+}
+"""A part begins, mostly without a word: where its number stands."""
+
 PINGS: Final = frozenset(
     {
         "keepalive",
@@ -79,10 +86,8 @@ PINGS: Final = frozenset(
 IGNORED: Final = frozenset(
     {
         # Said again, and better, by other events.
-        "response.content_part.added",
-        "response.reasoning_part.added",  # open models; not in OpenAI's own list
+        *ADDED,
         "response.reasoning_part.done",
-        "response.reasoning_summary_part.added",
         "response.reasoning_summary_part.done",
         # Told by the finished item.
         "response.code_interpreter_call_code.delta",

@@ -5,9 +5,9 @@ index is absent or leads to an item of another id (some proxies change ids betwe
 say one id or index 0 for everything); where both are absent it is the latest open item.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from translator.anthropic.composer import Block
 from translator.said import Said
@@ -16,6 +16,14 @@ from .types import OutputItem, UpstreamEvent
 
 Channel = Literal["", "summary", "content"]
 
+OPENINGS: Final[Mapping[str, str]] = {
+    "output_text": "text",
+    "text": "text",
+    "summary_text": "summary",
+    "reasoning_text": "content",
+}
+"""What a part that is added may begin with, by its type."""
+
 
 class Part:
     """One text of an item: a content part, or a part of a reasoning summary.
@@ -23,10 +31,11 @@ class Part:
     What was said of it as text is in the blocks that it became (mostly one), and nowhere twice.
     """
 
-    __slots__ = ("blocks", "cited", "pieces", "told", "waiting")
+    __slots__ = ("blocks", "cited", "opening", "pieces", "told", "waiting")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self.opening = ""  # what it was added with, until it is said by whatever tells it again
         self.pieces: Said | None = None  # what was said of it otherwise, if anything
         self.cited: list[dict[str, Any]] = []  # annotations that were heard
         self.waiting: list[dict[str, Any]] = []  # of these, not yet sent
@@ -39,6 +48,13 @@ class Part:
         if self.pieces is not None:
             return self.pieces.getvalue()
         return "".join([block.said for block in self.blocks])
+
+    def first(self, piece: str) -> str:
+        """A first piece behind what the part was added with, unless that is the same again."""
+        opening, self.opening = self.opening, ""
+        if opening.startswith(piece) or piece.startswith(opening):
+            return piece
+        return opening + piece
 
     def add(self, piece: str) -> bool:
         """Keep a piece of what is not said as text; whether it is the first."""

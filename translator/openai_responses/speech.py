@@ -13,7 +13,7 @@ from translator.names import client_call_id
 from translator.notes import Note
 
 from .hosted import CAPABILITY, HOSTED
-from .items import Channel, Item, Part
+from .items import OPENINGS, Channel, Item, Part
 from .reasoning import JOINTS, compaction_block, signature_of
 from .types import OutputItem
 
@@ -30,6 +30,7 @@ class Speech:
         self.searches = 0  # web searches that were told
         self.waits = False  # for an approval, which nobody here can give
         self.characters = 0  # said in any form, for estimates
+        self.opened: list[Item] = []  # which may have begun with a text that is not said yet
         self.inputs: list[Item] = []  # calls of custom tools whose text has begun
         self._call_ids = set(composer.context.call_ids)  # that the client has
 
@@ -41,6 +42,8 @@ class Speech:
             return None
         part = item.part("text", number)
         part.told = None
+        if part.opening:
+            piece = part.first(piece)
         self.characters += len(piece)
         block = self.composer.text((item.key, "text", number), piece)
         if block is not None and (not part.blocks or part.blocks[-1] is not block):
@@ -140,6 +143,8 @@ class Speech:
         joint = JOINTS[channel] if item.channel else ""
         item.channel = channel
         part = item.part(channel, number)
+        if part.opening:
+            piece = part.first(piece)
         lead = joint if part.add(piece) else ""
         self.characters += len(piece)
         self.composer.thinking((item.key, "thinking"), lead + piece)
@@ -153,6 +158,8 @@ class Speech:
             parts = _list(body.get(channel))
             for number, part in zip(item.numbers(channel, len(parts)), parts, strict=True):
                 say(item, number, part.get("text") if isinstance(part, dict) else part)
+        if self.opened:
+            self.say_openings(item)
         signature = signature_of(item, body, self.composer.context.target)
         # Else there is nothing to show and nothing to carry.
         if item.channel or (signature and body.get("encrypted_content")):
@@ -239,6 +246,38 @@ class Speech:
         else:
             self.whole_arguments(item, 0, body.get("arguments"))
 
+    # What an item or part is added with
+
+    def open_parts(self, item: Item, parts: Any) -> None:
+        """Keep what an item tells of its parts before any of it was said."""
+        for number, part in enumerate(_list(parts)):
+            self.open_part(item, number, part)
+
+    def open_part(self, item: Item, number: int, part: Any) -> None:
+        """Keep what a part begins with: whether its deltas say it again is yet to be seen."""
+        kind = OPENINGS.get(str(part.get("type"))) if isinstance(part, dict) else None
+        if kind is None or item.done or not isinstance(part.get("text"), str):
+            return
+        opened = item.part(kind, number)
+        if not opened.said:
+            opened.opening = part["text"]
+            self.opened.append(item)
+
+    def say_openings(self, item: Item) -> None:
+        """Say what nothing told again; who counts parts otherwise told it under another number."""
+        for (kind, number), part in list(item.parts.items()):
+            said = (each.said for (same, _), each in item.parts.items() if same == kind)
+            if not part.opening or any(each.startswith(part.opening) for each in said):
+                continue
+            say = {"text": self.text, "summary": self.summary, "content": self.thought}[kind]
+            say(item, number, part.opening)
+
+    def end_openings(self) -> None:
+        """The answer has ended, or was cut: nothing will be told again."""
+        for item in self.opened:
+            self.say_openings(item)
+        self.opened.clear()
+
     # Whole items
 
     def end_item(self, item: Item, body: OutputItem) -> None:
@@ -273,6 +312,8 @@ class Speech:
             parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else []
         for number, whole in zip(item.numbers("text", len(parts)), parts, strict=True):
             self.whole_part(item, number, whole)
+        if self.opened:
+            self.say_openings(item)
         for (_, number), part in item.parts.items():
             if part.told is None:
                 self.end_text(item, number)
@@ -312,6 +353,7 @@ class Speech:
         said = part.said
         if text == said or not isinstance(text, str):
             return ""
+        part.opening = ""
         if text.startswith(said):
             return text[len(said) :]
         self._note("ignored", "the finished text differs from what was streamed of it")

@@ -21,7 +21,7 @@ from translator.notes import EMPTY, Note
 from translator.steps import step
 
 from .error_body import error_in_body, error_in_event, error_in_response
-from .events import IGNORED, PINGS, SAID
+from .events import ADDED, IGNORED, PINGS, SAID
 from .items import Items
 from .speech import Speech
 from .types import OutputItem, UpstreamEvent
@@ -45,6 +45,9 @@ UNTOLD_WHY: Final = Note(
     "stop_reason", "emulated", "the answer is incomplete for a reason that is not told"
 )
 """It is taken for the limit: what is cut must not pass for whole, least of all a call."""
+
+TELLS_PARTS: Final = ("content", "summary")
+"""Fields of an item that hold its parts; it is added with none, mostly."""
 
 Place = tuple[str, int, int]
 """Where a piece of text belongs: ``item_id``, ``output_index``, ``content_index``."""
@@ -83,6 +86,10 @@ class ResponsesStream:
                 kind = str(kind)
             if kind in handlers:
                 handlers[kind](self, event)
+            elif kind in ADDED and "part" in event:
+                part = event["part"]  # no call for it where it is empty, as nearly all are
+                if type(part) is dict and "text" in part and part["text"]:
+                    self._part_added(event)
             elif kind in self.PINGS:
                 self.composer.writer.written.append(PING.copy())
             elif "type" not in event and self._is_body(event):
@@ -150,6 +157,7 @@ class ResponsesStream:
         if not self.finished:
             self.error = error
             self.finished = True
+            self._speech.end_openings()
             self._speech.cut_inputs()
             self.composer.fail(error_type=error.error_type, message=error.message)
 
@@ -206,6 +214,8 @@ class ResponsesStream:
         if not why and "status" in response and response["status"] == "incomplete":
             why = "max_output_tokens"
             self.notes.append(UNTOLD_WHY)
+        if self._speech.opened:
+            self._speech.end_openings()
         if self._speech.inputs and not why:
             self._speech.end_inputs()
         self._counted(response)
@@ -278,6 +288,10 @@ class ResponsesStream:
         if item.type in CALLS:  # of others the block opens with the first thing they say
             self._speech.begin_call(item)
             self._speech.arguments(item, 0, body.get("arguments"))
+        else:
+            for name in TELLS_PARTS:
+                if name in body and body[name]:  # noqa: RUF019 - as a call, it costs
+                    self._speech.open_parts(item, body[name])
 
     def _item_done(self, event: UpstreamEvent) -> None:
         if not self.composer.begun:
@@ -303,6 +317,16 @@ class ResponsesStream:
         )
         if self.composer.matched_stop is not None:
             self._stopped()
+
+    def _part_added(self, event: UpstreamEvent) -> None:
+        """A part that begins with a text."""
+        number, kind = ADDED[event["type"]], event["part"].get("type")
+        item_type = "message" if kind in ("output_text", "text") else "reasoning"
+        item = self._items.of(event.get("output_index"), event.get("item_id"), item_type)
+        if not self.composer.begun:
+            self._started()
+        place = event.get(number)
+        self._speech.open_part(item, place if isinstance(place, int) else 0, event["part"])
 
     def _part_done(self, event: UpstreamEvent) -> None:
         """A finished part; one of reasoning belongs to no message."""
