@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tests.fakes.crashing import CRASHES, Nursery, free_port
+from tests.fakes.crashing import CRASHES, Nursery
 from tests.fakes.crowd import Crowd, chat_answer, judge
-from tests.fakes.killing import config_for, ready
+from tests.fakes.killing import config_for, held_port, ready
 from tests.fakes.steps import Sleep
 from tests.fakes.upstream import ScriptedUpstream
 
@@ -45,9 +45,9 @@ def quick(asked):
 def test_nothing_is_lost_or_doubled_wherever_the_process_ends(tmp_path):
     numbers = itertools.count(1)
     sent, unreached = [], []
-    with ScriptedUpstream() as player:
+    with ScriptedUpstream() as player, held_port() as port:
         player.choose(quick)
-        gateway = Nursery(tmp_path / "gateway", config=config_for(player), port=free_port())
+        gateway = Nursery(tmp_path / "gateway", config=config_for(player), port=port)
         gateway.begin()
         try:
             for crash in CHOSEN:

@@ -49,7 +49,8 @@ def postgres() -> Iterator[Postgres]:
 @contextlib.contextmanager
 def moved_away(database: Path) -> Iterator[None]:
     """As a disk that is not mounted yet. What was there before is there again, and nothing else."""
-    files = [path for path in database.parent.iterdir() if path.name.startswith(database.name)]
+    found = (path for path in database.parent.iterdir() if path.name.startswith(database.name))
+    files = sorted(found, reverse=True)  # the database last: who finds it finds its log as well
     names = {path: path.with_name(f"away-{path.name}") for path in files}
     for path, other in names.items():
         path.rename(other)
@@ -166,7 +167,7 @@ def test_an_unknown_key_is_told_to_come_again_and_a_first_start_is_made_up_for(
     assert "+ team e2e" in gateway.log
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_mistake_that_only_the_database_shows_ends_the_gateway_when_it_comes(
     player, tmp_path: Path, postgres: Postgres
 ) -> None:

@@ -16,9 +16,9 @@ import time
 
 import pytest
 
-from tests.fakes.crashing import Nursery, free_port
+from tests.fakes.crashing import Nursery
 from tests.fakes.crowd import SESSION, Sent, _judged, chat_answer, judge, number_of
-from tests.fakes.killing import config_for
+from tests.fakes.killing import config_for, held_port
 from tests.fakes.steps import Reset, Sleep
 from tests.fakes.upstream import ScriptedUpstream
 from tests.threats import wire
@@ -29,12 +29,12 @@ STEPS = 24
 
 
 class Story:
-    def __init__(self, folder, player, seed):
+    def __init__(self, folder, player, port, seed):
         self.chance = random.Random(seed)  # noqa: S311 - seeded on purpose
         self.player = player
         self.numbers = itertools.count(1)
         self.sent, self.cut = [], set()
-        self.gateway = Nursery(folder, config=config_for(player), port=free_port())
+        self.gateway = Nursery(folder, config=config_for(player), port=port)
         self.lock = None
         self.told = []
         player.choose(self.answer)
@@ -145,8 +145,8 @@ class Story:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + STORIES))
 def test_whatever_happens_the_books_are_right(tmp_path, seed):
-    with ScriptedUpstream() as player:
-        story = Story(tmp_path / "gateway", player, seed)
+    with ScriptedUpstream() as player, held_port() as port:
+        story = Story(tmp_path / "gateway", player, port, seed)
         story.tell()
         player.wait_until(lambda asked: all(each.ending for each in asked))
         rows = story.gateway.rows()

@@ -15,9 +15,17 @@ KILLS = 5
 
 def writers_of(gateway: Gateway) -> list[int]:
     """Its children that write a spool, as the kernel tells them."""
-    children = Path(f"/proc/{gateway.process.pid}/task").glob("*/children")
-    pids = [int(pid) for told in children for pid in told.read_text().split()]
-    return [pid for pid in pids if b"spool_writer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    tasks = Path(f"/proc/{gateway.process.pid}/task").glob("*/children")
+    pids = [int(pid) for told in tasks for pid in read(told).split()]
+    return [pid for pid in pids if b"spool_writer" in read(Path(f"/proc/{pid}/cmdline"))]
+
+
+def read(told: Path) -> bytes:
+    """Nothing, of a thread or a process that has ended since it was found."""
+    try:
+        return told.read_bytes()
+    except OSError:
+        return b""
 
 
 def kill_the_next_writer(gateway: Gateway, dead: set[int], within_s: float = 60) -> None:

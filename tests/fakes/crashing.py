@@ -180,14 +180,7 @@ class Nursery(Gateway):
             self.process.stdout.close()
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-__all__ = ["CRASHES", "Crash", "Nursery", "free_port"]
+__all__ = ["CRASHES", "Crash", "Nursery"]
 
 if __name__ == "__main__":
     nursery()

@@ -1,7 +1,7 @@
 """Debian's own redis-server on a loopback port; a test may stop it and start it again."""
 
+import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from .absent import absent
+from .killing import held_port
 
 PATIENT_S = 10.0
 """How long a test lets Redis take on a busy machine."""
@@ -20,8 +21,8 @@ class RedisServer:
     """A redis-server that can be stopped, started again and asked directly."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self._held = contextlib.ExitStack()
+        self.port = self._held.enter_context(held_port())
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,6 +50,11 @@ class RedisServer:
             self._process.wait(60)
             self._process = None
 
+    def end(self) -> None:
+        self.client.close()
+        self.kill()
+        self._held.close()
+
 
 @pytest.fixture(scope="session")
 def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
@@ -57,8 +63,7 @@ def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
     yield server
-    server.client.close()
-    server.kill()
+    server.end()
 
 
 @pytest.fixture

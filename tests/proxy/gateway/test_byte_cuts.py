@@ -87,7 +87,7 @@ def end_of(dialect: str, raw: bytes) -> int:
     return low
 
 
-@pytest.mark.timeout(60 + 3_000 * ALL)
+@pytest.mark.timeout(300 + 3_000 * ALL)
 @pytest.mark.parametrize("case", STREAMS)
 def test_no_cut_of_a_case_ends_as_if_it_were_whole(case):
     dialect, path = STREAMS[case]
@@ -111,7 +111,7 @@ def test_before_its_last_event_a_stream_is_not_whole(case):
 
 
 @pytest.mark.skipif(not recordings("chat-stream"), reason="NO RECORDINGS lie beside the repository")
-@pytest.mark.timeout(60 + 3_000 * ALL)
+@pytest.mark.timeout(300 + 3_000 * ALL)
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 def test_no_cut_of_a_recording_ends_as_if_it_were_whole(dialect):
     by_size = sorted(recordings(f"{dialect}-stream"), key=lambda path: path.stat().st_size)

@@ -96,6 +96,7 @@ async def test_who_has_ended_hears_nothing_more():
 async def test_another_upstream_may_call_for_another_pace():
     one = Patient(silence_s=60)
     (slow,) = wheels()
+    slow._timer.cancel()  # it is due when we say so
 
     one.begin(LONG, SHORT_S)
     await one.hear()

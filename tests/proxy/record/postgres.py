@@ -3,15 +3,16 @@
 The server refuses to run as root, so root runs it as the user ``postgres``.
 """
 
+import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
 from tests.fakes.absent import absent
+from tests.fakes.killing import held_port
 
 BINARIES = ("initdb", "pg_ctl", "postgres")
 
@@ -36,9 +37,8 @@ class Postgres:
                 shutil.chown(self.home, self.user)
             except LookupError:
                 absent("NO USER postgres HERE, and PostgreSQL refuses to run as root")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self._held = contextlib.ExitStack()
+        self.port = self._held.enter_context(held_port())
         self._run("initdb", "-D", self._files, "-U", "bridge", "-A", "trust", "--no-sync")
         self.url = f"postgres://bridge@127.0.0.1:{self.port}/postgres"
 
@@ -57,6 +57,7 @@ class Postgres:
         self._run("pg_ctl", "-D", self._files, "-m", "immediate", "-w", "stop")
 
     def remove(self) -> None:
+        self._held.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _run(self, name: str, *arguments: str) -> None:

@@ -25,7 +25,7 @@ def postgres() -> Iterator[Postgres]:
     server.remove()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_test_of_the_record_holds_on_postgresql(postgres: Postgres) -> None:
     environment = {**os.environ, "DATABASE_URL": postgres.url}
     environment.pop("BRIDGE_DATA_DIR", None)
