@@ -161,9 +161,9 @@ def _before(request: HttpRequest, exchange: Exchange) -> dict[str, Any]:
 
     ``system_word`` and ``tools_word``: empty where one of the two transcripts is not kept.
     """
-    rows = visible_exchanges(reader_of_user(request.user))
-    before = rows.filter(pk=exchange.previous_id).only("previous_id", "new_from").first()
-    if before is None or not exchange.new_from:
+    rows = visible_exchanges(reader_of_user(request.user)).filter(pk=exchange.previous_id)
+    before = rows.only("previous_id", "new_from").first() if exchange.new_from else None
+    if before is None:
         return {"before": ""}
     added = additions([exchange, before], words=False)
     then, now = added[before.pk], added[exchange.pk]

@@ -100,7 +100,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
             if call.status != 200:
                 return None
             if server.dialect_name == "anthropic":
-                told = returned(call).items()
+                told = returned(call, self.extra_headers).items()
                 self.extra_headers += [(n.encode("latin-1"), t.encode("latin-1")) for n, t in told]
             return await call.beginning()
         finally:

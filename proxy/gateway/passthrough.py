@@ -5,6 +5,7 @@ renames it, and reasoning carriers of ours, which no Anthropic model can read (m
 """
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from .head import Head
 from .masking import masked
 from .policies import NONE as NO_POLICIES
 from .pump import MAX_ANSWER_BYTES, Attempt, upstream_error
-from .refusals import UpstreamFailed
+from .refusals import Header, UpstreamFailed
 from .upstream import Call
 from .watch import Stop
 
@@ -79,7 +80,7 @@ class Passthrough(Attempt):
             error,
             detail=f"status_{call.status}",
             raw=raw if anthropic else None,
-            headers=self._told(call),
+            headers=returned(call, self.consumer.extra_headers),
         )
 
     async def relay_events(self, call: Call) -> None:
@@ -159,13 +160,8 @@ class Passthrough(Attempt):
     def _take_headers(self, call: Call) -> None:
         self.consumer.extra_headers += [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in self._told(call).items()
+            for name, value in returned(call, self.consumer.extra_headers).items()
         ]
-
-    def _told(self, call: Call) -> dict[str, str]:
-        """Of the upstream's headers those that we do not tell ourselves, as our own limits."""
-        ours = {name.decode("latin-1") for name, _ in self.consumer.extra_headers}
-        return {name: value for name, value in returned(call).items() if name not in ours}
 
 
 def endpoint(url: URL, head: Head) -> URL:
@@ -254,9 +250,10 @@ def _is_text(piece: bytes) -> bool:
     return True
 
 
-def returned(call: Call) -> dict[str, str]:
-    """What the client is told of the upstream's headers."""
-    kept = {n: v for n, v in call.headers.items() if RETURNED.fullmatch(n)}
+def returned(call: Call, ours: Iterable[Header]) -> dict[str, str]:
+    """What the client is told of the upstream's headers; not what we tell ourselves: ``ours``."""
+    taken = {name.decode("latin-1") for name, _ in ours}
+    kept = {n: v for n, v in call.headers.items() if RETURNED.fullmatch(n) and n not in taken}
     if "request-id" in call.headers:
         kept["x-upstream-request-id"] = call.headers["request-id"]
     return kept

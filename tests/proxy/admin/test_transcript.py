@@ -68,10 +68,15 @@ def test_each_reading_is_noted(root, talk):
     ]
 
 
-def test_metadata_only_and_running_requests_say_why_there_is_nothing(root):
+def test_requests_of_which_there_is_nothing_say_why(root):
     bare = cast.record(kept=False)
     running = cast.record(closed=False)
+    nobody = {"upstream": "", "dialect": "", "model_upstream": ""}
+    refused = cast.record(
+        kept=False, opening=nobody, closing={**nobody, "outcome": "refused", "status": 400}
+    )
 
+    assert "turned away before any upstream was chosen" in page(root, refused).content.decode()
     assert "keeps metadata only" in page(root, bare).content.decode()
     assert "still on its way" in page(root, running).content.decode()
 

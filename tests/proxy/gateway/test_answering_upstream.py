@@ -117,3 +117,16 @@ def test_our_own_limits_are_told_once_and_win(
     assert head.count("anthropic-ratelimit-requests-limit:") == 1
     assert "anthropic-ratelimit-requests-limit: 7\r\n" in head
     assert "anthropic-odd: first\r\n" in head
+
+
+def test_a_count_tells_our_own_limits_as_well(gateway: Browser, scripted: ScriptedUpstream, reload):
+    team = Team.objects.create(name="counted-out", limits={"rpm": 7})
+    _, secret = ApiKey.issue(team, "ada", scopes=["messages"])
+    reload()
+    scripted.on("anthropic-count-limit", json_answer({"input_tokens": 7}, 200, TOLD_BY_FIRST))
+
+    asked = message("anthropic-count-limit")
+    reply = gateway.post(asked, "/v1/messages/count_tokens", x_api_key=secret)
+
+    assert reply.headers["anthropic-ratelimit-requests-limit"] == "7"
+    assert reply.headers["x-upstream-request-id"] == "req_first"
