@@ -40,7 +40,7 @@ def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
         env={**kept, "BRIDGE_DATA_DIR": str(folder), "BRIDGE_SECRET_KEY": SECRET_KEY},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
 
