@@ -72,17 +72,21 @@ def test_any_chat_chunks_in_any_order_yield_a_legal_stream(chunks):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_a_shuffled_responses_stream_yields_a_legal_stream(data, answer):
-    events = data.draw(st.permutations(data.draw(made.responses_streams(answer))))
+@given(answer=made.answers())
+def test_a_shuffled_responses_stream_yields_a_legal_stream(answer):
+    chance = answer.chance()
+    events = made.responses_stream(answer, chance)
+    chance.shuffle(events)
 
     assert faults_of_events(spoken(RESPONSES, events), raw_tool_input=True) == []
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_a_shuffled_chat_stream_yields_a_legal_stream(data, answer):
-    chunks = data.draw(st.permutations(data.draw(made.chat_streams(answer))))
+@given(answer=made.answers())
+def test_a_shuffled_chat_stream_yields_a_legal_stream(answer):
+    chance = answer.chance()
+    chunks = made.chat_stream(answer, chance)
+    chance.shuffle(chunks)
 
     assert faults_of_events(spoken(CHAT, chunks), raw_tool_input=True) == []
 
@@ -100,10 +104,11 @@ def test_any_whole_body_yields_a_legal_stream(body):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_any_prefix_of_a_responses_stream_ends_in_an_error(data, answer):
-    events = data.draw(made.responses_streams(answer))
-    prefix = events[: data.draw(st.integers(0, len(events) - 1))]
+@given(answer=made.answers())
+def test_any_prefix_of_a_responses_stream_ends_in_an_error(answer):
+    chance = answer.chance()
+    events = made.responses_stream(answer, chance)
+    prefix = events[: chance.randrange(len(events))]
 
     said = spoken(RESPONSES, prefix)
 
@@ -113,13 +118,14 @@ def test_any_prefix_of_a_responses_stream_ends_in_an_error(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(data, answer):
-    chunks = data.draw(made.chat_streams(answer))
+@given(answer=made.answers())
+def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(answer):
+    chance = answer.chance()
+    chunks = made.chat_stream(answer, chance)
     finish = next(
         n for n, c in enumerate(chunks) if c["choices"] and c["choices"][0]["finish_reason"]
     )
-    prefix = chunks[: data.draw(st.integers(0, finish))]
+    prefix = chunks[: chance.randint(0, finish)]
 
     said = spoken(CHAT, prefix)
 
@@ -132,12 +138,13 @@ def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(data, a
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_cutting_the_bytes_anywhere_changes_nothing(data, answer):
-    raw = as_bytes(data.draw(made.responses_streams(answer)))
-    if data.draw(st.booleans()):
+@given(answer=made.answers())
+def test_cutting_the_bytes_anywhere_changes_nothing(answer):
+    chance = answer.chance()
+    raw = as_bytes(made.responses_stream(answer, chance))
+    if chance.random() < 0.5:
         raw = raw.replace(b"\n", b"\r\n")
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=12)))
+    cuts = sorted({chance.randint(0, len(raw)) for _ in range(chance.randint(0, 12))})
     bounds = [0, *cuts, len(raw)]
     whole, cut = SSEDecoder(), SSEDecoder()
 
@@ -152,9 +159,9 @@ def test_cutting_the_bytes_anywhere_changes_nothing(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_a_folded_responses_stream_is_the_whole_mapping(data, answer):
-    events = data.draw(made.responses_streams(answer))
+@given(answer=made.answers())
+def test_a_folded_responses_stream_is_the_whole_mapping(answer):
+    events = made.responses_stream(answer, answer.chance())
 
     folded = fold(spoken(RESPONSES, events))
 
@@ -162,9 +169,9 @@ def test_a_folded_responses_stream_is_the_whole_mapping(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_a_folded_chat_stream_is_the_whole_mapping(data, answer):
-    chunks = data.draw(made.chat_streams(answer))
+@given(answer=made.answers())
+def test_a_folded_chat_stream_is_the_whole_mapping(answer):
+    chunks = made.chat_stream(answer, answer.chance())
 
     folded = fold(spoken(CHAT, chunks))
 
@@ -211,9 +218,9 @@ def assert_says(message: dict, answer: made.Answer) -> None:
 
 
 @law
-@given(data=st.data(), answer=made.answers(texts=1))
-def test_mixed_responses_items_lose_nothing(data, answer):
-    events = data.draw(made.responses_streams(answer, made.mixed))
+@given(answer=made.answers(texts=1))
+def test_mixed_responses_items_lose_nothing(answer):
+    events = made.responses_stream(answer, answer.chance(), made.mixed)
 
     said = spoken(RESPONSES, events)
 
@@ -224,9 +231,9 @@ def test_mixed_responses_items_lose_nothing(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_mixed_chat_calls_lose_nothing(data, answer):
-    chunks = data.draw(made.chat_streams(answer, made.mixed))
+@given(answer=made.answers())
+def test_mixed_chat_calls_lose_nothing(answer):
+    chunks = made.chat_stream(answer, answer.chance(), made.mixed)
 
     said = spoken(CHAT, chunks)
 
@@ -240,11 +247,11 @@ def test_mixed_chat_calls_lose_nothing(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_a_finished_block_is_what_its_deltas_amount_to(data, answer):
+@given(answer=made.answers())
+def test_a_finished_block_is_what_its_deltas_amount_to(answer):
     context = AnswerContext(message_id="msg_law", model="claude-law", finished_blocks=True)
-    for dialect, streams in ((RESPONSES, made.responses_streams), (CHAT, made.chat_streams)):
-        said = spoken(dialect, data.draw(streams(answer)), context)
+    for dialect, stream in ((RESPONSES, made.responses_stream), (CHAT, made.chat_stream)):
+        said = spoken(dialect, stream(answer, answer.chance()), context)
 
         shown = [e["content_block"] for e in said if e["type"] == "content_block_stop"]
         assert shown == fold(said)["content"]
@@ -254,8 +261,8 @@ def test_a_finished_block_is_what_its_deltas_amount_to(data, answer):
 
 
 @law
-@given(data=st.data(), answer=made.answers())
-def test_the_front_door_writes_legal_bytes(data, answer):
+@given(answer=made.answers())
+def test_the_front_door_writes_legal_bytes(answer):
     async def through(translate, events) -> str:
         async def source():
             for event in events:
@@ -263,14 +270,16 @@ def test_the_front_door_writes_legal_bytes(data, answer):
 
         return "".join([frame async for frame in translate(source())])
 
-    events = data.draw(made.responses_streams(answer))
-    chunks = data.draw(made.chat_streams(answer))
+    async def both() -> list[str]:
+        events = made.responses_stream(answer, answer.chance())
+        chunks = made.chat_stream(answer, answer.chance())
+        return [
+            await through(translate_openai_events, events),
+            await through(translate_openai_chat_events, chunks),
+        ]
 
-    written = asyncio.run(through(translate_openai_events, events))
-    written_chat = asyncio.run(through(translate_openai_chat_events, chunks))
-
-    assert faults_of_bytes(written.encode()) == []
-    assert faults_of_bytes(written_chat.encode()) == []
+    for written in asyncio.run(both()):
+        assert faults_of_bytes(written.encode()) == []
 
 
 @law

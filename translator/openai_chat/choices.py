@@ -5,7 +5,7 @@ from typing import Any
 
 from .calls import ToolCalls
 from .finish import FINISH_REASONS
-from .speech import Speech
+from .speech import Kind, Speech
 
 Choice = dict[str, Any]
 
@@ -58,6 +58,22 @@ def message_of(choice: Choice) -> Any:
         text = choice.get("text") or delta
         message = {"content": text} if text and isinstance(text, str) else delta
     return message
+
+
+def repeats(message: dict[str, Any], thoughts: Sequence[str], speech: Speech, before: bool) -> bool:
+    """Whether a message tells all that was said again, as of servers that know no deltas.
+
+    One that tells no more than that does so if the one ``before`` it did: a word may be said twice.
+    """
+    reasoning = (message.get(name) for name in thoughts)
+    told: dict[Kind, str] = {
+        "text": speech.text_in(message.get("content")),
+        "thinking": next((each for each in reasoning if isinstance(each, str) and each), ""),
+    }
+    said = {kind: speech.told(kind) for kind in told}
+    if not all(told[kind].startswith(said[kind]) for kind in told):
+        return False
+    return before or any(said[kind] and told[kind] != said[kind] for kind in told)
 
 
 def unsaid(

@@ -21,7 +21,7 @@ from translator.notes import EMPTY, Fate, Note
 from translator.steps import step
 
 from .calls import ToolCalls
-from .choices import joined, message_of, unsaid
+from .choices import joined, message_of, repeats, unsaid
 from .details import details_of, thought_text
 from .error_body import error_in_answer
 from .finish import CUT_CALL, FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, at_limit, finish_word
@@ -57,6 +57,7 @@ class ChatStream:
         self._matched_upstream: str | None = None  # the stop string that the upstream names
         self._whole = False  # the answer came as one message
         self._in_pieces: bool | None = None  # a message that now comes whole came so before
+        self._growing = False  # each message tells the answer as far as it is known
         self._usage_closed = False  # a chunk that holds nothing but usage came: it is the last
         self.flowing: Block | None = None  # the text that a piece of text was said into last
         self.finished = False
@@ -194,6 +195,10 @@ class ChatStream:
         if self._in_pieces and isinstance(message, dict):
             self._pause()
             message = unsaid(message, self.THOUGHTS, self._speech, self._calls)
+        elif isinstance(message, dict) and self._speech.said:
+            self._growing = repeats(message, REASONING_FIELDS, self._speech, self._growing)
+            if self._growing:
+                message = unsaid(message, self.THOUGHTS, self._speech, self._calls)
         self._delta(message, whole=True)
 
     def _started(self) -> None:

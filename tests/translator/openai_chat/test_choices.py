@@ -101,6 +101,36 @@ def test_messages_that_come_piece_by_piece_are_no_repetition():
     assert said(message(chunk(role="assistant"), *pieces, chunk("stop"))) == [("text", "haha")]
 
 
+def told_so_far(*contents, **fields):
+    """Messages in the place of deltas, and the end."""
+    pieces = [{"content": each} if isinstance(each, str) else each for each in contents]
+    chunks = [{"choices": [{"index": 0, "message": each}]} for each in pieces]
+    return said(message(chunk(role="assistant"), *chunks, chunk("stop"), **fields))
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        (["Hel", "Hello", "Hello Ada.", "Hello Ada."], [("text", "Hello Ada.")]),
+        (["ha", "haha", "haha", "hahaha"], [("text", "hahaha")]),
+        (["Hel", "lo"], [("text", "Hello")]),
+        (["Hel", "Hello", " Ada.", ""], [("text", "Hello Ada.")]),
+        (
+            [
+                {"reasoning_content": "Hm"},
+                {"reasoning_content": "Hm so", "content": ""},
+                {"reasoning_content": "Hm so", "content": "Yes"},
+                {"reasoning_content": "Hm so", "content": "Yes.", "tool_calls": [CALL]},
+                {"reasoning_content": "Hm so", "content": "Yes.", "tool_calls": [CALL]},
+            ],
+            [("thinking", "Hm so"), ("text", "Yes."), ("tool_use", "f")],
+        ),
+    ],
+)
+def test_messages_that_tell_all_of_the_answer_so_far_are_heard_once(contents, expected):
+    assert told_so_far(*contents) == expected
+
+
 def two(*messages, finish="tool_calls", **fields):
     return [{"finish_reason": finish, "message": message, **fields} for message in messages]
 

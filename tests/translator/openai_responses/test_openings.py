@@ -62,7 +62,10 @@ def test_who_counts_parts_otherwise_tells_it_under_another_number():
     ("opening", "piece"),
     [
         (added(0, **reasoning(HI)), summary("Ada.")),
-        (part_added(HI, "summary_text", "reasoning_summary_part", summary_index=0), summary("Ada.")),
+        (
+            part_added(HI, "summary_text", "reasoning_summary_part", summary_index=0),
+            summary("Ada."),
+        ),
         (part_added(HI, "reasoning_text"), None),
         (part_added(HI, "reasoning_text", "reasoning_part", output_index=None), None),
     ],
