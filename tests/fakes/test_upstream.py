@@ -42,7 +42,7 @@ def ask(upstream: ScriptedUpstream, model: str = "m") -> Answer:
 
 
 @pytest.mark.parametrize("cut", ["whole", "bytes", "lines", 1, 2, 3])
-@pytest.mark.parametrize("raw", [RAW, b"ab", b"a"])
+@pytest.mark.parametrize("raw", [RAW, b"ab", b"a", b""])
 def test_pieces_joined_are_the_recording(raw, cut):
     cut_up = list(pieces(raw, cut))
 
