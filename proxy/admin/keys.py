@@ -17,21 +17,38 @@ from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
 from proxy.audit_trail import note
-from proxy.models import ApiKey, DayWho, Scope, Team
+from proxy.models import ApiKey, DayWho, Scope, Team, rules
 from proxy.visibility import reader_of_user, visible_keys, visible_teams
 
 from .base import ManagedAdmin
 from .figures import UNKNOWN, dollars
 from .headers import harden
+from .rule_fields import LimitsField, LinesField, OptionsField, tell_what_cannot_be_read
 
 if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
     KeyModelForm = forms.ModelForm[ApiKey]
+    TeamModelForm = forms.ModelForm[Team]
 else:
-    KeyModelForm = forms.ModelForm
+    KeyModelForm = TeamModelForm = forms.ModelForm
+
+
+class TeamForm(TeamModelForm):
+    models_allowed = LinesField(
+        list[rules.Model],
+        label="Allowed models",
+        help_text="Names or globs such as claude-*, one on each line; "
+        "empty: every model that has a route.",
+    )
+    limits = LimitsField(required=False, help_text="Of all its keys together; empty: no limit.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        tell_what_cannot_be_read(self)
 
 
 @admin.register(Team)
 class TeamAdmin(ManagedAdmin):
+    form = TeamForm
     list_display = ("name", "store", "retention_days", "from_file")
     search_fields = ("name",)
     fields = ("name", "store", "retention_days", "models_allowed", "limits")
@@ -59,6 +76,19 @@ class KeyForm(KeyModelForm):
         ],
         initial=[Scope.MESSAGES.value],
     )
+    models_allowed = LinesField(
+        list[rules.Model],
+        label="Allowed models",
+        help_text="Names or globs such as claude-*, one on each line; "
+        "empty: every model of the team.",
+    )
+    limits = LimitsField(required=False, help_text="Beside those of the team; empty: no other.")
+    ip_allow = LinesField(
+        list[rules.Network],
+        label="Networks",
+        help_text="Such as 10.0.0.0/8, one on each line; empty: from anywhere.",
+    )
+    options = OptionsField(required=False)
     may_grant_admin = False  # set by KeyAdmin for superusers
 
     class Meta:
@@ -74,12 +104,10 @@ class KeyForm(KeyModelForm):
             "ip_allow",
             "options",
         )
-        help_texts = {
-            "models_allowed": 'Globs, such as ["claude-*"]; empty: every model of the team.',
-            "limits": 'Beside those of the team: {"rpm": 60, "tpm": 200000, "concurrency": 10}',
-            "options": '{"strict": true, "events": ["metadata", "blocks"]}; '
-            '{"store": "metadata"}: no word of its conversations is kept, whatever the team keeps.',
-        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        tell_what_cannot_be_read(self)
 
     def clean_scopes(self) -> list[str]:
         scopes: list[str] = self.cleaned_data["scopes"]

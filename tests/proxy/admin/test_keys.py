@@ -21,10 +21,10 @@ def form(team, **fields):
         "team": team.pk,
         "name": "laptop",
         "scopes": ["messages"],
-        "models_allowed": "[]",
-        "limits": "{}",
-        "ip_allow": "[]",
-        "options": "{}",
+        "models_allowed": "",
+        "ip_allow": "",
+        **dict.fromkeys(("limits_0", "limits_1", "limits_2"), ""),
+        **dict.fromkeys(("options_0", "options_1", "options_2"), ""),
     } | fields
 
 
@@ -146,45 +146,118 @@ def test_a_change_is_noted_with_its_values(root):
             "name": "platform",
             "store": "metadata",
             "retention_days": 30,
-            "models_allowed": "[]",
-            "limits": "{}",
+            "models_allowed": "claude-*\ngpt-5.2",
+            "limits_0": "60",
         },
     )
 
     (entry,) = LogEntry.objects.all()
+    assert "models_allowed: [] → ['claude-*', 'gpt-5.2']" in entry.get_change_message()
+    assert "limits: {} → {'rpm': 60}" in entry.get_change_message()
     assert "retention_days: 90 → 30" in entry.get_change_message()
     assert "store: full → metadata" in entry.get_change_message()
+
+
+def test_rules_are_typed_into_fields_and_kept_as_json(root):
+    typed = {
+        "limits_0": "60", "limits_2": "5", "models_allowed": " claude-*\r\n\r\ngpt-5.2 ",
+        "ip_allow": "10.0.0.0/8\n2001:db8::/32",
+        "options_0": "true", "options_1": "metadata,blocks", "options_2": "metadata",
+    }  # fmt: skip
+    assert "secret" in root.post(f"{URL}add/", form(cast.team(), **typed)).context
+
+    key = ApiKey.objects.get()
+    assert key.limits == {"rpm": 60, "concurrency": 5}
+    assert key.models_allowed == ["claude-*", "gpt-5.2"]
+    assert key.ip_allow == ["10.0.0.0/8", "2001:db8::/32"]
+    assert key.options == {"strict": True, "events": ["metadata", "blocks"], "store": "metadata"}
+    html = unescape(root.get(f"{URL}{key.pk}/change/").content.decode())
+    assert 'name="limits_0" value="60"' in html
+    assert ">claude-*\ngpt-5.2</textarea>" in html
+    assert '<option value="metadata,blocks" selected' in html
+
+    LogEntry.objects.all().delete()
+    root.post(f"{URL}{key.pk}/change/", form(key.team, **typed | {"limits_0": "61"}))
+    (entry,) = LogEntry.objects.all()
+    told = entry.get_change_message()
+    assert "limits: {'rpm': 60, 'concurrency': 5} → {'rpm': 61, 'concurrency': 5}" in told
+    assert not [name for name in ("models_allowed", "ip_allow", "options") if f"{name}:" in told]
 
 
 @pytest.mark.parametrize(
     ("field", "typed", "told"),
     [
-        ("limits", '{"rmp": 60}', "unknown key 'rmp'; did you mean 'rpm'?"),
-        ("models_allowed", '"claude-*"', "Expected array, got str"),
+        ("limits_0", "sixty", "Requests a minute: a whole number from 1 on"),
+        ("limits_1", "0", "Input tokens a minute: a whole number from 1 on"),
+        ("limits_2", "1.5", "Requests at once: a whole number from 1 on"),
+        ("models_allowed", "x" * 201, "entry 1: Expected str of length <= 200"),
+        ("ip_allow", "10.0.0.0/8\n10.0.0.1/8", "entry 2: '10.0.0.1/8' has host bits set"),
+        ("options_1", "all", "Select a valid choice"),
+        ("options_2", "full", "Select a valid choice"),
     ],
 )
-def test_a_slip_in_a_rule_is_refused_since_the_gateway_would_read_none(root, field, typed, told):
-    team = cast.team()
-    page = {"name": "x", "store": "full", "retention_days": 1, "models_allowed": "[]"}
+def test_a_slip_is_told_beside_its_field(root, field, typed, told):
+    team, name = cast.team(), field.rpartition("_")[0] if field[-1].isdigit() else field
+    forms = {f"{URL}add/": form(team, **{field: typed})}
+    if name in ("limits", "models_allowed"):
+        page = {"name": "x", "store": "full", "retention_days": 1, "models_allowed": ""}
+        forms["/admin/proxy/team/add/"] = {**page, field: typed}
 
-    refused = [
-        root.post(f"{URL}add/", form(team, **{field: typed})),
-        root.post("/admin/proxy/team/add/", {**page, "limits": "{}", field: typed}),
-    ]
-
-    for answer in refused:
-        assert told in unescape(answer.content.decode())
+    for url, sent in forms.items():
+        answer = root.post(url, sent)
+        (wrong,) = answer.context["adminform"].form.errors.items()
+        assert wrong[0] == name
+        assert wrong[1][0].startswith(told)
+        assert typed[:20].splitlines()[0] in answer.content.decode()  # nothing is typed again
     assert not ApiKey.objects.exists()
     assert not Team.objects.exclude(pk=team.pk).exists()
 
 
-def test_a_rule_that_was_emptied_is_no_rule(root):
-    left = dict.fromkeys(("models_allowed", "limits", "ip_allow", "options"), "")
+def test_what_cannot_be_read_is_shown_and_mended_by_saving(root):
+    key, _ = cast.key("k", limits=[60], options={"store": "full"}, models_allowed="claude-*")
+    url = f"{URL}{key.pk}/change/"
 
-    assert "secret" in root.post(f"{URL}add/", form(cast.team(), **left)).context
+    page = unescape(root.get(url).content.decode())
+    root.post(url, form(key.team, name="k", models_allowed="claude-*", limits_0="60"))
 
-    key = ApiKey.objects.get()
-    assert (key.models_allowed, key.limits, key.ip_allow, key.options) == ([], {}, [], {})
+    for told in ("Expected object, got array", "store: Invalid enum value 'full'", "got str"):
+        assert f"What stands there cannot be read ({told}" in page or told in page
+    key.refresh_from_db()
+    assert (key.limits, key.options, key.models_allowed) == ({"rpm": 60}, {}, ["claude-*"])
+    (entry,) = LogEntry.objects.all()
+    assert "limits: [60] → {'rpm': 60}" in entry.get_change_message()
+    assert "options: {'store': 'full'} → {}" in entry.get_change_message()
+
+
+@pytest.mark.parametrize(
+    "options", [{"strict": False}, {"events": []}, {"events": ["blocks", "metadata"]}, {}]
+)
+def test_the_api_keeps_what_it_is_given_whatever_a_form_would_show(root, options):
+    key, _ = cast.key("k", options={"store": "metadata"}, limits={"rpm": 1}, models_allowed=["a b"])
+    row = f"/api/v1/keys/{key.pk}/"
+
+    first = root.patch(row, {"options": options}, content_type="application/json")
+    second = root.patch(row, {"name": "l"}, content_type="application/json")
+
+    assert (first.status_code, second.status_code) == (200, 200)
+    key.refresh_from_db()
+    assert (key.options, key.limits, key.models_allowed) == (options, {"rpm": 1}, ["a b"])
+    assert len(LogEntry.objects.all()) == 2
+
+
+@pytest.mark.parametrize(
+    "rules", [{"limits": [60]}, {"limits": {"rmp": 6}}, {"options": "x"}, {"ip_allow": {}}]
+)
+def test_the_api_mends_no_rule_in_passing(root, rules):
+    key, _ = cast.key("k", **rules)
+    row = f"/api/v1/keys/{key.pk}/"
+
+    answer = root.patch(row, {"name": "l"}, content_type="application/json")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(*rules)
+    key.refresh_from_db()
+    assert key.name == "k"
 
 
 def test_prices_are_added_and_never_overwritten(root):
