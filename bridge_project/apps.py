@@ -2,10 +2,17 @@
 
 from typing import Any
 
+from django.apps import AppConfig
 from django.contrib.admin import autodiscover
 from django.contrib.admin.apps import SimpleAdminConfig
 from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core import checks
+
+
+class Theme(AppConfig):
+    """Unfold, whose own module of this name imports its pages."""
+
+    name = "unfold"
 
 
 class AdminOnDemand(SimpleAdminConfig):

@@ -70,7 +70,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 INSTALLED_APPS = [
     # For runserver; its twisted would cost serve 24 MB and 0.4 s of a start.
     *([] if sys.argv[1:2] == ["serve"] else ["daphne"]),
-    "unfold.apps.BasicAppConfig",  # the admin's theme; before it, since it replaces templates
+    "bridge_project.apps.Theme",  # before the admin, since it replaces templates
     "bridge_project.apps.AdminOnDemand",
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -98,9 +98,11 @@ class AdminPassword:
         self._hashed = hasher.submit(make_password, self.text)
         hasher.shutdown(wait=False)
 
-    @property
-    def hashed(self) -> str:
-        return self._hashed.result()
+    def make_user(self) -> None:
+        """Waits for the hash."""
+        get_user_model().objects.create(
+            username=ADMIN, password=self._hashed.result(), is_staff=True, is_superuser=True
+        )
 
 
 def migrate() -> None:
@@ -131,16 +133,19 @@ def fill_gaps(
     environ: Mapping[str, str] = os.environ,
     password: AdminPassword | None = None,
 ) -> Made:
-    """Make the first team, key, admin user, prices and upstream where there is none."""
+    """Make the first team, key, admin user, prices and upstream where there is none.
+
+    With a ``password`` somebody else makes the user, if ``admin_password`` tells that one is due.
+    """
     made = Made()
     if not Team.objects.exists():
         _, made.key = ApiKey.issue(Team.objects.create(name="default"), "first")
-    users = get_user_model().objects
-    if not users.filter(is_superuser=True).exists():
+    if not get_user_model().objects.filter(is_superuser=True).exists():
         _check_password()
-        password = password or AdminPassword()
-        made.admin_password = password.text
-        users.create(username=ADMIN, password=password.hashed, is_staff=True, is_superuser=True)
+        ours = password or AdminPassword()
+        made.admin_password = ours.text
+        if password is None:
+            ours.make_user()
     if not Price.objects.filter(upstream=None).exists():
         _starter_prices()
     if _has_upstream():

@@ -42,13 +42,14 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
+        self._announcing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self.started:
-            self._announce()
+        if self.started:  # in a thread: there may be something to wait for first
+            self._announcing = asyncio.create_task(asyncio.to_thread(self._announce))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """To close a listener resets what waits there: it is taken first, and served."""

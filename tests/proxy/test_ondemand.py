@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOR_LATER = (
     "daphne", "django.test", "drf_spectacular.openapi", "httpx", "proxy.admin", "proxy.reports",
     "proxy.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
-    "websockets", "xml.dom", "yaml",
+    "unfold.sites", "websockets", "xml.dom", "yaml",
 )  # fmt: skip
 LOADED = f"""
 import sys

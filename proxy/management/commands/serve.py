@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from proxy import logs
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
@@ -59,16 +59,17 @@ class Command(BridgeCommand):
             url = greeting.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
-                self._prepare(file, url, stack, workers)
+                self._make_admin(self._prepare(file, url, stack, workers))
 
-            waiting = None
+            waiting = due = None
             try:
-                prepare()
+                due = self._prepare(file, url, stack, workers)
             except arrival.DatabaseAway as away:
                 self.stderr.write(greeting.AWAY.format(cause=away))
                 waiting = stack.enter_context(arrival.Waiting(prepare))
 
             def announce() -> None:
+                self._make_admin(due)
                 self.stdout.write(f"\nMessages Bridge listens on {url}  (data: {conf.data_dir})\n")
                 self.stdout.flush()
 
@@ -80,8 +81,13 @@ class Command(BridgeCommand):
             if not served:
                 raise CommandError("the server did not start; see above", returncode=FINDING)
 
-    def _prepare(self, file: BridgeFile | None, url: str, stack: ExitStack, workers: int) -> None:
-        """All that needs the database. Raises DatabaseAway or ConfigError."""
+    def _prepare(
+        self, file: BridgeFile | None, url: str, stack: ExitStack, workers: int
+    ) -> first_start.AdminPassword | None:
+        """All that needs the database. Raises DatabaseAway or ConfigError.
+
+        Returns what there is to wait for: the password whose user is made when the hash is there.
+        """
         with arrival.reached():
             with turns.in_turn():
                 password = first_start.AdminPassword() if arrival.is_new() else None
@@ -96,6 +102,10 @@ class Command(BridgeCommand):
                     recorder.prepare()
                 serving.load()  # while the password is hashed, and the record's writer starts
                 made = first_start.fill_gaps(sandbox.url_of(sandbox_socket), password=password)
+                due = password if made.admin_password else None
+                if due and connection.vendor == "postgresql":  # the next in turn must find the user
+                    due.make_user()
+                    due = None
             needs_sandbox = bool(sandbox_url().port)
         self._greet(made, url)
         connection.close()  # this thread asks no more: 1.3 MB of pages and statements
@@ -103,6 +113,19 @@ class Command(BridgeCommand):
             stack.enter_context(sandbox.running(sandbox_socket))
             self.stdout.write(f"\n{greeting.SANDBOX_NOTICE}")
         self.stdout.flush()
+        return due
+
+    def _make_admin(self, due: first_start.AdminPassword | None) -> None:
+        """Beside the first requests: the hash takes a third as long as all the rest."""
+        if due is None:
+            return
+        try:
+            due.make_user()
+        except DatabaseError as error:
+            told = f"the admin user cannot be made: {error}; the next start makes it"
+            self.stderr.write(told)
+        finally:
+            connection.close()  # this thread's
 
     def _greet(self, made: first_start.Made, url: str) -> None:
         if made.anything:

@@ -1,9 +1,12 @@
 """What the first start makes, and what a later one leaves alone."""
 
+from io import StringIO
+
 import pytest
 from django.contrib.auth import get_user_model
 
-from proxy.config.first_start import fill_gaps
+from proxy.config.first_start import AdminPassword, fill_gaps
+from proxy.management.commands.serve import Command
 from proxy.models import ApiKey, Price, Revision, Route, Team, Upstream
 from proxy.secrets import ConfigError, digest_of
 
@@ -25,6 +28,27 @@ def test_it_makes_a_team_a_key_an_admin_and_a_way_to_the_sandbox():
     assert get_user_model().objects.get(username="admin").check_password(made.admin_password)
     assert targets("claude-*") == [("sandbox", "sandbox")]
     assert targets("sandbox-chat*") == [("sandbox-chat", "")]
+
+
+def test_whoever_brings_the_password_makes_its_user():
+    password = AdminPassword()
+    made = fill_gaps(SANDBOX_URL, {}, password=password)
+    assert made.admin_password == password.text
+    assert not get_user_model().objects.exists()
+
+    password.make_user()
+
+    assert get_user_model().objects.get(is_superuser=True).check_password(password.text)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_user_that_cannot_be_made_is_told_and_the_gateway_goes_on():
+    get_user_model().objects.create_user("admin")
+    told = StringIO()
+
+    Command(stderr=told)._make_admin(AdminPassword())
+
+    assert "the admin user cannot be made: UNIQUE constraint failed" in told.getvalue()
 
 
 def test_a_second_start_makes_nothing():
