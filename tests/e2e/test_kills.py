@@ -48,5 +48,6 @@ def test_no_stream_is_cut_without_a_word_when_the_gateway_is_restarted_again_and
     ends = Counter((each.ending, each.status) for each in restarting.sent)
     assert cut_off >= RESTARTS, "nothing outlasted a drain: the test proves nothing"
     assert ends["cut", 200] == 0, "a stream that had begun ended without its error"
-    assert ends["error", 200] >= cut_off
+    # A busy machine may not have begun an answer when its upstream had been asked.
+    assert ends["error", 200] + ends["refused", 529] >= cut_off
     assert verdict.faults == {}

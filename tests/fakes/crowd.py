@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from .steps import LAST_CHUNK, Script, Sleep, chunk, stream_head
+from .steps import LAST_CHUNK, Script, Send, Sleep, chunk, stream_head
 from .upstream import Asked
 
 Ending = Literal["whole", "error", "refused", "cut"]
@@ -151,7 +151,8 @@ def chat_answer(asked: Asked) -> Script:
     steps: list[Any] = [stream_head()]
     for one in told:
         steps += [chunk(b"data: %b\n\n" % json.dumps(one).encode()), pace]
-    return [*steps, chunk(b"data: [DONE]\n\n"), LAST_CHUNK]
+    # At once: who hears the last event and no end for a while hangs up.
+    return [*steps, Send(chunk(b"data: [DONE]\n\n").raw + LAST_CHUNK.raw)]
 
 
 def _choice(delta: Mapping[str, str], **more: str) -> dict[str, Any]:
