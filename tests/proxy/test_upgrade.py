@@ -94,7 +94,7 @@ def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ins
     server.remove()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_rows_are_added_up_and_new_permissions_are_given_once(installation: Installation) -> None:
     installation.migrate("proxy", EARLY)
     installation.run(RECORD)
