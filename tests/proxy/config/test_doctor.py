@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import socket
 import threading
 
 import pytest
@@ -86,11 +87,11 @@ def test_a_buffering_upstream_a_refused_key_and_a_wrong_clock_are_found(bufferin
 
 
 def test_an_upstream_that_is_not_there_is_one_finding():
-    with free_socket(0) as taken:
-        port = taken.getsockname()[1]
-    route_to(f"http://127.0.0.1:{port}/v1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and kept, so that nobody else is given it
+        route_to(f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
 
-    (finding,) = findings("upstream own")
+        (finding,) = findings("upstream own")
 
     assert finding.ok is False
     assert "cannot be reached" in finding.says

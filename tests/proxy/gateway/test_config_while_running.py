@@ -16,8 +16,6 @@ from . import scripts
 from .browser import Browser, read_until
 from .conftest import add_route, add_upstream, message, row
 
-PATIENT = {"connect_s": 5, "first_byte_s": 30, "idle_s": 30, "total_s": 60}
-
 
 def halves(pause_s: float):
     """A stream that says ``first``, waits, and says the rest."""
@@ -55,7 +53,7 @@ def test_k08_what_is_deleted_meanwhile_lets_the_stream_end(
     gateway: Browser, scripted: ScriptedUpstream, reload, gone: str
 ):
     scripted.on("k08-m", halves(0.5))
-    upstream = add_upstream("k08", "chat", scripted.base_url, timeouts=PATIENT)
+    upstream = add_upstream("k08", "chat", scripted.base_url)
     add_route("k08-*", upstream)
     reload()
 
@@ -77,7 +75,7 @@ class TestK09:
 
     @pytest.fixture
     def going(self, scripted: ScriptedUpstream, reload) -> Iterator[tuple[ApiKey, str]]:
-        upstream = add_upstream("k09", "chat", scripted.base_url, timeouts=PATIENT)
+        upstream = add_upstream("k09", "chat", scripted.base_url)
         add_route("k09-*", upstream)
         made = ApiKey.issue(Team.objects.get(name="platform"), "going", scopes=["messages"])
         reload()
@@ -110,7 +108,7 @@ class TestK09:
         self, gateway: Browser, scripted: ScriptedUpstream, going
     ):
         key, secret = going
-        scripted.on("k09-m", halves(30))
+        scripted.on("k09-m", halves(600))
         scripted.on("k09-other", halves(0.5))
         directory.listeners.append(end_revoked)
         try:
