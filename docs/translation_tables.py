@@ -13,7 +13,6 @@ from translator.openai_chat import finish
 from translator.openai_chat import parts as chat_parts
 from translator.openai_chat import request as chat_request
 from translator.openai_chat import stream as chat_stream
-from translator.openai_chat import tools as chat_tools
 from translator.openai_responses import assistant as responses_assistant
 from translator.openai_responses import events, hosted
 from translator.openai_responses import parts as responses_parts
@@ -103,7 +102,7 @@ def tools() -> str:
         own = responses_tools.HOSTED.get(prefix)
         here = f"{tool.verdict}: {tool.reason}"
         native = f"OpenAI's own, with capability {code(own.capability)}; else " if own else ""
-        rows.append([code(f"{prefix}…"), native + here, in_chat(prefix)])
+        rows.append([code(f"{prefix}…"), native + here, here])
     return table(["tool", *DIALECTS], rows)
 
 
@@ -111,14 +110,6 @@ def as_function(prefix: str) -> str:
     told = f"function {code(CLIENT_TOOLS[prefix].name)}"
     needed = CAPABILITY.get(prefix)
     return f"{told}, with capability {code(needed)}; else refused" if needed else told
-
-
-def in_chat(prefix: str) -> str:
-    if prefix in chat_tools.REFUSED_TOOLS:
-        return f"refused: {chat_tools.REFUSED_TOOLS[prefix]}"
-    if prefix in chat_tools.DROPPED_TOOLS:
-        return f"dropped: {chat_tools.DROPPED_TOOLS[prefix]}"
-    return "refused"
 
 
 def responses_events() -> str:
@@ -139,8 +130,9 @@ def chat_fields() -> str:
             for name, handler in stream.HANDLERS.items()]  # fmt: skip
     rows += [[code(f"delta.{name}"), "thinking; the first that is not empty counts"]
              for name in chat_stream.REASONING_FIELDS]  # fmt: skip
-    quiet = sorted(stream.IGNORED - {*chat_stream.REASONING_FIELDS, "reasoning_details"})
-    rows.append([code("delta.reasoning_details"), "thinking, carried verbatim"])
+    quiet = sorted(stream.IGNORED - stream.THOUGHTS)
+    carried = sorted(stream.THOUGHTS - {*chat_stream.REASONING_FIELDS})
+    rows += [[code(f"delta.{name}"), "thinking, carried verbatim"] for name in carried]
     rows += [[code(f"delta.{name}"), "passed over on purpose"] for name in quiet]
     rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.CITED_ASIDE)]
     return table(["field of a chunk", "becomes"], rows)

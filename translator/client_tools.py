@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from .arguments import compact_json
+from .draft import Draft
+from .errors import BadRequest
 from .profiles import Profile
 
 RARE: Final = frozenset({"allowed_callers", "defer_loading", "type"})
@@ -63,6 +65,19 @@ def function_of(tool: dict[str, Any], profile: Profile) -> FunctionTool | None:
 def server_tool_of(kind: str) -> ServerTool | None:
     """The verdict on a server tool's type; None when it is none that we know."""
     return next((tool for prefix, tool in SERVER_TOOLS.items() if kind.startswith(prefix)), None)
+
+
+def go_without(kind: str, path: str, draft: Draft) -> None:
+    """Note that a tool is not told to this upstream. Raises BadRequest where it must not be missed.
+
+    ``path``: the tool's in the request.
+    """
+    tool = server_tool_of(kind)
+    if tool is not None and tool.verdict == "dropped":
+        draft.note(path, "dropped", tool.reason)
+        return
+    reason = tool.reason if tool is not None else "not supported by this upstream"
+    raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
 
 
 def _described(description: str, tool: dict[str, Any]) -> str:

@@ -1,29 +1,13 @@
 """Tools and tool choice -> functions (mapping.md 1.7 and 1.8)."""
 
-from typing import Any, Final
+from typing import Any
 
-from translator.client_tools import RARE, FunctionTool, custom_function, function_of
+from translator.client_tools import RARE, FunctionTool, custom_function, function_of, go_without
 from translator.draft import Draft
 from translator.errors import BadRequest
 from translator.names import upstream_name
 from translator.schemas import normalise, strict
 from translator.tool_changes import offered_tools
-
-DROPPED_TOOLS: Final = {
-    "web_search": "the upstream has no web search for function-calling models",
-    "web_fetch": "the upstream fetches no pages",
-    "tool_search_tool": "all tools are sent at once",
-}
-"""Server tools that the upstream lacks; the model can answer without them."""
-
-REFUSED_TOOLS: Final = {
-    "advisor": "the upstream has no advisor",
-    "browser_toolset": "screen coordinates do not carry over between providers",
-    "code_execution": "the upstream has no code execution",
-    "computer": "screen coordinates do not carry over between providers",
-    "mcp_toolset": "the upstream connects to no MCP servers",
-}
-"""Tools whose absence would change what the client gets."""
 
 
 def build_tools(draft: Draft) -> dict[str, Any]:
@@ -57,7 +41,7 @@ def _function(tool: dict[str, Any], path: str, draft: Draft) -> dict[str, Any] |
         return {"type": "function", "function": _definition(found, tool, path, draft)}
     known = function_of(tool, draft.profile)
     if known is None:
-        _served_elsewhere(tool["type"], path, draft)
+        go_without(tool["type"], path, draft)
         return None
     _note_rare(tool, path, draft)
     return {"type": "function", "function": _definition(known, tool, path, draft)}
@@ -72,18 +56,6 @@ def _note_rare(tool: dict[str, Any], path: str, draft: Draft) -> None:
     kind = tool.get("type") or "custom"
     if kind != "custom":
         draft.note(f"{path}.type", "emulated", f"{kind} is told as a function with its schema")
-
-
-def _served_elsewhere(kind: str, path: str, draft: Draft) -> None:
-    """A tool that Anthropic runs itself: dropped where that changes nothing, else refused."""
-    for prefix, reason in DROPPED_TOOLS.items():
-        if kind.startswith(prefix):
-            draft.note(path, "dropped", reason)
-            return
-    for prefix, reason in REFUSED_TOOLS.items():
-        if kind.startswith(prefix):
-            raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
-    raise BadRequest(f"{path}.type", f"{kind!r} is not supported by this upstream")
 
 
 def _definition(

@@ -9,7 +9,7 @@ from translator.client_tools import (
     FunctionTool,
     custom_function,
     function_of,
-    server_tool_of,
+    go_without,
 )
 from translator.draft import Draft
 from translator.errors import BadRequest
@@ -71,22 +71,13 @@ def _tool(tool: Tool, path: str, draft: Draft) -> Tool | None:
         raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
     found = function_of(tool, draft.profile)
     if found is None:
-        _go_without(kind, path, draft)
+        go_without(kind, path, draft)
         return None
     if tool.get("defer_loading"):
         draft.note(f"{path}.defer_loading", "emulated", "the tool is sent at once")
     if kind != "custom":
         draft.note(f"{path}.type", "emulated", f"{kind} is told as a function with its schema")
     return _function(found, tool, path, draft)
-
-
-def _go_without(kind: str, path: str, draft: Draft) -> None:
-    verdict = server_tool_of(kind)
-    if verdict is not None and verdict.verdict == "dropped":
-        draft.note(path, "dropped", verdict.reason)
-        return
-    reason = verdict.reason if verdict is not None else "not supported by this upstream"
-    raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
 
 
 def _function(found: FunctionTool, tool: Tool, path: str, draft: Draft) -> Tool:

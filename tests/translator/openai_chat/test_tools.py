@@ -4,11 +4,15 @@ import pytest
 
 from tests.translator.openai_chat.requests import body, build, fates
 from tests.translator.requests import WEATHER, ask, system, text, user
+from translator.client_tools import SERVER_TOOLS
 from translator.errors import BadRequest
-from translator.openai_chat.tools import DROPPED_TOOLS, REFUSED_TOOLS
 
 LONG = "mcp__" + "server_" * 12 + "get_weather"
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
+def with_verdict(verdict):
+    return [prefix for prefix, tool in SERVER_TOOLS.items() if tool.verdict == verdict]
 
 
 def functions(*tools, profile="generic", **fields):
@@ -126,7 +130,7 @@ def test_no_tools_no_choice():
     assert {"tools", "tool_choice", "parallel_tool_calls"}.isdisjoint(body(request, "openai"))
 
 
-@pytest.mark.parametrize("prefix", DROPPED_TOOLS)
+@pytest.mark.parametrize("prefix", with_verdict("dropped"))
 def test_server_tools_that_can_be_missed_are_dropped_and_told(prefix):
     request = ask(tools=[{"type": f"{prefix}_20250305", "name": "x"}, WEATHER])
 
@@ -145,7 +149,7 @@ def test_a_dropped_tool_cannot_be_chosen_beside_others():
         build(ask(tools=[SEARCH, WEATHER], tool_choice={"type": "tool", "name": "web_search"}))
 
 
-@pytest.mark.parametrize("prefix", REFUSED_TOOLS)
+@pytest.mark.parametrize("prefix", with_verdict("refused"))
 def test_tools_that_would_change_the_answer_are_refused(prefix):
     with pytest.raises(BadRequest, match=r"^tools\.0\.type: "):
         build(ask(tools=[{"type": f"{prefix}_20250305", "name": "x"}]))
