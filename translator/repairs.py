@@ -31,6 +31,7 @@ CEILINGS: Final = tuple(
         r"<= ?`?(\d{1,9})",  # OpenAI, Responses
         r"less than or equal to `?(\d{1,9})",  # Groq
         r"[Rr]ange of `?max_tokens`? (?:is|should be) \[\d+, ?(\d{1,9})\]",  # DeepSeek, Qwen
+        r"> (\d{1,9}), which is the maximum",  # Anthropic, behind a proxy that speaks Chat
         r"> (\d{1,9}) - (\d{1,9})\)",  # vLLM: the window less the prompt
         r"is (\d{1,9}) tokens\. However, you requested \d+ tokens \((\d{1,9}) in the",  # and before
     )

@@ -165,6 +165,7 @@ EXPECTED = "Invalid 'max_output_tokens': integer above maximum value. Expected a
 GROQ = "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the `context_window` for this model"
 DEEPSEEK = "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"
 QWEN = "<400> InternalError.Algo.InvalidParameter: Range of max_tokens should be [1, 8192]"
+ANTHROPICS = "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens for claude-3-5-haiku-20241022"
 VLLM = "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 16384 tokens and your request has {} input tokens (32000 > 16384 - {})."
 WINDOW = "This model's maximum context length is 16384 tokens. However, you requested 41000 tokens ({} in the messages, 32000 in the completion). Please reduce the length of the messages or completion."
 
@@ -178,6 +179,7 @@ WINDOW = "This model's maximum context length is 16384 tokens. However, you requ
         (CHAT, "max_tokens", GROQ, 8192),
         (CHAT, "max_tokens", DEEPSEEK, 8192),
         (CHAT, "max_tokens", QWEN, 8192),
+        (CHAT, "max_tokens", ANTHROPICS, 8192),
         (CHAT, "max_tokens", VLLM.format(9000, 9000), 7384),
         (CHAT, "max_tokens", WINDOW.format(9000), 7384),
     ],
@@ -191,6 +193,10 @@ def test_more_output_than_a_model_can_write_is_clamped(repair, field, told, room
     assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
     assert repair(found.body, 400, refusal(told)) is None
     assert repair({"model": "m", field: "many"}, 400, refusal(told)) is None
+
+
+def test_what_anthropic_itself_says_of_a_limit_is_the_client_s_to_read():
+    assert ANTHROPIC({"max_tokens": 32000}, 400, refusal(ANTHROPICS)) is None
 
 
 @pytest.mark.parametrize("taken", [15_500, 16_384, 30_000])

@@ -3,7 +3,14 @@
 Source: https://openrouter.ai/docs/use-cases/reasoning-tokens
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+OPAQUE: Final = "reasoning_opaque"
+"""Copilot's name for reasoning that nobody but its model can read. It wants it back with the text.
+
+Source: https://github.com/sst/opencode, its provider for Copilot
+"""
 
 GROWING: Final = ("text", "summary", "data")
 """Fields whose fragments are joined; of any other the last value that is not null counts."""
@@ -12,9 +19,23 @@ WRAPPED: Final = ("text", "thinking", "content", "summary")
 """Fields that a part of reasoning has its text in."""
 
 
-def details_of(value: Any) -> list[dict[str, Any]]:
-    """The fragments in one delta, whatever the server made of the list."""
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+def details_of(delta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fragments in one delta, whatever the server made of the list.
+
+    What is opaque travels among them, as a fragment of a type of its own.
+    """
+    told = delta.get("reasoning_details")
+    details = [part for part in told if isinstance(part, dict)] if isinstance(told, list) else []
+    if OPAQUE in delta and isinstance(delta[OPAQUE], str) and delta[OPAQUE]:
+        details.append({"type": OPAQUE, "data": delta[OPAQUE]})
+    return details
+
+
+def opaque_in(details: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The details without what is opaque, and that: the last that came, for there is one."""
+    opaque = [part.get("data") for part in details if part.get("type") == OPAQUE]
+    rest = [part for part in details if part.get("type") != OPAQUE]
+    return rest, str(opaque[-1]) if opaque else ""
 
 
 def thought_text(value: Any) -> str:

@@ -8,6 +8,8 @@ from translator.draft import Draft
 from translator.names import upstream_call_id
 from translator.thinking import ASKED_BY, OFF, effort_of
 
+from .details import OPAQUE, opaque_in
+
 EXTRA: Final = "chat/call"
 """What a carrier says that it holds, where that is no reasoning."""
 
@@ -41,12 +43,20 @@ def restored_reasoning(
     thoughts: list[dict[str, Any]], path: str, draft: Draft, *, with_tools: bool
 ) -> dict[str, Any]:
     """The vendor's reasoning field of one assistant message; only what this upstream made."""
-    field = draft.profile.reasoning_field
-    own = [pair for block in thoughts if (pair := _own(block, path, draft)) is not None]
-    if not field:
+    field, target = draft.profile.reasoning_field, draft.target
+    kept = [_unsealed(block, target) for block in thoughts]
+    details, opaque = opaque_in([entry for each in kept for entry in _details(each)])
+    if not (field or opaque):
+        if thoughts:
+            draft.note(path, "ignored", "this upstream takes no earlier reasoning")
         return {}
-    texts = [text for text, _ in own if text]
-    details = [entry for _, kept in own for entry in kept]
+    own = [_text(block, each, target) for block, each in zip(thoughts, kept, strict=True)]
+    if target.carrier_keys is not None and None in kept:
+        draft.note(path, "ignored", "reasoning of another upstream or model stays with its maker")
+    texts = list(filter(None, own))
+    if opaque:
+        shown = {"reasoning_text": "\n\n".join(texts)} if texts else {}
+        return {**shown, OPAQUE: opaque}
     if field == "reasoning_details" and details:
         return {field: details}
     if texts:
@@ -78,24 +88,28 @@ def carried_extras(thoughts: list[dict[str, Any]], target: Target) -> dict[str, 
     }
 
 
-def _own(block: dict[str, Any], path: str, draft: Draft) -> tuple[str, list[dict[str, Any]]] | None:
-    """Text and details of a reasoning block that this very upstream and model made."""
-    signature = block.get("signature") or block.get("data") or ""
-    target = draft.target
-    if not draft.profile.reasoning_field:
-        draft.note(path, "ignored", "this upstream takes no earlier reasoning")
+def _unsealed(block: dict[str, Any], target: Target) -> carrier.Reasoning | None:
+    """What the carrier of a reasoning block holds, if this very upstream and model made it."""
+    if target.carrier_keys is None:
         return None
+    signature = block.get("signature") or block.get("data") or ""
+    kept = carrier.unseal(signature, target.carrier_keys)
+    made_here = ("chat", target.upstream, target.model)
+    if kept is None or (kept.api, kept.upstream, kept.model) != made_here:
+        return None
+    return kept
+
+
+def _text(block: dict[str, Any], kept: carrier.Reasoning | None, target: Target) -> str:
+    """The text of a reasoning block that this upstream made; "" for any other."""
+    shown: str = block.get("thinking") or ""
     if target.carrier_keys is None:
         # Nobody can sign here: what no one signed can only be this upstream's own.
-        return None if signature else (block.get("thinking", ""), [])
-    kept = carrier.unseal(signature, target.carrier_keys)
-    if kept is None or (kept.api, kept.upstream, kept.model) != (
-        "chat",
-        target.upstream,
-        target.model,
-    ):
-        draft.note(path, "ignored", "reasoning of another upstream or model stays with its maker")
-        return None
-    details = kept.details if isinstance(kept.details, list) else []
-    hidden = kept.details.get("text", "") if isinstance(kept.details, dict) else ""
-    return block.get("thinking") or hidden, details
+        return "" if block.get("signature") or block.get("data") else shown
+    if kept is None:
+        return ""
+    return shown or (kept.details.get("text", "") if isinstance(kept.details, dict) else "")
+
+
+def _details(kept: carrier.Reasoning | None) -> list[dict[str, Any]]:
+    return kept.details if kept is not None and isinstance(kept.details, list) else []

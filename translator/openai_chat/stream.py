@@ -22,7 +22,7 @@ from translator.steps import step
 
 from .calls import ToolCalls
 from .choices import joined, message_of, repeats, unsaid
-from .details import details_of, thought_text
+from .details import OPAQUE, details_of, thought_text
 from .error_body import error_in_answer
 from .finish import CUT_CALL, FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, at_limit, finish_word
 from .speech import UNCITED, Speech
@@ -208,7 +208,7 @@ class ChatStream:
         self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
 
     def _reasoning(self, delta: dict[str, Any]) -> None:
-        details = details_of(delta.get("reasoning_details"))
+        details = details_of(delta)
         for name in REASONING_FIELDS:
             value = delta.get(name)
             piece = value if isinstance(value, str) else thought_text(value) if value else ""
@@ -389,7 +389,7 @@ class ChatStream:
         "tool_calls": _tool_calls,
         "function_call": _function_call,
     }
-    THOUGHTS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details"})
+    THOUGHTS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details", OPAQUE})
     IGNORED: ClassVar = frozenset(
         {*THOUGHTS, "role", "audio", "channel", "index", "name"}
         | {"obfuscation", "token_id", "token_ids", "parsed", "reasoning_signature", "prefix"}

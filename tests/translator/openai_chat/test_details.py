@@ -2,12 +2,33 @@
 
 import pytest
 
-from translator.openai_chat.details import details_of, details_text, merged_details, thought_text
+from translator.openai_chat.details import (
+    details_of,
+    details_text,
+    merged_details,
+    opaque_in,
+    thought_text,
+)
 
 
 @pytest.mark.parametrize("value", [None, "text", {"type": "x"}, 7, [7, None]])
 def test_what_is_no_list_of_objects_holds_nothing(value):
-    assert details_of(value) == []
+    assert details_of({"reasoning_details": value}) == []
+
+
+@pytest.mark.parametrize("value", [None, "", 7, ["x"]])
+def test_what_is_opaque_is_a_text(value):
+    assert details_of({"reasoning_opaque": value}) == []
+
+
+def test_what_is_opaque_travels_beside_the_fragments_and_the_last_counts():
+    fragment = {"type": "reasoning.text", "text": "Hm"}
+    details = details_of({"reasoning_details": [fragment], "reasoning_opaque": "b2xk"})
+    details += details_of({"reasoning_opaque": "bmV3"})
+
+    assert details_text(details) == "Hm"
+    assert opaque_in(merged_details(details)) == ([fragment], "bmV3")
+    assert opaque_in([fragment]) == ([fragment], "")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from tests.translator.openai_chat.requests import body, build, fates, target
 from tests.translator.requests import KEYS, ask, assistant, call, result, text, user
+from translator.anthropic.fold import fold
 from translator.carrier import Reasoning, mint
 from translator.dialect import AnswerContext
 from translator.openai_chat import DIALECT
@@ -138,6 +139,46 @@ def test_reasoning_survives_a_round_trip(display):
     block = signed_block(stream.feed_whole(whole))
 
     assert restored(history(block), "deepseek") == {"reasoning_content": "7*13"}
+
+
+def test_without_a_field_for_it_nothing_can_be_required():
+    assert restored(history(), "deepseek", reasoning_field="") == {}
+    assert fates(history(), "deepseek", reasoning_field="") == {}
+
+
+def spoken(*deltas):
+    """The blocks that a client keeps of these deltas, from a server of no special profile."""
+    stream = DIALECT.stream(AnswerContext(target=target("generic", keys=KEYS)))
+    chunks = [{"choices": [{"delta": delta}]} for delta in (*deltas, {"content": "No."})]
+    events = [event for chunk in chunks for event in stream.feed(chunk)]
+    return fold([*events, *stream.feed({"choices": [{"finish_reason": "stop"}]})])["content"]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{"reasoning_text": "7*13"}, {"reasoning_opaque": "b3BhcXVl"}],
+        [{"reasoning_text": "7*"}, {"reasoning_text": "13", "reasoning_opaque": "b3BhcXVl"}],
+        [{"reasoning_text": "7*13"}, {"content": "So"}, {"reasoning_opaque": "b3BhcXVl"}],
+    ],
+)
+@pytest.mark.parametrize("profile", ["generic", "deepseek"])
+def test_what_copilot_keeps_opaque_goes_back_to_it_beside_its_text(deltas, profile):
+    blocks = spoken(*deltas)
+
+    beside = {"reasoning_text": "7*13", "reasoning_opaque": "b3BhcXVl"}
+    assert restored(history(*blocks), profile) == beside
+    assert fates(history(*blocks), profile, keys=KEYS) == {}
+
+
+def test_what_copilot_keeps_opaque_needs_no_text_and_stays_with_its_maker():
+    thoughts = [b for b in spoken({"reasoning_opaque": "b3BhcXVl"}) if b["type"] == "thinking"]
+    alien = thought(
+        "", signature(upstream="other", details=[{"type": "reasoning_opaque", "data": "x"}])
+    )
+
+    assert restored(history(*thoughts), "generic") == {"reasoning_opaque": "b3BhcXVl"}
+    assert restored(history(alien), "generic") == {}
 
 
 def test_details_survive_a_round_trip_joined():
