@@ -3,13 +3,17 @@
 An ``Answer`` is what a model says; ``responses_*`` and ``chat_*`` write it down as that dialect
 does: as a stream of events (in whole sentences or in crumbs, one item after the other or mixed)
 and as a whole body.
+
+Hypothesis draws what is said, which is where odd letters hide. In which order, by which names and
+in which pieces it is said follows from one more number: drawing is what the laws spend their time
+on, and a seed is one draw where a permutation of forty events would be forty.
 """
 
 import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from hypothesis import strategies as st
@@ -33,60 +37,90 @@ class Answer:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    seed: int
 
     def of(self, kind: str) -> list[Item]:
         return [item for item in self.items if item.kind == kind]
 
+    def chance(self) -> random.Random:
+        """Decides how it is told; begins anew with each call."""
+        return random.Random(f"told by {self.seed}")  # noqa: S311 - seeded on purpose
 
+
+SEEDS = st.integers(0, 2**24 - 1)  # drawn evenly; of more bits hypothesis draws mostly small ones
 SPOKEN = st.text(min_size=1, max_size=40)
-ARGUMENTS = st.dictionaries(
-    st.text(max_size=8),
-    st.none() | st.booleans() | st.integers() | st.text(max_size=12) | st.just({"deep": [1, {}]}),
-    max_size=4,
-).map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+WORDS = st.lists(st.text(max_size=12), max_size=4)
+NAMES = ("get_weather", "bash", "search")
+INTEGERS = (0, 1, -1, 255, -(2**31), 2**53 + 1, -(2**63), 2**64, 10**30)
+MANY = {
+    texts: st.sampled_from(
+        sorted(
+            (
+                ("thinking",) * thoughts + ("text",) * spoken + ("call",) * calls
+                for thoughts, spoken, calls in product(range(3), range(texts + 1), range(4))
+            ),
+            key=len,  # what fails is told with as few as do
+        )
+    )
+    for texts in (1, 3)
+}
+"""What an answer is made of, by its most texts."""
 
 
 @st.composite
 def answers(draw: st.DrawFn, *, texts: int = 3) -> Answer:
     """Up to two thinking items, ``texts`` texts and three calls, in any order."""
-    kinds = ["thinking"] * draw(st.integers(0, 2)) + ["text"] * draw(st.integers(0, texts))
-    kinds += ["call"] * draw(st.integers(0, 3))
+    many = draw(MANY[texts])
+    seed = draw(SEEDS)
+    chance = random.Random(seed)  # noqa: S311 - seeded on purpose
     items = []
-    for n, kind in enumerate(draw(st.permutations(kinds))):
+    for n, kind in enumerate(chance.sample(many, len(many))):
         if kind == "call":
-            name = draw(st.sampled_from(["get_weather", "bash", "search"]))
-            items.append(Item(kind, draw(ARGUMENTS), id=f"call_{n}", name=name))
+            said = _arguments(draw(WORDS), chance)
+            items.append(Item(kind, said, id=f"call_{n}", name=chance.choice(NAMES)))
         else:
             items.append(Item(kind, draw(SPOKEN)))
-    total = draw(st.integers(0, 10_000))
-    cached = draw(st.integers(0, total))
-    return Answer(tuple(items), total, cached, draw(st.integers(0, 5_000)))
+    total = _count(10_000, chance)
+    return Answer(tuple(items), total, _count(total, chance), _count(5_000, chance), seed)
 
 
-@st.composite
-def crumbs(draw: st.DrawFn, text: str) -> list[str]:
+def _arguments(words: list[str], chance: random.Random) -> str:
+    """A JSON object with a field for each word, of any kind of value."""
+    number = chance.choice([*INTEGERS, chance.getrandbits(chance.randint(1, 70))])
+    kinds = (None, True, False, number, chance.choice([*words, ""]), {"deep": [1, {}]})
+    value = {word[:8]: chance.choice(kinds) for word in words}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _count(most: int, chance: random.Random) -> int:
+    """Up to ``most``, and often one of the ends."""
+    return chance.choice((0, most, chance.randint(0, most), chance.randint(0, most)))
+
+
+def crumbs(text: str, chance: random.Random) -> list[str]:
     """``text`` in pieces, as deltas bring it."""
-    # One draw for all cuts, as in ``mixed``: drawing is what the laws spend their time on.
-    rng = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311 - seeded on purpose
-    cuts = sorted(rng.randint(0, len(text)) for _ in range(rng.randint(0, 4)))
+    cuts = sorted(chance.randint(0, len(text)) for _ in range(chance.randint(0, 4)))
     bounds = [0, *cuts, len(text)]
     return [text[start:end] for start, end in pairwise(bounds) if start < end]
 
 
-def mixed(tracks: list[list[Event]], draw: st.DrawFn) -> list[Event]:
+def mixed(tracks: list[list[Event]], chance: random.Random) -> list[Event]:
     """The events of all tracks in one line; each track keeps its own order."""
     turns = [n for n, track in enumerate(tracks) for _ in track]
     places = [iter(track) for track in tracks]
-    # A seed is one draw; a permutation of forty events would be forty.
-    random.Random(draw(st.integers(0, 2**32))).shuffle(turns)  # noqa: S311 - seeded on purpose
+    chance.shuffle(turns)
     return [next(places[n]) for n in turns]
 
 
-def _in_a_row(tracks: list[list[Event]], draw: st.DrawFn) -> list[Event]:
+def _in_a_row(tracks: list[list[Event]], chance: random.Random) -> list[Event]:
     return [event for track in tracks for event in track]
 
 
-Arrange = Callable[[list[list[Event]], st.DrawFn], list[Event]]
+def _maybe(chance: random.Random) -> bool:
+    return chance.random() < 0.5
+
+
+Arrange = Callable[[list[list[Event]], random.Random], list[Event]]
 
 
 # Responses
@@ -124,17 +158,18 @@ def _output_item(n: int, item: Item) -> dict[str, Any]:
     return shared | {"type": "function_call"} | said
 
 
-@st.composite
-def responses_streams(draw: st.DrawFn, answer: Answer, arrange: Arrange = _in_a_row) -> list[Event]:
+def responses_stream(
+    answer: Answer, chance: random.Random, arrange: Arrange = _in_a_row
+) -> list[Event]:
     """The answer as Responses events, with some of the redundant ones left out."""
     body = responses_body(answer)
     begun = body | {"status": "in_progress", "output": [], "usage": None}
-    tracks = [draw(_responses_track(n, item)) for n, item in enumerate(answer.items)]
+    tracks = [_responses_track(n, item, chance) for n, item in enumerate(answer.items)]
     head = [{"type": "response.created", "response": begun}]
-    if draw(st.booleans()):
+    if _maybe(chance):
         head.append({"type": "response.in_progress", "response": begun})
     end = {"type": "response.completed", "response": body}
-    return [*head, *arrange(tracks, draw), end]
+    return [*head, *arrange(tracks, chance), end]
 
 
 WHOLE_TEXT = {"text": "text", "thinking": "text", "call": "arguments"}
@@ -150,19 +185,18 @@ EMPTY = {
 }
 
 
-@st.composite
-def _responses_track(draw: st.DrawFn, n: int, item: Item) -> list[Event]:
+def _responses_track(n: int, item: Item, chance: random.Random) -> list[Event]:
     whole = _output_item(n, item)
     place = {"output_index": n, "item_id": f"item_{n}"}
     place |= {"text": {"content_index": 0}, "thinking": {"summary_index": 0}, "call": {}}[item.kind]
     name = DELTA_EVENT[item.kind]
     begun = whole | {"status": "in_progress"} | EMPTY[item.kind]
     track = [{"type": "response.output_item.added", "output_index": n, "item": begun}]
-    if item.kind == "thinking" and draw(st.booleans()):
+    if item.kind == "thinking" and _maybe(chance):
         track.append({"type": "response.reasoning_summary_part.added", **place})
-    pieces = draw(crumbs(item.text)) if draw(st.booleans()) else [item.text]
+    pieces = crumbs(item.text, chance) if _maybe(chance) else [item.text]
     track += [{"type": f"{name}.delta", **place, "delta": piece} for piece in pieces]
-    if draw(st.booleans()):
+    if _maybe(chance):
         track.append({"type": f"{name}.done", **place, WHOLE_TEXT[item.kind]: item.text})
     track.append({"type": "response.output_item.done", "output_index": n, "item": whole})
     return track
@@ -217,29 +251,27 @@ def chat_chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -
     }
 
 
-@st.composite
-def chat_streams(draw: st.DrawFn, answer: Answer, arrange: Arrange = _in_a_row) -> list[Event]:
+def chat_stream(answer: Answer, chance: random.Random, arrange: Arrange = _in_a_row) -> list[Event]:
     """The answer as Chat chunks: reasoning, then content, then calls (mixed, if so arranged)."""
     spoken = []
     for kind, name in (("thinking", "reasoning_content"), ("text", "content")):
         text = "".join(item.text for item in answer.of(kind))
-        spoken += [chat_chunk({name: piece}) for piece in draw(crumbs(text))]
-    tracks = [draw(_chat_track(n, item)) for n, item in enumerate(answer.of("call"))]
+        spoken += [chat_chunk({name: piece}) for piece in crumbs(text, chance)]
+    tracks = [_chat_track(n, item, chance) for n, item in enumerate(answer.of("call"))]
     usage = _chat_usage(answer)
     end = [chat_chunk(finish=_finish(answer))]
-    if draw(st.booleans()):
+    if _maybe(chance):
         end.append(chat_chunk() | {"choices": [], "usage": usage})
     else:
         end[0]["usage"] = usage
-    role = [chat_chunk({"role": "assistant", "content": ""})] if draw(st.booleans()) else []
-    return [*role, *spoken, *arrange(tracks, draw), *end]
+    role = [chat_chunk({"role": "assistant", "content": ""})] if _maybe(chance) else []
+    return [*role, *spoken, *arrange(tracks, chance), *end]
 
 
-@st.composite
-def _chat_track(draw: st.DrawFn, n: int, item: Item) -> list[Event]:
+def _chat_track(n: int, item: Item, chance: random.Random) -> list[Event]:
     opening = _chat_call(n, item)
-    pieces = draw(crumbs(item.text))
-    first = pieces.pop(0) if draw(st.booleans()) else ""
+    pieces = crumbs(item.text, chance)
+    first = pieces.pop(0) if _maybe(chance) else ""
     opening["function"]["arguments"] = first
     rest = [{"index": n, "function": {"arguments": piece}} for piece in pieces]
     return [chat_chunk({"tool_calls": [call]}) for call in (opening, *rest)]

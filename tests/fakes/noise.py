@@ -72,15 +72,20 @@ ITEM_TYPES = st.sampled_from(
 PART_TYPES = st.sampled_from(["output_text", "refusal", "reasoning_text", "summary_text", "x"])
 
 
-@st.composite
-def _sometimes(draw: st.DrawFn, fields: dict[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
-    """Each field is there or not; now and then one is of a wrong type."""
+def _sometimes(fields: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Each field is there or not; in one of four one is of a wrong type."""
     # One number says which: a draw for each field would cost more than the law itself.
-    present = draw(st.integers(0, 2 ** len(fields) - 1))
+    return _chosen(fields, st.integers(0, 2 ** len(fields) * 4 * len(fields) - 1))
+
+
+@st.composite
+def _chosen(
+    draw: st.DrawFn, fields: dict[str, st.SearchStrategy[Any]], choices: st.SearchStrategy[int]
+) -> dict[str, Any]:
+    fault, present = divmod(draw(choices), 2 ** len(fields))
     value = {name: draw(kind) for n, (name, kind) in enumerate(fields.items()) if present >> n & 1}
-    wrong = draw(st.integers(0, 4 * len(fields)))
-    if wrong < len(fields):
-        value[list(fields)[wrong]] = draw(ODD)
+    if fault >= 3 * len(fields):
+        value[list(fields)[fault - 3 * len(fields)]] = draw(ODD)
     return value
 
 
