@@ -202,10 +202,12 @@ def replay_of(sides: Sides) -> Replay:
 
 
 def curl(exchange: Exchange, stored: StoredTranscript, base_url: str) -> str:
-    """The request as a command line; the key is a variable, a long body a file beside it."""
-    short = _request_size(stored) <= CURL_BODY
-    body = json.dumps(stored.request) if short else ""
-    given = _quoted(body) if short else f"@{exchange.pk}-request.json"
+    """The request as a command line; the key is a variable, a long or odd body a file beside it."""
+    odd = stored.conversation.raw is not None
+    if odd or _request_size(stored) > CURL_BODY:
+        given = f"@{exchange.pk}-request.{'txt' if odd else 'json'}"
+    else:
+        given = _quoted(json.dumps(stored.request))
     betas = exchange.betas if isinstance(exchange.betas, list) else []
     lines = [
         f"curl{' -N' if exchange.stream else ''} {_quoted(f'{base_url}/v1/messages')}",

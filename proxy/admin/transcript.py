@@ -25,7 +25,7 @@ from .conversation import read_conversation
 from .exports import Told, as_file, joined, jsonl
 from .headers import BARE_CSP, harden
 from .live import session_url
-from .panes import TITLES, Sides, curl, replay_of, sent_frames
+from .panes import SHOWN_CHARS, TITLES, Sides, curl, replay_of, sent_frames
 from .sides import upstream_request_of
 from .summary import facts, head
 
@@ -191,8 +191,9 @@ def _side(
         return {
             "talk": talk,
             "curl": line,
-            "curl_file": line.endswith(".json"),
+            "curl_file": line.endswith((".json", ".txt")),
             "chosen": chosen is not None,
+            "faulty": _faulty(stored),
             **_before(request, exchange),
         }
     if tab == "sides":
@@ -202,10 +203,18 @@ def _side(
     return {"pane": Sides(stored, exchange).pane(tab)}
 
 
+def _faulty(stored: transcripts.StoredTranscript) -> str:
+    """The beginning of a body that is no conversation; empty: it is one."""
+    raw = stored.conversation.raw
+    return printable(raw.text[:SHOWN_CHARS].decode(errors="replace")) if raw else ""
+
+
 def _download(side: str, stored: transcripts.StoredTranscript, row: Exchange) -> tuple[bytes, str]:
     """The whole of a side, and how its file's name ends."""
     if side == "stream":
         return stored.upstream_body, f"{side}.{'sse' if stored.upstream_reads else 'txt'}"
+    if side == "request" and stored.conversation.raw:
+        return stored.conversation.raw.text, f"{side}.txt"
     if side == "sent":
         found = Sides(stored, row).replayed
         if isinstance(found, str):

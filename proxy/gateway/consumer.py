@@ -49,6 +49,7 @@ class MessagesConsumer(StreamingHttpConsumer):
             request = await parsed(self.head, entry.caller, body, parse_messages_request)
         except BadRequest:
             entry.model = _model_of(body)  # whoever looks for a model's errors must find this one
+            entry.faulty = body
             raise
         entry.received(body, request)
 
@@ -107,6 +108,7 @@ def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, An
 def _check_fields(entry: Exchange) -> None:
     """Strict mode refuses unknown fields in Anthropic's own words."""
     if unknown := unknown_fields(entry.request):
+        entry.faulty = entry.body
         if entry.caller.team.store_full:
             radar.refused(entry.head.request_id, entry.body)
         raise BadRequest(unknown[0], "Extra inputs are not permitted")

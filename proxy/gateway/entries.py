@@ -29,8 +29,8 @@ QUOTED: Final = re.compile(r"'[^']*'")
 MESSAGE_CHARACTERS: Final = 2_000
 
 
-def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
-    """Who asks for what; ``body`` None keeps the words out of it."""
+def open_record(exchange: "Exchange", body: bytes | None, *, faulty: bool = False) -> OpenRecord:
+    """Who asks for what; ``body`` None keeps the words out of it. ``faulty``: see OpenRecord."""
     head, caller, request = exchange.head, exchange.caller, exchange.request
     about, target = head.about, exchange.target_record
     who = target or NOBODY
@@ -59,9 +59,10 @@ def open_record(exchange: "Exchange", body: bytes | None) -> OpenRecord:
         upstream=who["upstream"],
         dialect=who["dialect"],
         request_bytes=exchange.request_bytes,
-        message_count=_length(request.get("messages")) if body is None else 0,
+        message_count=_length(request.get("messages")) if body is None or faulty else 0,
         target=target,
         body=body,
+        faulty=faulty,
     )
 
 

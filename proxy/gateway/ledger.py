@@ -27,6 +27,7 @@ from .budgets import Hold
 from .directory import Caller, directory
 from .entries import close_record, open_record, session_in
 from .failures import log_ending, log_refusal
+from .faulty import kept_of
 from .glance import row_of
 from .limits import Seat
 from .masking import masked_reads
@@ -64,10 +65,10 @@ class Exchange:
     __slots__ = (
         "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_reads_ms", "_saved_at", "accepted",
         "began", "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
-        "first_content", "fold", "head", "hold", "input_estimate", "last_try", "message", "model",
-        "notes", "outcome", "prices", "remarks", "request", "request_bytes", "route_name", "seat",
-        "session_id", "stopped_by", "stream", "target", "target_record", "trace",
-        "upstream_request_id", "wishes",
+        "faulty", "first_content", "fold", "head", "hold", "input_estimate", "last_try",
+        "message", "model", "notes", "outcome", "prices", "remarks", "request", "request_bytes",
+        "route_name", "seat", "session_id", "stopped_by", "stream", "target", "target_record",
+        "trace", "upstream_request_id", "wishes",
     )  # fmt: skip
 
     def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
@@ -82,6 +83,7 @@ class Exchange:
         self._opening: Landing | None = None  # until then
         self.request: dict[str, Any] = {}
         self.body = b""  # the client's bytes
+        self.faulty = b""  # the same, if they are what the request is refused for
         self.last_try = False  # there is no other target
         self.model = ""  # as the client named it
         self.request_bytes = 0
@@ -329,10 +331,11 @@ class Exchange:
         )
 
     async def _record_refusal(self, refusal: Refusal) -> None:
-        """A refused request of a known key has a row too; its body is not kept."""
+        """A refused request of a known key has a row too; its body is kept if it is the fault."""
         try:
+            body = kept_of(self)
             closing = self.consumer.closing = close_record(self, refusal)
-            await recorder.open(open_record(self, None))
+            await recorder.open(open_record(self, body, faulty=body is not None))
             recorder.settle(closing)
         except SpoolUnavailable:
             log.warning("%s refused, and the ledger cannot be written", self.head.request_id)

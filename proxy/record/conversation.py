@@ -71,12 +71,15 @@ class Conversation:
 
     @classmethod
     def of(cls, exchange_id: str, created: datetime, body: bytes) -> "Conversation":
-        conversation = cls(exchange_id, created)
         try:
-            conversation.request = parts.take_apart(body)
+            return cls(exchange_id, created, parts.take_apart(body))
         except (msgspec.MsgspecError, parts.NotParted, RecursionError, ValueError):
-            conversation.raw = Piece(hashlib.sha256(body).digest(), body)
-        return conversation
+            return cls.faulty(exchange_id, created, body)
+
+    @classmethod
+    def faulty(cls, exchange_id: str, created: datetime, body: bytes) -> "Conversation":
+        """Of a body that is kept as it came, whatever it is."""
+        return cls(exchange_id, created, raw=Piece(hashlib.sha256(body).digest(), body))
 
     def take_answer(self, answer: Mapping[str, Any] | None) -> None:
         self.answer = answer

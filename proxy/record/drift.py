@@ -60,7 +60,7 @@ def sightings(opening: OpenRecord) -> Iterator[Name]:
         yield DriftKind.BETA, beta
     if opening.client_name:
         yield DriftKind.CLIENT, f"{opening.client_name} {opening.client_version}".strip()
-    if opening.body is not None:  # its team keeps no words; names of fields would be some
+    if opening.body is not None and not opening.faulty:  # else it was counted when it was refused
         yield from names_in(opening.body)
 
 
@@ -117,7 +117,7 @@ class Radar:
             logger.exception("drift: a record could not be read")
 
     def refused(self, request: str, body: bytes) -> None:
-        """A request that no record keeps the words of: its names wait for the next writing."""
+        """A request that is refused for its body: its names wait for the next writing."""
         with self._lock:
             for kind, name in names_in(body):
                 self._see(kind, name, request)

@@ -136,7 +136,8 @@ def _conversations(stories: Iterable[Story]) -> dict[str, Conversation]:
 
 def _conversation(story: Story, body: bytes) -> Conversation:
     opening, closing = story.opening, story.closing
-    one = Conversation.of(opening.id, moment(opening.created), body)
+    make = Conversation.faulty if opening.faulty else Conversation.of
+    one = make(opening.id, moment(opening.created), body)
     one.target = opening.target
     if closing:
         one.take_answer(closing.answer)

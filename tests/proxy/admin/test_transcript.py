@@ -182,6 +182,29 @@ def test_a_block_that_is_not_there_is_404_or_the_whole(root, talk, path):
     assert answer.status_code == (200 if path == "" else 404)
 
 
+def test_a_body_that_was_refused_can_be_read_and_taken_as_it_came(root):
+    body = b'{"model": "<script>x</script>", "messages": [5, '
+    row = cast.record(
+        opening={"body": body, "faulty": True, "session_id": "odd", "upstream": ""},
+        answer={},
+        closing={"outcome": "refused", "status": 400, "target": {}, "upstream": "", "answer": None},
+    )
+
+    text = page(root, row).content.decode()
+
+    assert "&quot;model&quot;: &quot;&lt;script&gt;x&lt;/script&gt;&quot;" in text
+    for tab in ("sides", "request", "upstream", "stream", "sent", "answer", "replay", "record"):
+        assert page(root, row, f"?tab={tab}").status_code == 200
+    for where in ("", "&tab=words"):
+        assert root.get(f"/admin/sessions/one/?id=odd{where}").status_code == 200
+    taken = root.get(f"/admin/proxy/exchange/{row.pk}/body/request/")
+    assert taken.content == body
+    assert f"--data-binary @{row.pk}-request.txt" in text
+    assert taken["Content-Disposition"] == f'attachment; filename="{row.pk}-request.txt"'
+    for side in ("transcript", "session"):
+        assert root.get(f"/admin/proxy/exchange/{row.pk}/body/{side}/").status_code == 200
+
+
 ODD_BODIES = [
     {"messages": "no list"},
     {"messages": [None, 7, "text", [], {}]},

@@ -44,6 +44,13 @@ def test_what_is_new_is_there_with_its_first_request(team):
     assert Drift.objects.get(name="hologram").first_request == exchange_id(2)
 
 
+def test_the_names_in_a_refused_body_were_counted_by_who_refused_it():
+    betas = ["context-1m-2025-08-07"]
+
+    assert {*sightings(opening(1, body=ODD, betas=betas, faulty=True))} == {("beta", betas[0])}
+    assert ("field", "brand_new_field") in {*sightings(opening(1, body=ODD))}
+
+
 def test_an_unknown_event_of_an_upstream_is_drift_as_well(team):
     posting.post(
         [posting.Story(opening(1), [], closing(1, unknown_events={"response.sparkle": 7}))]

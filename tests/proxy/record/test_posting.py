@@ -193,6 +193,19 @@ def test_a_body_that_is_no_json_is_kept_as_it_is(spool: Spool, source: Source) -
     assert stored.request == {"raw": "\ufffd not json"}
 
 
+def test_a_body_that_was_refused_is_no_turn_of_a_conversation(spool: Spool, source: Source) -> None:
+    said = body({"role": "user", "content": 5}, metadata={"user_id": "_session_0123456789"})
+    write(spool, opening(1, body=said, faulty=True), closing(1, outcome="refused", answer=None))
+
+    drain_all(source)
+
+    stored = transcripts.read(exchange_id(1))
+    assert stored is not None
+    assert stored.request == {"raw": said.decode()}
+    row = Exchange.objects.get()
+    assert (row.session_id, row.preview, row.message_count, row.previous_id) == ("", "", 0, "")
+
+
 def test_the_price_in_force_is_used_and_kept(spool: Spool, source: Source) -> None:
     openai = Upstream.objects.create(name="openai", dialect="responses", base_url="https://x.test")
     Price.objects.create(

@@ -117,6 +117,19 @@ def test_an_error_s_body_is_where_an_answer_s_would_be(ask):
     assert "attachment" in told["Content-Disposition"]
 
 
+def test_a_body_that_was_refused_is_what_the_client_sent(ask):
+    body = b'{"model": "m", "messages": [5, '
+    row = cast.record(
+        opening={"body": body, "faulty": True},
+        closing={"outcome": "refused", "status": 400, "target": {}, "answer": None},
+    )
+
+    assert ask(f"requests/{row.pk}/raw/request").content == body
+    assert ask(f"requests/{row.pk}/transcript/").json()["turns"] == []
+    for side in ("response", "upstream_request", "upstream_response", "events"):
+        assert ask(f"requests/{row.pk}/raw/{side}").status_code == 404
+
+
 def test_what_is_not_kept_is_not_found(ask):
     one = cast.record(kept=False)
 
