@@ -177,7 +177,8 @@ def test_a_start_without_the_database_says_what_it_goes_on_with(monkeypatch, cap
     monkeypatch.setattr(configuration, "conf", replace(conf, data_dir=tmp_path))
     Team.objects.create(name="platform")
     key, _ = ApiKey.issue(Team.objects.get(), "ci")
-    Upstream.objects.create(name="odd", dialect="chat", base_url="http://u/v1", profile="none")
+    nowhere = {"env": "NO_SUCH_VARIABLE_HERE"}
+    Upstream.objects.create(name="odd", dialect="chat", base_url="http://u/v1", secret=nowhere)
     configuration.keep(configuration.read())
 
     def away() -> None:
