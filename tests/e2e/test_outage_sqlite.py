@@ -1,7 +1,7 @@
 """The SQLite file is locked under sixty requests a second (G10).
 
-Beside ``test_outage_postgresql``, so that two cores take both at once; BRIDGE_TEST_OUTAGE_S says
-for how many seconds, and benchmarks/ledger_outage.py takes an hour.
+A whole run begins with it (``FIRST`` in tests/conftest.py). BRIDGE_TEST_OUTAGE_S says for how many
+seconds, and benchmarks/ledger_outage.py takes an hour.
 """
 
 from pathlib import Path

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from tests.conftest import FIRST
+
 # A letter in brackets, so that this file does not find itself. The cast may have homes.
 MACHINE_PATHS = re.compile(
     r"/wor[k]/(?:main|shared)|/roo[t]/|/hom[e]/(?!ada/|ben/|mallory/)[a-z]+/|/tmp/pla[n]/"
@@ -53,3 +55,7 @@ def test_no_tracked_file_holds_a_providers_key(tracked):
 def test_the_check_itself_would_notice(user):
     assert MACHINE_PATHS.search(f"see /{user}/.cache")
     assert REAL_SECRETS.search("sk-proj-" + "a1" * 20)
+
+
+def test_what_a_whole_run_begins_with_is_there(repository):
+    assert [name for name in FIRST if not (repository / name).is_file()] == []
