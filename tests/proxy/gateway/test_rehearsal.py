@@ -17,7 +17,8 @@ from proxy.counters.shared import budget_store
 from proxy.counters.states import SqliteStates
 from proxy.counters.store import StoreAway
 from proxy.gateway import budgets, shared_limits
-from proxy.gateway.directory import directory
+from proxy.gateway.directory import NO_LIMITS, directory
+from proxy.gateway.limits import limits
 from proxy.gateway.shared_limits import Common
 from proxy.models import ApiKey, Budget, Price, Team, Upstream
 from tests.fakes.upstream import ScriptedUpstream
@@ -31,7 +32,10 @@ numbers = itertools.count()
 
 @pytest.fixture
 def mallory(gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch):
-    """A key with one request behind it, whose buckets are empty since; then all is closed to it."""
+    """A key with one request behind it, whose buckets are empty since, and one that runs.
+
+    Then all is closed to it.
+    """
     name = f"doors-{next(numbers)}"
     model = f"doors-model-{next(numbers)}"
     scripted.on(model, scripts.chat())
@@ -43,8 +47,11 @@ def mallory(gateway: Browser, scripted: ScriptedUpstream, reload, monkeypatch):
     user = get_user_model().objects.create_user(name)
     key, secret = ApiKey.issue(team, "mallory", scopes=["messages"], limits=spent, user=user)
     reload()
+    caller = next(one for one in directory.snapshot.keys.values() if one.key_id == key.pk)
+    free = dataclasses.replace(caller.team, limits=NO_LIMITS)
+    limits.take(dataclasses.replace(caller, limits=NO_LIMITS, team=free), 0)
     assert gateway.post(message(model), x_api_key=secret).status == 200
-    key.limits = team.limits = {**spent, "concurrency": 0}
+    key.limits = team.limits = {**spent, "concurrency": 1}
     key.models_allowed = team.models_allowed = ["nothing-*"]
     key.scopes, key.ip_allow = ["reports"], ["10.0.0.0/8"]
     key.expires, user.is_active = datetime.now(UTC) - timedelta(hours=1), False
