@@ -220,7 +220,8 @@ def _lacking(found: Books, link: Link) -> dict[str, str]:
     if found.unpriced:
         words = f"{plural(found.unpriced, 'request')} without a price"
         return {"detail": words, "detail_url": link(cost="none")}
-    return {"detail": "the sandbox has no prices"} if found.now["unpriced"] else {}
+    ours = plural(found.now["unpriced"], "request")
+    return {"detail": f"{ours} of the sandbox, without a price"} if found.now["unpriced"] else {}
 
 
 def _change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:

@@ -42,7 +42,10 @@ def duration(ms: float | None) -> str:
     if ms < 60_000:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(round(ms / 1000), 60)
-    return f"{minutes} min {seconds:02d} s"
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def short_count(count: int | None) -> str:

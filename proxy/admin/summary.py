@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.models import Exchange, Outcome, State
+from proxy.record.pricing import CLASSES
 from translator.notes import LOSSY
 
 from .figures import cost_of, duration
@@ -117,9 +118,23 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
 
 
 def _price(price: Any) -> str:
+    """Whose it is, since when, and what a million tokens of each class cost."""
     if not isinstance(price, dict):
         return ""
-    return ", ".join(f"{name} {value}" for name, value in price.items())
+    where = f" at {price['upstream']}" if price.get("upstream") else ""
+    usd = [
+        f"{name.replace('_', ' ')} ${_bare(price[name])}"
+        for name in CLASSES
+        if price.get(name) is not None
+    ]
+    since = f"since {price.get('since')}: " if price.get("since") else ""
+    return f"{price.get('model', '')}{where} {since}{', '.join(usd)} per million tokens".strip()
+
+
+def _bare(amount: Any) -> str:
+    """A decimal without the zeros that say nothing."""
+    text = str(amount)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def tone_of(exchange: Exchange) -> tuple[str, str]:

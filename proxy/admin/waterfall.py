@@ -144,7 +144,7 @@ def _lines(steps: Sequence[Step], scale: _Scale) -> list[Line]:
     if len(sent) > 1:
         most = short_count(round(max(value for _, value in sent)))
         last = short_count(round(sent[-1][1]))
-        lines.append(Line(label="Context", points=_points(sent), last=last, most=most))
+        lines.append(Line(label="Context, tokens", points=_points(sent), last=last, most=most))
     return lines
 
 

@@ -113,11 +113,12 @@ def log_in(page: Page, gateway: Gateway) -> None:
     page.get_by_role("heading", name="Dashboard").first.wait_for()
 
 
-def picture(page: Page, name: str) -> None:
-    """The page as the docs show it, when they are written anew."""
+def picture(page: Page, name: str, place: str = "") -> None:
+    """The page, or a place on it, as the docs show it, when they are written anew."""
     if DRAWING:
         SCREENS.mkdir(exist_ok=True)
-        page.screenshot(path=SCREENS / f"{name}.png", animations="disabled")
+        seen = page.locator(place) if place else page
+        seen.screenshot(path=SCREENS / f"{name}.png", animations="disabled")
 
 
 def untroubled(page: Page) -> None:

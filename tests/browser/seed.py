@@ -29,6 +29,10 @@ POSTED_AT_ONCE = 50
 EVENING = 18
 """From this hour (UTC) on, midnight may fall into the tests: then today must have its dearest
 session too, for it will be yesterday when they ask."""
+SERVERS = (  # name, model, how soon they begin
+    ("openai", "gpt-5.2", 700.0), ("vllm", "qwen3", 240.0),
+    ("openai", "gpt-5.2", 900.0), ("anthropic", "claude-opus-5-5", 1200.0),
+)  # fmt: skip
 TOMORROWS = "e4a7c1b2-4d1e-4a6b-9c55-0b7a3c2f7d11"
 
 
@@ -45,6 +49,7 @@ def office() -> None:
         for story in _talk(yesterday + timedelta(minutes=31 * n), key, n)
     ]
     stories += [cast.story(at=yesterday - timedelta(days=99 + n), key=ci) for n in range(4)]
+    stories += [_lately(n, [ci, ben, cleo][n % 3]) for n in range(40)]
     post(stories)
     session_cast.session(yesterday + timedelta(hours=3), team="platform")
     if now().hour >= EVENING:
@@ -68,6 +73,28 @@ def _talk(at: datetime, key: Any, n: int) -> list[Story]:
                    opening=told, closing=ends, body=said)
         for turn in (0, 1)
     ]  # fmt: skip
+
+
+def _lately(n: int, key: Any) -> Story:
+    """One of the requests of these hours, more of them of late; one upstream often fails."""
+    upstream, model, first_ms = SERVERS[n % 4]
+    ends: dict[str, Any] = {"ttft_ms": first_ms * (1 + n % 5 / 4), "total_ms": 3200.0,
+                            "upstream": upstream, "model_upstream": model}  # fmt: skip
+    if upstream == "vllm" and n % 3 == 0:
+        ends |= {"outcome": "upstream_error", "status": 503, "stop_reason": "", "usage": {},
+                 "error_type": "api_error", "error_source": "upstream"}  # fmt: skip
+    user = key.user.username if key.user else ""
+    return cast.story(
+        at=now() - timedelta(minutes=1 + n * n // 2),
+        team=key.team.name,
+        key=key,
+        opening={"session_id": f"0001{n:04d}-aa", "user": user, "upstream": upstream},
+        closing=ends,
+        body=cast.request_body(
+            model=("claude-opus-5-5", "claude-sonnet-5")[n % 3 == 1],
+            messages=[{"role": "user", "content": f"Which tiles are the oldest? ({n})"}],
+        ),
+    )
 
 
 def writable(text: str) -> str:

@@ -29,6 +29,13 @@ def go(page: Page, place: str) -> None:
     page.get_by_role("navigation").get_by_role("link", name=place, exact=True).first.click()
 
 
+def search(page: Page, words: str) -> None:
+    """Until what was found is there: the list as it was before is no longer to be clicked at."""
+    page.get_by_placeholder(re.compile("session id")).fill(words)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(words))
+
+
 class Client(threading.Thread):
     """Asks for a stream and hears it to its end."""
 
@@ -68,6 +75,8 @@ def test_the_dashboard_is_where_a_sign_in_leads(page: Page) -> None:
     for card in ("Spend", "Tokens", "Requests", "Errors", "Cache-hit rate"):
         expect(page.locator("main").get_by_text(card, exact=True).first).to_be_visible()
     picture(page, "dashboard")
+    expect(page.locator(".mb-servers")).to_contain_text("vllm")
+    picture(page, "dashboard-upstreams", ".mb-servers")
 
     page.get_by_text("30 days", exact=True).click()
     page.get_by_role("button", name="Show", exact=True).click()
@@ -90,14 +99,15 @@ def test_yesterdays_most_expensive_session_is_found_and_read(page: Page) -> None
 def test_a_transcript_reads_as_a_conversation(page: Page) -> None:
     go(page, "Requests")
     picture(page, "requests")
-    page.get_by_placeholder(re.compile("session id")).fill("d0210c9f")
-    page.keyboard.press("Enter")
+    search(page, "d0210c9f")
     expect(page.locator("#result_list")).to_contain_text("tile cache")
 
     page.locator("#result_list tbody tr").nth(3).get_by_role("link").first.click()
 
-    expect(page.locator("main")).to_contain_text("evict")
+    expect(page.locator("main")).to_contain_text("new in this request")
     picture(page, "transcript")
+    page.get_by_role("link", name="Show earlier messages").click()
+    expect(page.locator("main")).to_contain_text("evict")
 
 
 def test_a_key_is_issued_shown_once_used_and_revoked(page: Page, office: Gateway) -> None:
@@ -199,10 +209,10 @@ def test_the_keyboard_reaches_the_content_first(page: Page) -> None:
 
 def test_j_and_k_walk_through_a_conversation(page: Page) -> None:
     go(page, "Requests")
-    page.get_by_placeholder(re.compile("session id")).fill("d0210c9f")
-    page.keyboard.press("Enter")
+    search(page, "d0210c9f")
     page.locator("#result_list tbody tr").nth(3).get_by_role("link").first.click()
     page.locator(".mb-turn").nth(2).wait_for()
+    page.wait_for_load_state()  # its script listens to keys from then on
     walked = []
     for key in "jjjkj":
         page.keyboard.press(key)

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils.timezone import now
 
+from proxy.admin.figures import duration
 from proxy.models import Budget
 from tests.proxy.admin import cast
 
@@ -111,3 +112,31 @@ def test_forms_that_take_money_say_of_what(root):
     assert "Limit, $" in page
     assert 'value="400"' in page
     assert "400 USD a month" in page
+
+
+def test_a_price_is_told_with_what_it_is_for(root):
+    cast.price()
+    row = talk("priced", usage=USED)
+
+    page = root.get(f"/admin/proxy/exchange/{row.pk}/change/?tab=record").content.decode()
+
+    assert (
+        "gpt-5.2 since 2026-01-01: input $1.25, output $10, cache read $0.125 per million tokens"
+        in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (None, "—"),
+        (999, "999 ms"),
+        (59_900, "59.9 s"),
+        (61_000, "1 min 01 s"),
+        (3_600_000, "1 h 00 min"),
+        (82_858_000, "23 h 00 min"),
+        (180_000_000, "2 d 2 h"),
+    ],
+)
+def test_a_length_of_time_has_the_units_that_it_needs(ms, words):
+    assert duration(ms) == words

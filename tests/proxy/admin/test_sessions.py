@@ -114,7 +114,7 @@ class TestTheList:
         for n in range(20):
             self.dear(cast.NOON, f"s-{chr(97 + n)}", 10)
 
-        assert queries(root, url) == few <= 12
+        assert queries(root, url) == few <= 14
 
 
 class TestTheShape:

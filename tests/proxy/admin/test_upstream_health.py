@@ -208,5 +208,6 @@ def test_of_the_sandbox_alone_nothing_is_lacking(root):
     page = root.get(URL)
 
     spend = {card.label: card for card in page.context["cards"]}["Spend"]
-    assert (spend.value, spend.detail) == ("no price", "the sandbox has no prices")
+    assert spend.value == "no price"
+    assert spend.detail == "2 requests of the sandbox, without a price"
     assert page.context["banner"] == ()
