@@ -176,6 +176,7 @@ def test_users_and_sessions_are_ranked_with_a_way_to_each(root):
     assert [row.name for row in by["session"]] == ["session-of-a…", "session-of-b…"]
     assert root.get(by["session"][0].url).context["session"] == "session-of-ada-0"
     assert by["session"][0].cost == by["user"][0].cost
+    assert "mb-failed" not in page.content.decode()  # a link without a word is none
 
 
 def test_what_no_user_made_has_no_list_of_its_own(root):
