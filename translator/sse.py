@@ -7,6 +7,7 @@ import json
 from io import BytesIO
 from itertools import takewhile
 from json.encoder import encode_basestring
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from .errors import BadUpstream
@@ -16,6 +17,7 @@ BOM_BEGINS: Final = (b"", BOM[:1], BOM[:2])
 LF: Final = 10
 DONE: Final = b"[DONE]"  # OpenAI's last line; not JSON, but complete
 
+_without_lf: Final = itemgetter(slice(None, -1))  # mapped it takes no bytecode for each line
 _event: Final = tuple.__new__  # a named tuple without its Python constructor
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -142,7 +144,7 @@ class SSEDecoder:
         lines = BytesIO(whole).readlines() if whole[:6] != b"event:" else []
         count = len(lines) // 2
         if count and lines[1::2].count(b"\n") == count:
-            frames = [line[:-1] for line in lines[: 2 * count : 2]]
+            frames = [*map(_without_lf, lines[: 2 * count : 2])]
             rest = lines[-1] if len(lines) % 2 else b""
         else:
             *frames, rest = whole.split(b"\n\n")

@@ -212,7 +212,8 @@ class Mould:
         run = frames[:]
         while run and not (run[-1][:start] == before and run[-1][end:] == after):
             del run[-1]
-        bodies = [frame[start:end] for frame in run]
+        # By ``map`` there is no bytecode for each: with that of ``_cut`` 3 to 4 % of a run of 200.
+        bodies = [*map(operator.itemgetter(slice(start, end)), run)]
         texts = _strings(bodies)
         # Compared at once, which is four times as quick as one by one: equal lengths leave no
         # other way to be equal.
