@@ -213,7 +213,9 @@ def apply(row: AnyRow, values: Mapping[str, Any]) -> None:
         elif kind is str and name in LONGEST:
             columns[name] = text = value[: LONGEST[name]]
             said += text
-        elif kind is int and name in MOST and 0 < value <= MOST[name]:
+        elif (kind is int and name in MOST and 0 < value <= MOST[name]) or (
+            kind is float and name in REALS and value > 0
+        ):
             columns[name] = value
         else:
             columns[name] = FIT[name](value)
@@ -251,10 +253,11 @@ LONGEST: Final = {
     n: field.max_length for n, field in _fields(models.CharField, models.TextField).items()
 }
 MOST: Final = {n: BOUNDS.get(type(f), 2**31 - 1) for n, f in _fields(models.IntegerField).items()}
+REALS: Final = frozenset(_fields(models.FloatField))
 FIT: Final[Mapping[str, Callable[[Any], Any]]] = {
     **{name: partial(_text, most) for name, most in LONGEST.items()},
     **{name: partial(_whole, most) for name, most in MOST.items()},
-    **dict.fromkeys(_fields(models.FloatField), _real),
+    **dict.fromkeys(REALS, _real),
     **dict.fromkeys(_fields(models.JSONField), _json),
 }
 """What makes a value fit; a column without one takes whatever comes."""

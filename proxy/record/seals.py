@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from operator import attrgetter
 from types import NoneType
 from typing import Any, Final
@@ -77,7 +78,17 @@ def _canonical(value: Any) -> str:
     """Sorted keys, and whole floats as integers: jsonb gives 1.0 back as 1.0, but 1e2 as 100."""
     if not value and (text := EMPTY.get(type(value))):
         return text
-    return encode(_decode(_encode(value))).decode()
+    raw = _encode(value)
+    return (_sorted if len(raw) < LONG else _sort)(raw)
+
+
+def _sort(raw: bytes) -> str:
+    return encode(_decode(raw)).decode()
+
+
+_sorted: Final = lru_cache(maxsize=64)(_sort)
+"""Most rows have the price of a few models: 0.5 µs, where to sort it anew takes 1.8."""
+LONG: Final = 1024  # bytes: longer ones are not remembered
 
 
 def _number(text: str) -> int | float:
