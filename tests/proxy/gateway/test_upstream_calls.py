@@ -168,7 +168,9 @@ def test_nobody_listens(gateway: Browser, reload):
 
 def test_a_name_that_does_not_resolve(gateway: Browser, reload):
     brief = PATIENT | {"connect_s": 5}  # some resolvers take their time to say so
-    nowhere = add_upstream("nowhere", "chat", "http://no-such-host.invalid/v1", timeouts=brief)
+    nowhere = add_upstream(
+        "nowhere", "chat", "http://no-such-host.invalid/v1", timeouts=brief, allow_http=True
+    )
     add_route("nowhere-*", nowhere)
     reload()
 
