@@ -194,6 +194,7 @@ def test_without_scripts_everything_can_still_be_read(
         go(page, place)
         expect(page.locator("main")).to_be_visible()
     go(page, "Sessions")
+    expect(page).to_have_url(re.compile("/sessions/"))
     page.locator("table tbody tr").first.get_by_role("link").first.click()
 
     expect(page.locator("main")).to_contain_text("tile")
