@@ -25,6 +25,17 @@ OPENINGS: Final[Mapping[str, str]] = {
 """What a part that is added may begin with, by its type."""
 
 
+EMPTY: Final = "{}"
+"""Arguments that some servers add a call with, before the real ones come piece by piece."""
+
+
+def _behind(opening: str, piece: str) -> str:
+    """A piece behind what came before it, unless it tells that again."""
+    if opening.startswith(piece) or piece.startswith(opening):
+        return piece
+    return opening + piece
+
+
 class Part:
     """One text of an item: a content part, or a part of a reasoning summary.
 
@@ -52,9 +63,7 @@ class Part:
     def first(self, piece: str) -> str:
         """A first piece behind what the part was added with, unless that is the same again."""
         opening, self.opening = self.opening, ""
-        if opening.startswith(piece) or piece.startswith(opening):
-            return piece
-        return opening + piece
+        return _behind(opening, piece)
 
     def add(self, piece: str) -> bool:
         """Keep a piece of what is not said as text; whether it is the first."""
@@ -79,7 +88,13 @@ class Item:
     channel: Channel = ""  # reasoning: which of its two texts is shown
     waiting: list[str] = field(default_factory=list)  # a call's arguments before its block
     heard: int = 0  # characters of a call's arguments
+    opening: str = ""  # those that it was added with, until something tells them again
     parts: dict[tuple[str, int], Part] = field(default_factory=dict)
+
+    def first(self, piece: str) -> str:
+        """The first piece of a call's arguments, as that of a part."""
+        opening, self.opening = self.opening, ""
+        return piece if opening == EMPTY else _behind(opening, piece)
 
     def part(self, kind: str, number: int) -> Part:
         found = self.parts.get((kind, number))

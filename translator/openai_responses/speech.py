@@ -78,6 +78,8 @@ class Speech:
         if not isinstance(annotation, dict) or item.done or annotation in part.cited:
             return
         part.cited.append(annotation)
+        if isinstance(annotation.get("url_citation"), dict):  # as Chat nests it
+            annotation = {**annotation, **annotation["url_citation"]}
         if annotation.get("type") != "url_citation":
             self._note("dropped", f"a {annotation.get('type')} has no form as a citation")
             return
@@ -101,13 +103,15 @@ class Speech:
 
     def whole_part(self, item: Item, number: int, part: Any) -> None:
         """A finished content part of a message; its item tells it again."""
+        if isinstance(part, str):
+            part = {"text": part}
         if not isinstance(part, dict):
             return
         heard = item.parts.get(("text", number))
         if heard is not None and heard.told == part:
             return
         match part.get("type"):
-            case "output_text" | "text":
+            case "output_text" | "text" | None:
                 self.whole_text(item, number, part.get("text"))
             case "refusal":
                 self.whole_refusal(item, number, part.get("refusal"))
@@ -180,6 +184,8 @@ class Speech:
     def arguments(self, item: Item, number: int, piece: Any) -> None:
         if item.done or not isinstance(piece, str):
             return
+        if item.opening and piece:
+            piece = item.first(piece)
         self.characters += len(piece)
         item.heard += len(piece)
         if item.begun:
@@ -192,6 +198,7 @@ class Speech:
         text = arguments if isinstance(arguments, str) else ""
         if isinstance(arguments, dict):
             text = compact_json(arguments)
+        text, item.opening = text or item.opening, ""
         self.characters += max(0, len(text) - item.heard)
         item.heard = max(item.heard, len(text))
         self.begin_call(item)
@@ -253,6 +260,12 @@ class Speech:
         for number, part in enumerate(_list(parts)):
             self.open_part(item, number, part)
 
+    def open_call(self, item: Item, arguments: Any) -> None:
+        """Likewise the arguments of a call; an empty object is none of them where others come."""
+        if isinstance(arguments, str) and arguments and not (item.heard or item.done):
+            item.opening = arguments
+            self.opened.append(item)
+
     def open_part(self, item: Item, number: int, part: Any) -> None:
         """Keep what a part begins with: whether its deltas say it again is yet to be seen."""
         kind = OPENINGS.get(str(part.get("type"))) if isinstance(part, dict) else None
@@ -275,6 +288,8 @@ class Speech:
     def end_openings(self) -> None:
         """The answer has ended, or was cut: nothing will be told again."""
         for item in self.opened:
+            if item.opening:
+                self.arguments(item, 0, item.opening)
             self.say_openings(item)
         self.opened.clear()
 
@@ -309,7 +324,7 @@ class Speech:
         parts = body.get("content")
         if not isinstance(parts, list):
             # A few servers write the text itself where its parts belong.
-            parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else []
+            parts = [parts] if isinstance(parts, str | dict) else []
         for number, whole in zip(item.numbers("text", len(parts)), parts, strict=True):
             self.whole_part(item, number, whole)
         if self.opened:

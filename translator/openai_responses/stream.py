@@ -287,7 +287,7 @@ class ResponsesStream:
         item = self._items.added(event, body)
         if item.type in CALLS:  # of others the block opens with the first thing they say
             self._speech.begin_call(item)
-            self._speech.arguments(item, 0, body.get("arguments"))
+            self._speech.open_call(item, body.get("arguments"))
         else:
             for name in TELLS_PARTS:
                 if name in body and body[name]:  # noqa: RUF019 - as a call, it costs
@@ -343,6 +343,7 @@ class ResponsesStream:
         "response.completed": _completed,
         "response.created": _begun,
         "response.done": _completed,  # nor this
+        "response.error": _response_failed,  # nor this
         "response.failed": _response_failed,
         "response.in_progress": _begun,
         "response.incomplete": _completed,

@@ -34,6 +34,15 @@ def test_a_citation_quotes_the_text_it_stands_for():
     ]
 
 
+def test_a_citation_may_be_nested_as_in_chat():
+    inner = {name: value for name, value in CITE.items() if name != "type"}
+    nested = {"type": "url_citation", "url_citation": inner}
+
+    assert cited(text("Hello"), annotation(nested), completed()) == cited(
+        text("Hello"), annotation(CITE), completed()
+    )
+
+
 def test_a_citation_told_twice_is_one():
     final = {"type": "output_text", "text": "Hello", "annotations": [CITE]}
 

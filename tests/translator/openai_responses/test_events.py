@@ -25,6 +25,7 @@ IN_THE_WILD = {
     "response.cancelled",
     "response.content_part.delta",
     "response.done",
+    "response.error",
     "response.reasoning.delta",
     "response.reasoning.done",
     "response.reasoning_part.added",

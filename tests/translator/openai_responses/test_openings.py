@@ -2,7 +2,21 @@
 
 import pytest
 
-from .answers import added, blocks, completed, done, heard, notes, reasoning, said, summary, text
+from .answers import (
+    added,
+    arguments,
+    arguments_done,
+    blocks,
+    call,
+    completed,
+    done,
+    heard,
+    notes,
+    reasoning,
+    said,
+    summary,
+    text,
+)
 
 HI, ALL = "Hi ", "Hi Ada."
 PLACE = {"output_index": 0, "content_index": 0}
@@ -101,3 +115,36 @@ def test_what_is_no_text_is_passed_over(odd):
 @pytest.mark.parametrize("before", [[text(ALL)], [done(0, **said(ALL))]])
 def test_it_is_too_late_behind_the_text(before):
     assert [block["text"] for block in blocks(*before, PART, completed())] == [ALL]
+
+
+OSLO = '{"city":"Oslo"}'
+
+
+@pytest.mark.parametrize("opening", [OSLO, '{"city"', "{}", ""])
+@pytest.mark.parametrize(
+    "deltas", [[OSLO], ['{"city"', ':"Oslo"}'], ["{", '"city":"Oslo"}'], [':"Oslo"}'], []]
+)
+@pytest.mark.parametrize("end", [[], [arguments_done(OSLO)], [done(0, **call(OSLO))]])
+def test_arguments_that_a_call_is_added_with_are_told_once(opening, deltas, end):
+    joins = "".join(deltas) == OSLO or opening + "".join(deltas) == OSLO
+    if not joins and (deltas or not end):
+        return  # they make no object whoever reads them
+
+    events = [added(0, **call(opening)), *map(arguments, deltas), *end]
+
+    assert [block["input"] for block in blocks(*events, completed())] == [{"city": "Oslo"}]
+    assert notes(*events) == []
+
+
+def test_arguments_that_nothing_tells_again_are_told_at_the_end_and_before_a_cut():
+    (told,) = blocks(added(0, **call("{}")), completed())
+    *_, delta, _, error = heard(added(0, **call('{"city":')))
+
+    assert told["input"] == {}
+    assert (delta["delta"]["partial_json"], error["type"]) == ('{"city":', "error")
+
+
+def test_arguments_are_no_longer_news_behind_the_first():
+    (told,) = blocks(added(0, **call("")), arguments(OSLO), added(0, **call(OSLO)), completed())
+
+    assert told["input"] == {"city": "Oslo"}

@@ -47,6 +47,21 @@ def test_a_delta_that_says_nothing_opens_nothing(piece):
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "said_of_it"),
+    [
+        (["Hi", " Ada"], ["Hi", " Ada"]),
+        ([{"text": "Hi"}], ["Hi"]),
+        ({"type": "output_text", "text": "Hi"}, ["Hi"]),
+        ("Hi", ["Hi"]),
+        ([None, 7], []),
+        (7, []),
+    ],
+)
+def test_a_message_may_hold_its_text_in_other_ways(content, said_of_it):
+    assert texts(done(0, type="message", content=content), completed()) == said_of_it
+
+
 def test_text_after_the_item_is_finished_is_not_said():
     assert texts(done(0, **said("Hi")), text(" again"), completed()) == ["Hi"]
 
