@@ -13,6 +13,7 @@ from translator.openai_chat import finish
 from translator.openai_chat import parts as chat_parts
 from translator.openai_chat import request as chat_request
 from translator.openai_chat import stream as chat_stream
+from translator.openai_chat.details import REASONING_FIELDS
 from translator.openai_responses import assistant as responses_assistant
 from translator.openai_responses import events, hosted
 from translator.openai_responses import parts as responses_parts
@@ -129,9 +130,9 @@ def chat_fields() -> str:
     rows = [[code(f"delta.{name}"), f"handled: {code(handler.__name__.strip('_'))}"]
             for name, handler in stream.HANDLERS.items()]  # fmt: skip
     rows += [[code(f"delta.{name}"), "thinking; the first that is not empty counts"]
-             for name in chat_stream.REASONING_FIELDS]  # fmt: skip
+             for name in REASONING_FIELDS]  # fmt: skip
     quiet = sorted(stream.IGNORED - stream.THOUGHTS)
-    carried = sorted(stream.THOUGHTS - {*chat_stream.REASONING_FIELDS})
+    carried = sorted(stream.THOUGHTS - {*REASONING_FIELDS})
     rows += [[code(f"delta.{name}"), "thinking, carried verbatim"] for name in carried]
     rows += [[code(f"delta.{name}"), "passed over on purpose"] for name in quiet]
     rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.CITED_ASIDE)]

@@ -19,6 +19,14 @@ from .reasoning import sealed_extra
 
 UNCARRIED: Final = Note("content", "dropped", "a call's thought signature: nobody can carry it")
 
+TWICE: Final = Note("content", "ignored", "a call was told once more, with its id and arguments")
+
+ARGUMENTS: Final = ("parameters", "input")
+"""What some call the arguments: Llama's own format, and proxies in front of Anthropic."""
+
+LEGACY: Final = "function_call"
+"""The index of the one call of the older API."""
+
 EMPTY: Final = "{}"
 """How Bedrock opens the arguments of a call, before the real ones come piece by piece.
 
@@ -65,11 +73,16 @@ class ToolCalls:
     def feed(self, piece: dict[str, Any], *, whole: bool) -> None:
         """Take one element of ``tool_calls``; ``whole``: its arguments are all there are."""
         function = piece.get("function")
-        function = function if isinstance(function, dict) else {}
+        function = function if isinstance(function, dict) else piece  # some leave the wrapper out
         index, id_, name = piece.get("index"), _text(piece.get("id")), _text(function.get("name"))
         arguments, dumped = function.get("arguments"), False
+        if arguments is None:
+            arguments = next((function[word] for word in ARGUMENTS if word in function), None)
         if arguments is not None and not isinstance(arguments, str):
             arguments, dumped = compact_json(arguments), True
+        if id_ and name and arguments and not whole and self._is_told(id_, index, arguments):
+            self._note(TWICE)
+            return
         # Of a message that came whole each element is a call of its own, whatever ids it repeats.
         call = None if whole else self._find(index, id_, name, arguments or "")
         if call is None:
@@ -80,6 +93,11 @@ class ToolCalls:
         call.extra = call.extra or piece.get("extra_content")
         if arguments:
             self._arguments(call, arguments, whole=whole or dumped)
+
+    def legacy(self, function: Any, *, whole: bool) -> None:
+        """The one call as the older API tells it; nothing where it is told anew beside."""
+        if all(call.index == LEGACY for call in self.open):
+            self.feed({"index": LEGACY, "function": function}, whole=whole)
 
     def heard(self, piece: Any) -> bool:
         """Whether a whole call was told before; without an id: whether any was."""
@@ -118,6 +136,13 @@ class ToolCalls:
         """Whether the arguments of every open call are complete JSON (or there are none)."""
         blocks = [self._composer.block(call.key) for call in self.open]
         return all(b is None or b.closed or not b.said or _complete(b.said) for b in blocks)
+
+    def _is_told(self, id_: str, index: Any, arguments: str) -> bool:
+        """Whether a call of this id has just these arguments, all of them."""
+        known = self._by_id.get(id_)
+        if known is None or self._cumulative or index not in (None, known.index):
+            return False
+        return arguments == self._said(known) and _complete(arguments)
 
     def _find(self, index: Any, id_: str, name: str, arguments: str) -> Call | None:
         """The call that a piece belongs to; None: it begins a new one."""
@@ -228,11 +253,15 @@ class ToolCalls:
             return
         keys = context.target.carrier_keys
         if keys is None or context.thinking == "hidden":
-            self._composer.notes.append(UNCARRIED)
+            self._note(UNCARRIED)
             return
         self._composer.sign(
             ("call's extra", call.ordinal), sealed_extra(id_, call.extra, context.target, keys)
         )
+
+    def _note(self, note: Note) -> None:
+        if note not in self._composer.notes:
+            self._composer.notes.append(note)
 
     def _derived_id(self, call: Call) -> str:
         digest = hashlib.sha256(f"{self.seed}/{call.ordinal}".encode(errors="surrogatepass"))

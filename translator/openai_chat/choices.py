@@ -1,13 +1,16 @@
 """Choices that are no plain pieces: one answer told as two, and an answer told twice."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .calls import ToolCalls
 from .finish import FINISH_REASONS
 from .speech import Kind, Speech
 
 Choice = dict[str, Any]
+
+FIRST: Final = (None, 0, "0")
+"""How servers count the one choice that they were asked for."""
 
 
 def joined(first: Choice, choices: Sequence[Any]) -> Choice:

@@ -1,10 +1,21 @@
-"""OpenRouter's ``reasoning_details``: a list that streams in fragments and goes back whole.
+"""Reasoning under the names that vendors give it, and what of it goes back verbatim.
+
+OpenRouter's ``reasoning_details`` are a list that streams in fragments and goes back whole.
 
 Source: https://openrouter.ai/docs/use-cases/reasoning-tokens
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+REASONING_FIELDS: Final = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_text",
+    "thinking",
+    "thinking_blocks",  # LiteLLM, mostly beside the first
+)
+"""Where vendors put reasoning text; the first that is not empty counts (several hold the same)."""
 
 OPAQUE: Final = "reasoning_opaque"
 """Copilot's name for reasoning that nobody but its model can read. It wants it back with the text.

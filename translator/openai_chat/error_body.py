@@ -7,7 +7,7 @@ from translator.upstream_errors import error_aside, inner_status, map_error, rea
 
 __all__ = ["error_in_answer", "map_error"]
 
-WORDS: Final = ("detail", "errors", "message")
+WORDS: Final = ("detail", "error_msg", "errors", "message", "msg")
 """What tells of a failure where there are no choices beside it; a list of them at Cloudflare."""
 
 SIGNS: Final = frozenset({"base_resp", "error", "type", "x_groq", *WORDS})

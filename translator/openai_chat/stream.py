@@ -21,15 +21,12 @@ from translator.notes import EMPTY, Fate, Note
 from translator.steps import step
 
 from .calls import ToolCalls
-from .choices import joined, message_of, repeats, unsaid
-from .details import OPAQUE, details_of, thought_text
+from .choices import FIRST, joined, message_of, repeats, unsaid
+from .details import OPAQUE, REASONING_FIELDS, details_of, thought_text
 from .error_body import error_in_answer
 from .finish import CUT_CALL, FAILURES, FINISH_REASONS, PENDING, STOP_FIELDS, at_limit, finish_word
 from .speech import UNCITED, Speech
 from .usage import counts_in, estimated_usage, last_told, usage_of
-
-REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
-"""Where vendors put reasoning text; the first that is not empty counts (several hold the same)."""
 
 CITED_ASIDE: Final = ("citations", "search_results")
 """Sources that a search model (Perplexity) lists beside the answer; Anthropic has no place."""
@@ -161,7 +158,7 @@ class ChatStream:
         elif type(choices) is not list:
             self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
         for choice in choices or ():
-            if type(choice) is dict and not choice.get("index"):
+            if type(choice) is dict and choice.get("index") in FIRST:
                 return joined(choice, choices) if choices[1:] else choice
         return None
 
@@ -269,7 +266,7 @@ class ChatStream:
             self._calls.feed(piece, whole=whole)
 
     def _function_call(self, function: Any, whole: bool) -> None:
-        self._tool_calls([{"index": "function_call", "function": function}], whole)
+        self._calls.legacy(function, whole=whole)
 
     def _extra(self, extra: Any, whole: bool) -> None:
         """What Gemini says of the content: that it is reasoning, or begins with it, in tags."""

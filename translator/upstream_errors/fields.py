@@ -19,6 +19,10 @@ WAIT_TEXT: Final = re.compile(
 WAIT_PART: Final = re.compile(r"(\d+(?:\.\d+)?) ?(h|ms|m|s)?", re.IGNORECASE)
 
 
+MESSAGES: Final = ("message", "detail", "error", "errors", "Message", "msg", "error_msg")
+"""Where an error has its text; the last two are those of Chinese vendors and their proxies."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorFields:
     """What an error body says, in the one shape that the rules read."""
@@ -79,7 +83,7 @@ def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
 
 def _message(error: Mapping[str, Any]) -> str:
     """The text of an error: ``message``, or FastAPI's ``detail`` (text, or a list of faults)."""
-    for name in ("message", "detail", "error", "errors", "Message"):
+    for name in MESSAGES:
         text = _text_of(error.get(name))
         if text:
             return text

@@ -34,6 +34,40 @@ def test_the_same_id_under_two_indices_is_two_calls_with_two_ids():
     assert made[1][0] != "0"
 
 
+@pytest.mark.parametrize("pieces", [[OSLO], ['{"city":', '"Oslo"}']])
+@pytest.mark.parametrize("index", [0, None])
+def test_a_call_told_once_more_with_its_id_and_arguments_is_one(pieces, index):
+    first, *more = pieces
+    heard = stream()
+    events = hear(
+        heard,
+        calls(piece(index=0, id="c", name="f", arguments=first)),
+        *[calls(piece(index=0, arguments=each)) for each in more],
+        calls(piece(index=index, id="c", name="f", arguments=OSLO), finish="tool_calls"),
+    )
+
+    assert tool_uses(fold(events)) == [("c", "f", {"city": "Oslo"})]
+    assert "told once more" in heard.notes[0].reason
+
+
+def test_a_call_may_leave_its_wrapper_out_and_name_its_arguments_otherwise():
+    bare = {"index": 0, "id": "c", "name": "f", "arguments": OSLO}
+    named = [
+        {"index": 0, "id": "c", "function": {"name": "f", word: {"city": "Oslo"}}}
+        for word in ("parameters", "input")
+    ]
+
+    for each in (bare, *named):
+        assert told(each) == [("c", "f", {"city": "Oslo"})]
+
+
+def test_a_call_told_in_the_older_way_beside_the_newer_is_one():
+    function = {"name": "f", "arguments": OSLO}
+    both = chunk(tool_calls=[{"index": 0, "id": "c", "function": function}], function_call=function)
+
+    assert tool_uses(message(both, chunk("tool_calls"))) == [("c", "f", {"city": "Oslo"})]
+
+
 def test_an_id_of_the_history_is_not_given_out_again():
     ((call_id, *_),) = told(
         piece(index=0, id="0", name="f", arguments="{}"), call_ids=frozenset({"0"})

@@ -19,6 +19,8 @@ from translator.openai_chat.error_body import error_in_answer
         ([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}], 429, "rate_limit_error"),
         ({"detail": "Not Found"}, 502, "api_error"),
         ({"message": "bad", "statusCode": 400}, 400, "invalid_request_error"),
+        ({"code": 429, "msg": "slow down"}, 429, "rate_limit_error"),
+        ({"error_code": 336, "error_msg": "bad"}, 502, "api_error"),
         (
             {"choices": [{"finish_reason": "error", "error": {"code": 503, "message": "x"}}]},
             529,
@@ -43,6 +45,8 @@ from translator.openai_chat.error_body import error_in_answer
         "gemini",
         "fastapi",
         "azure",
+        "a chinese proxy",
+        "baidu",
         "in a choice",
         "minimax",
         "groq",

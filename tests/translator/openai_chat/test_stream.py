@@ -67,6 +67,7 @@ THOUGHT = {"google": {"thought": True}}
         {"content": [REASONING, {"text": "Yes."}], "tool_calls": CALL},
         {"reasoning": {"content": "Hm."}, "content": {"text": "Yes."}, "tool_calls": CALL},
         {"reasoning_content": ["Hm."], "content": ["Yes."], "tool_calls": CALL},
+        {"thinking_blocks": [{"thinking": "Hm."}], "content": "Yes.", "tool_calls": CALL},
         {
             "content": "<thought>Hm.</thought>Yes.",
             "extra_content": THOUGHT,
@@ -108,6 +109,12 @@ def test_what_is_said_beside_the_content_is_counted_where_nobody_knows_it(extra)
     hear(heard, chunk(content="Yes."), chunk("stop", extra_content=extra))
 
     assert heard.unknown == {"delta.extra_content": 1}
+
+
+def test_a_choice_may_be_counted_in_words():
+    pieces = [{"choices": [{"index": "0", "delta": {"content": "Yes."}}]}, chunk("stop")]
+
+    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes."}]
 
 
 @pytest.mark.parametrize("plain", [{"text": "Yes."}, {"delta": "Yes."}])
