@@ -103,10 +103,10 @@ class Speech:
 
     def whole_part(self, item: Item, number: int, part: Any) -> None:
         """A finished content part of a message; its item tells it again."""
-        if isinstance(part, str):
-            part = {"text": part}
         if not isinstance(part, dict):
-            return
+            if not isinstance(part, str):
+                return
+            part = {"text": part}
         heard = item.parts.get(("text", number))
         if heard is not None and heard.told == part:
             return
