@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
 from ulid import ULID
 
 from proxy.models import ApiKey, Exchange, Price, Team
@@ -242,3 +243,8 @@ SAID = answer_body(
     },
     stop_reason="tool_use",
 )
+
+
+def page(client: Client, exchange: Exchange, query: str = "") -> Any:
+    """A request's page, as a reader opens it."""
+    return client.get(f"/admin/proxy/exchange/{exchange.pk}/change/{query}")

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,18 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("modelled"), MAKE_FROM_MODELS)
 
 
-def test_the_file_is_of_the_migrations_that_are_installed(modelled: Path) -> None:
+def ours(migrations: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Others' may be more than when the file was written: then it is the models' turn."""
+    return {(app, name) for app, name in migrations if app == "proxy"}
+
+
+def test_the_file_is_of_all_our_migrations(modelled: Path) -> None:
     if os.environ.get("SCHEMA_REWRITE"):
         with sqlite3.connect(modelled) as link:
             SNAPSHOT.write_text(snapshot(link), encoding="utf-8")
     told = SNAPSHOT.read_text(encoding="utf-8")
 
-    assert set(MIGRATION.findall(told)) == migrations_on_disk()
+    assert ours(MIGRATION.findall(told)) == ours(migrations_on_disk()) != set()
     assert len(MIGRATION.findall(told)) == told.count(NOW)
 
 

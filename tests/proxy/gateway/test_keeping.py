@@ -1,9 +1,12 @@
 """What the ledger keeps, and that a request is never half kept."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,11 @@ from django.db import connections
 from proxy.gateway.entries import usage_record
 from proxy.gateway.upstream import close_transport
 from proxy.models import ApiKey, Team
-from proxy.record.errors import SpoolUnavailable
-from proxy.record.landing import Landing
 from proxy.record.recorder import recorder
 from proxy.record.transcripts import read
 from tests.fakes.steps import Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
+from tests.proxy.record.driver import until
 from translator.anthropic.usage import Usage
 
 from . import scripts
@@ -69,21 +71,39 @@ def test_what_is_past_its_time_goes_while_it_serves(gateway: Browser):
     assert sum(each.name == "nightly" for each in threading.enumerate()) == 1
 
 
-def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream, monkeypatch):
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of the process that writes the spool may grow any more."""
+    writer = recorder._spool.writer.pid
+    before = resource.prlimit(writer, resource.RLIMIT_FSIZE)
+    resource.prlimit(writer, resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(writer, resource.RLIMIT_FSIZE, before)
+    until(lambda: recorder.state()["spool"])
+
+
+def test_no_record_no_dial(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-unrecorded", scripts.chat())
 
-    async def full(*_: object) -> Landing:
-        landing = Landing(lambda: None)
-        landing.land(SpoolUnavailable("disk full"))
-        return landing
-
-    monkeypatch.setattr(recorder, "enter", full)
-
-    reply = gateway.post(message("chat-unrecorded"))
+    with full_disk():
+        reply = gateway.post(message("chat-unrecorded"))
 
     assert (reply.status, reply.headers["retry-after"]) == (503, "10")
     assert reply.json["error"]["type"] == "api_error"
     assert not scripted.asked_for("chat-unrecorded")
+    assert gateway.post(message("chat-unrecorded")).status == 200
+
+
+def test_what_is_refused_is_refused_also_where_nothing_can_be_written(
+    gateway: Browser, caplog: pytest.LogCaptureFixture
+):
+    with full_disk():
+        reply = gateway.post({"model": "chat-unrecorded", "messages": []})
+        until(lambda: f"{reply.id} refused, and the ledger cannot be written" in caplog.text)
+
+    assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_what_came_before_a_crash_of_the_stream_is_kept(

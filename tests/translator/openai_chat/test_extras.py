@@ -34,14 +34,15 @@ def test_nobody_else_gets_it_and_no_forger_makes_it():
     assert "extra_content" not in calls_sent([{"type": "thinking", "thinking": "x"}, call])[0]
 
 
-def test_where_nobody_can_carry_it_a_note_tells():
+def test_where_nobody_can_carry_it_a_note_tells_once():
+    other = piece(index=1, id="call_2", name="f", arguments="{}", extra_content=EXTRA)
     for fields in ({}, {"keys": KEYS, "thinking": "hidden"}):
         heard = stream(profile="gemini", **fields)
 
-        said = [*heard.feed(CALL), *heard.end()]
+        said = [*heard.feed(calls(other), CALL), *heard.end()]
 
         kinds = [e["content_block"]["type"] for e in said if e["type"] == "content_block_start"]
-        assert kinds == ["tool_use"]
+        assert kinds == ["tool_use", "tool_use"]
         assert [note.fate for note in heard.notes if "signature" in note.reason] == ["dropped"]
 
 
