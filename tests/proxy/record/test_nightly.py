@@ -96,7 +96,28 @@ def wait_until(holds):
         time.sleep(0.01)
 
 
-def test_the_thread_goes_on_after_a_fault_and_ends_when_it_is_told(ledger, monkeypatch, caplog):
+@pytest.fixture
+def started():
+    """Its threads, of which another test's gateway may have one as well."""
+    before = set(threading.enumerate())
+
+    def threads():
+        return [one for one in set(threading.enumerate()) - before if one.name == "nightly"]
+
+    return threads
+
+
+@pytest.fixture
+def hasty():
+    """It looks a hundred times a second, and no longer than its test."""
+    nightly = Nightly(every_s=0.01)
+    yield nightly
+    nightly.stop()
+
+
+def test_the_thread_goes_on_after_a_fault_and_ends_when_it_is_told(
+    ledger, monkeypatch, caplog, started, hasty
+):
     faults = [DatabaseError("locked"), RuntimeError("of ours")]
     real = module.present
 
@@ -106,25 +127,24 @@ def test_the_thread_goes_on_after_a_fault_and_ends_when_it_is_told(ledger, monke
         return real()
 
     monkeypatch.setattr(module, "present", present)
-    nightly = Nightly(every_s=0.01)
 
-    nightly.start(0)
-    nightly.start(0)  # again is fine
-    assert sum(each.name == "nightly" for each in threading.enumerate()) == 1
+    hasty.start(0)
+    hasty.start(0)  # again is fine
+    assert len(started()) == 1
     wait_until(Purge.objects.exists)
-    nightly.stop()
-    nightly.stop()
+    hasty.stop()
+    hasty.stop()
     runner.join()
 
-    assert not any(each.name == "nightly" for each in threading.enumerate())
+    assert not started()
     assert not Transcript.objects.exists()
     assert "stays for now: locked" in caplog.text
     assert "RuntimeError: of ours" in caplog.text
 
 
-def test_where_an_operator_s_timer_does_it_nothing_is_started():
+def test_where_an_operator_s_timer_does_it_nothing_is_started(started):
     nightly = Nightly()
 
     nightly.start(None)
 
-    assert not any(each.name == "nightly" for each in threading.enumerate())
+    assert not started()
