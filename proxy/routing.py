@@ -21,29 +21,39 @@ EXACT: Final[Mapping[str, type[StreamingHttpConsumer]]] = {
     "/v1/messages/count_tokens": CountTokensConsumer,
     "/v1/models": ModelsConsumer,
 }
-DJANGO_UNDER_V1: Final = "/v1/organizations/"  # reports
+BELOW: Final[Mapping[str, type[StreamingHttpConsumer] | None]] = {
+    "/v1/models/": ModelsConsumer,
+    # None: Django answers.
+    "/admin/": None,
+    "/api/v1/": None,
+    "/sign-in/": None,
+    "/static/": None,
+    "/v1/organizations/": None,
+}
+"""By prefix. A path that no table names gets JSON: the client behind a wrong base URL parses no HTML."""
+WITHOUT_SLASH: Final = ("/admin", "/sign-in")
+"""Addresses that people type; Django redirects to the one with the slash."""
 
 
 class Router:
-    """Looks a path up; what is not the gateway's goes to Django."""
+    """Look a path up in the tables, exact names first; every other path is a 404 in JSON."""
 
     def __init__(self, django: Any) -> None:
         self._django = Identified(django)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         path = scope["path"]
-        consumer = EXACT[path] if path in EXACT else self._under(path)
+        consumer = EXACT[path] if path in EXACT else _below(path)
         app = self._django if consumer is None else consumer()
         answering: Awaitable[None] = app(scope, receive, send)
         return answering
 
-    def _under(self, path: str) -> type[StreamingHttpConsumer] | None:
-        if path.startswith("/v1/models/"):
-            return ModelsConsumer
-        if path == "/v1" or (path.startswith("/v1/") and not path.startswith(DJANGO_UNDER_V1)):
-            return UnknownPath
-        # A base URL that lacks /v1, or has more than that, must not read a page of HTML.
-        return UnknownPath if path.endswith("/messages") else None
+
+def _below(path: str) -> type[StreamingHttpConsumer] | None:
+    """Return the consumer of the longest known prefix; None: Django's."""
+    if path in WITHOUT_SLASH:
+        return None
+    return next((app for prefix, app in BELOW.items() if path.startswith(prefix)), UnknownPath)
 
 
 class Identified:

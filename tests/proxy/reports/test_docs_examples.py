@@ -33,7 +33,7 @@ def text_of(kind):
 
 
 @pytest.fixture
-def surroundings(live_server, tmp_path, monkeypatch):
+def surroundings(served_url, tmp_path, monkeypatch):
     """Environment of a reader of the page, whose gateway has answered one request."""
     monkeypatch.setattr(export_jobs, "conf", replace(export_jobs.conf, data_dir=tmp_path))
     cast.price()
@@ -41,7 +41,7 @@ def surroundings(live_server, tmp_path, monkeypatch):
     secret = cast.key("finance", scopes=["admin"])[1]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     with deciding():
-        yield {**kept, "BRIDGE_URL": live_server.url, "BRIDGE_KEY": secret}
+        yield {**kept, "BRIDGE_URL": served_url, "BRIDGE_KEY": secret}
     export_jobs.runner.join()
 
 

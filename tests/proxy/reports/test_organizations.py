@@ -273,7 +273,7 @@ def test_claude_code_by_key(ask):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_official_sdk_reads_ours_unchanged(live_server):
+def test_the_official_sdk_reads_ours_unchanged(served_url):
     """Typed resources where it has them; ``_strict_response_validation`` makes it check shapes."""
     cast.price()
     ben = cast.staff("ben")
@@ -285,7 +285,7 @@ def test_the_official_sdk_reads_ours_unchanged(live_server):
     Budget.objects.create(team=ci.team, usd=5)
     Budget.objects.create(user=ben, usd=7, period="week")
     sdk = anthropic.Anthropic(
-        base_url=live_server.url, api_key=secret, max_retries=0, _strict_response_validation=True
+        base_url=served_url, api_key=secret, max_retries=0, _strict_response_validation=True
     ).beta.organization
     span = {"starting_at": "2026-11-20T00:00:00Z", "ending_at": "2026-11-21T00:00:00Z"}
 
@@ -316,7 +316,7 @@ def test_the_official_sdk_reads_ours_unchanged(live_server):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("version", ["2023-06-01", "2026-10-21"])
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
-def test_the_official_sdk_reads_both_reports_page_by_page(live_server, header, version):
+def test_the_official_sdk_reads_both_reports_page_by_page(served_url, header, version):
     """It has no method of its own for them, so these are raw calls: its URLs, headers and JSON."""
     cast.price()
     ci, _ = cast.key("ci")
@@ -336,7 +336,7 @@ def test_the_official_sdk_reads_both_reports_page_by_page(live_server, header, v
             page = {"page": answer["next_page"]} if answer["has_more"] else None
 
     span = {"starting_at": "2026-11-18T00:00:00Z", "ending_at": "2026-11-21T00:00:00Z", "limit": 2}
-    with anthropic.Anthropic(base_url=live_server.url, api_key=secret, max_retries=0) as sdk:
+    with anthropic.Anthropic(base_url=served_url, api_key=secret, max_retries=0) as sdk:
         usage = list(pages(sdk, USAGE, **span, group_by=["model", "api_key_id"]))
         costs = list(pages(sdk, COST, **span, group_by=["description"]))
 

@@ -1,5 +1,7 @@
 """The schema of /api/v1/ and /v1/organizations/ is a promise: whatever is asked, the answer is one that it describes.
 
+Every question goes over a socket and through the router.
+
 A thousand questions in all; ``BRIDGE_SCHEMA_CASES=5000 pytest tests/proxy/reports/test_schema.py``
 asks as many, and no operation fewer than 200 then. The ledger has all sorts of rows, and most
 questions get a stretch of time, a zone and names that exist, so that rows are really answered.
@@ -13,10 +15,6 @@ from datetime import timedelta
 
 import pytest
 import schemathesis
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections
-from django.test import Client
 from django.utils.timezone import now
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,6 +32,7 @@ from proxy.reports import export_jobs
 from proxy.reports.access import ReaderThrottle
 from proxy.reports.docs import schema
 from proxy.visibility import reader_of_key
+from tests.fakes.served_client import TOKEN, ServedClient, as_wsgi
 from tests.proxy.admin import cast
 
 from .serving import deciding
@@ -48,7 +47,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 PROMISED = schemathesis.openapi.from_dict(schema())
-PROMISED.app = WSGIHandler()
+PROMISED.app = as_wsgi
 OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
     for one in (found.ok() for found in PROMISED.get_all_operations())
@@ -92,7 +91,6 @@ WRITTEN = {  # by path: bodies that are right, whole for a POST and any part of 
     "prices": PRICE,
 }
 KEPT = {"name", "team"}  # a PATCH lets the row be found again
-TOKEN = "a" * 32
 
 
 IDENTS = {"users": "user_ben", "workspaces": "wrkspc_platform"}
@@ -112,6 +110,9 @@ def ledger(db, monkeypatch, tmp_path):
     cast.record(key=ci, closed=False)
     budget = Budget.objects.create(team=ci.team, usd=10)
     admin, secret = cast.key("finance", scopes=["admin"])
+    route = Route.objects.create(model="claude-*")  # with a target: without, each PATCH is a 400
+    busy = Upstream.objects.create(name="busy", dialect="chat", base_url="http://vllm/v1")
+    route.targets.create(upstream=busy)
     names = {
         "request_id": first.pk,
         "session_id": "s1",
@@ -121,7 +122,7 @@ def ledger(db, monkeypatch, tmp_path):
         "key_id": cast.key("spare")[0].pk,
         "team": cast.team("spare").name,
         "user": cast.staff("zoe").username,
-        "route_id": Route.objects.create(model="claude-*").pk,
+        "route_id": route.pk,
         "upstream": Upstream.objects.create(
             name="idle", dialect="chat", base_url="http://vllm/v1"
         ).name,
@@ -134,15 +135,11 @@ def ledger(db, monkeypatch, tmp_path):
         "messages": cast.key("cleo", of="research")[1],
         "stranger": "sk-br-nobody",
     }
-    client = Client()
+    client = ServedClient()
     client.force_login(cast.superuser())
     cookies = {"csrftoken": TOKEN} | {name: one.value for name, one in client.cookies.items()}
-    for signal in (request_started, request_finished):  # as Django's own test client does
-        signal.disconnect(close_old_connections)
     with deciding():
         yield names, secrets, cookies
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
     export_jobs.runner.join()
 
 

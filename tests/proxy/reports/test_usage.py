@@ -181,7 +181,7 @@ def test_csv_has_a_header_and_one_line_a_row(client, admin_key):
     query = {"from": "2026-11-20", "to": "2026-11-21", "format": "csv"}
 
     answer = get(client, admin_key, **query)
-    head, line = b"".join(answer.streaming_content).decode().splitlines()
+    head, line = answer.content.decode().splitlines()
 
     assert answer["Content-Type"] == "text/csv; charset=utf-8"
     assert head.startswith("starting_at,ending_at,date,model,requests,")

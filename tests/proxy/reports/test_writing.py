@@ -6,10 +6,10 @@ import logging
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.test import Client
 
 from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.roles import AUDITOR, MEMBER, OWNER
+from tests.fakes.served_client import ServedClient
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
@@ -25,7 +25,7 @@ def asks():
     """Ask as a user; the answer of a write."""
 
     def asks(user, method, route, body=None, **headers):
-        client, path = Client(), f"/api/v1/{route}/"
+        client, path = ServedClient(), f"/api/v1/{route}/"
         client.force_login(user)
         text = "" if body is None else json.dumps(body)
         return client.generic(method, path, text, "application/json", headers=headers)
@@ -134,7 +134,7 @@ def house(openai):
     }
 
     def ask(who, method, route, body):
-        client, headers = Client(), {}
+        client, headers = ServedClient(), {}
         if who in users:
             client.force_login(users[who])
         elif who in keys:
@@ -173,7 +173,7 @@ def test_a_key_of_a_superuser_writes_no_more_than_any_other(house):
 
 
 def test_a_session_needs_the_csrf_token():
-    client = Client(enforce_csrf_checks=True)
+    client = ServedClient(enforce_csrf_checks=True)
     client.force_login(cast.superuser())
     body = {"name": "new"}
 
@@ -188,7 +188,7 @@ def test_a_session_needs_the_csrf_token():
 
 
 def test_writing_to_where_nothing_is_answers_no_html():
-    answer = Client(enforce_csrf_checks=True).delete("/api/v1/prices/-77/")
+    answer = ServedClient(enforce_csrf_checks=True).delete("/api/v1/prices/-77/")
 
     assert answer.status_code == 404
     assert message_of(answer).startswith("no such path")
@@ -326,7 +326,7 @@ def test_a_user_is_deactivated_rather_than_erased(root):
     assert (made.status_code, made.json()["groups"]) == (201, [OWNER])
     assert not user.has_usable_password()
     assert (gone.status_code, gone.json()["is_active"]) == (200, False)
-    assert Client().get("/api/v1/me/", headers={"x-api-key": secret}).status_code == 401
+    assert ServedClient().get("/api/v1/me/", headers={"x-api-key": secret}).status_code == 401
     assert root("DELETE", "users/root").status_code == 409
     assert User.objects.get(username="root").is_active
 

@@ -1,0 +1,129 @@
+"""Django's test client, over a socket: our connections, the ASGI router and then Django.
+
+A request that reaches Django's views directly does not prove that a client reaches them: the router
+comes first. The views still run in the thread of the test, and so inside its transaction.
+"""
+
+import asyncio
+import http.client
+import io
+import string
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import uvicorn
+from asgiref.sync import async_to_sync
+from django.core.handlers.wsgi import WSGIRequest
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from django.http import HttpResponse
+from django.test import Client
+from uvicorn.server import ServerState
+
+from bridge_project.asgi import application
+from proxy.config.connections import GuardedConnection
+
+TOKEN: Final = "a" * 32
+"""The CSRF token of a browser that got one with a form."""
+
+
+class ServedClient(Client):
+    """See the module. Pages have no ``context``, streamed answers arrive whole."""
+
+    def __init__(self, enforce_csrf_checks: bool = False, **rest: Any) -> None:
+        super().__init__(enforce_csrf_checks, **rest)
+        self.handler = Served(enforce_csrf_checks)
+
+    def request(self, **environ: Any) -> Any:
+        if not self.handler.enforce_csrf_checks:
+            self.cookies["csrftoken"] = TOKEN
+            environ.setdefault("HTTP_X_CSRFTOKEN", TOKEN)
+        return super().request(**environ)
+
+
+class Served:
+    """What Django's test client calls with each request."""
+
+    def __init__(self, enforce_csrf_checks: bool) -> None:
+        self.enforce_csrf_checks = enforce_csrf_checks
+
+    def __call__(self, environ: dict[str, Any]) -> HttpResponse:
+        for signal in (request_started, request_finished):  # as Django's own handler does
+            signal.disconnect(close_old_connections)
+        try:
+            raw = async_to_sync(exchange)(sent(environ))
+        finally:
+            for signal in (request_started, request_finished):
+                signal.connect(close_old_connections)
+        response = received(raw, environ["REQUEST_METHOD"])
+        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]  # the client's
+        return response
+
+
+def as_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+    """For test tools that want a WSGI application."""
+    answer = Served(enforce_csrf_checks=True)(environ)
+    headers = [*answer.items(), *(("Set-Cookie", one.OutputString()) for one in answer.cookies.values())]  # fmt: skip
+    start_response(f"{answer.status_code} {answer.reason_phrase}", headers)
+    return iter([answer.content])
+
+
+def sent(environ: Mapping[str, Any]) -> bytes:
+    """A WSGI environment as the bytes that a client would send."""
+    path = urllib.parse.quote(environ["PATH_INFO"].encode("latin-1"), safe="/" + string.punctuation.replace("%", "").replace("?", "").replace("#", ""))  # fmt: skip
+    query = urllib.parse.quote(environ.get("QUERY_STRING", "").encode("latin-1"), safe=string.punctuation)  # fmt: skip
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name in {"CONTENT_TYPE", "CONTENT_LENGTH"}
+    }
+    headers = {"host": environ["SERVER_NAME"]} | headers | {"connection": "close"}
+    body = environ["wsgi.input"].read(int(headers.get("content-length") or 0))
+    target = path + (f"?{query}" if query else "")
+    lines = [f"{environ['REQUEST_METHOD']} {target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items() if value]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+async def exchange(request: bytes) -> bytes:
+    """Send it to a server of this loop's; the whole answer."""
+    config = uvicorn.Config(application, http=GuardedConnection, lifespan="off", log_config=None)
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: GuardedConnection(config, state, {}, loop), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        writer.write(request)
+        answer = await reader.read()
+        await asyncio.gather(*state.tasks)  # what an application does after its last byte
+    finally:
+        writer.close()
+        server.close()
+    return answer
+
+
+class Bytes:
+    """As much of a socket as ``http.client`` needs."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def makefile(self, *_: Any) -> io.BytesIO:
+        return io.BytesIO(self._raw)
+
+
+def received(raw: bytes, method: str) -> HttpResponse:
+    """The answer as Django's test client gives it."""
+    with http.client.HTTPResponse(Bytes(raw), method=method) as answer:  # type: ignore[arg-type]
+        answer.begin()
+        response = HttpResponse(answer.read(), status=answer.status)
+        del response["Content-Type"]
+        for name, value in answer.getheaders():
+            if name.lower() == "set-cookie":
+                response.cookies.load(value)
+            else:
+                response[name] = value
+    return response
