@@ -30,7 +30,7 @@ BELOW: Final[Mapping[str, type[StreamingHttpConsumer] | None]] = {
     "/static/": None,
     "/v1/organizations/": None,
 }
-"""By prefix. A path that no table names gets JSON: the client behind a wrong base URL parses no HTML."""
+"""By prefix. Any other path is a 404 in JSON: a client behind a wrong base URL parses no HTML."""
 WITHOUT_SLASH: Final = ("/admin", "/sign-in")
 """Addresses that people type; Django redirects to the one with the slash."""
 

@@ -18,6 +18,7 @@ Header = tuple[bytes, bytes]
 
 RETRY_AFTER_DEFAULT_S: Final = 5
 SPEAKS_MESSAGES: Final = "clients speak the Messages API here: POST /v1/messages"
+BASE_URL_WITH_V1: Final = "the base URL of this client must end with /v1"
 ELSEWHERE: Final[Mapping[str, str]] = {
     "/v1/v1/": "the base URL must end before /v1",
     "/v1/messages/batches": "there are no batches here; send each request to /v1/messages",
@@ -26,7 +27,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "/v1/complete": SPEAKS_MESSAGES,
     "/v1/chat/completions": SPEAKS_MESSAGES,
     "/v1/responses": SPEAKS_MESSAGES,
-    "/messages": "the base URL of this client must end with /v1",
+    "//": "the base URL must not end with a slash",
+    "/chat/completions": SPEAKS_MESSAGES,
+    "/messages": BASE_URL_WITH_V1,
+    "/models": BASE_URL_WITH_V1,
+    "/responses": SPEAKS_MESSAGES,
 }
 """What SDKs ask for that is not here, by how the path begins: words that their users read."""
 SHUTTING_DOWN: Final = UpstreamError(

@@ -27,6 +27,9 @@ from proxy.config.connections import GuardedConnection
 TOKEN: Final = "a" * 32
 """The CSRF token of a browser that got one with a form."""
 
+IN_QUERY: Final = string.punctuation
+IN_PATH: Final = IN_QUERY.translate({ord(char): None for char in "%?#"})
+
 
 class ServedClient(Client):
     """See the module. Pages have no ``context``, streamed answers arrive whole."""
@@ -71,8 +74,8 @@ def as_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iter
 
 def sent(environ: Mapping[str, Any]) -> bytes:
     """A WSGI environment as the bytes that a client would send."""
-    path = urllib.parse.quote(environ["PATH_INFO"].encode("latin-1"), safe="/" + string.punctuation.replace("%", "").replace("?", "").replace("#", ""))  # fmt: skip
-    query = urllib.parse.quote(environ.get("QUERY_STRING", "").encode("latin-1"), safe=string.punctuation)  # fmt: skip
+    path = urllib.parse.quote(environ["PATH_INFO"].encode("latin-1"), safe=IN_PATH)
+    query = urllib.parse.quote(environ["QUERY_STRING"].encode("latin-1"), safe=IN_QUERY)
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
         for name, value in environ.items()
