@@ -7,7 +7,7 @@ one that DeepSeek and llama.cpp use.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .script import Ask, Scene, pieces, usage_of
+from .script import Ask, Scene, is_returned, pieces, usage_of
 
 
 def read_ask(body: Mapping[str, Any], size: int) -> Ask:
@@ -25,7 +25,8 @@ def read_ask(body: Mapping[str, Any], size: int) -> Ask:
             if choice != "none"
         ],
         wanted_tool=choice["function"]["name"] if isinstance(choice, dict) else "",
-        returned=bool(messages) and messages[-1].get("role") == "tool",
+        required=choice == "required",
+        returned=is_returned([entry.get("role") for entry in messages]),
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
         size=size,
     )

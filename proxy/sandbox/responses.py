@@ -6,7 +6,7 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .script import Ask, Scene, pieces, usage_of
+from .script import Ask, Scene, is_returned, pieces, usage_of
 
 Event = dict[str, Any]
 
@@ -17,7 +17,6 @@ def read_ask(body: Mapping[str, Any], size: int) -> Ask:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     items = [item for item in items or () if isinstance(item, dict)]
-    last = items[-1] if items else {}
     choice = body.get("tool_choice")
     offered = [] if choice == "none" else body.get("tools") or []
     return Ask(
@@ -29,10 +28,17 @@ def read_ask(body: Mapping[str, Any], size: int) -> Ask:
             if tool.get("type") == "function"
         ],
         wanted_tool=choice.get("name", "") if isinstance(choice, dict) else "",
-        returned=last.get("type") == "function_call_output",
+        required=choice == "required",
+        returned=is_returned([_kind(item) for item in items]),
         max_tokens=body.get("max_output_tokens"),
         size=size,
     )
+
+
+def _kind(item: dict[str, Any]) -> Any:
+    """Who wrote it; calls and reasoning have no role."""
+    called = item.get("type") == "function_call_output"
+    return "tool" if called else item.get("role", "assistant")
 
 
 def _said(items: list[dict[str, Any]]) -> str:

@@ -17,7 +17,11 @@ GREETING: Final = (
     "Hello from the sandbox of Messages Bridge. I am a script on your own machine, not a model: "
     "this answer left me as OpenAI events and reached you as Anthropic ones."
 )
-CALLING: Final = "The sandbox calls one of the tools that you offered."
+CALLING: Final = "The sandbox calls a tool, as requested."
+NO_CALL: Final = (
+    "I call a tool only when you name it or require one, and none that could change or start "
+    "anything."
+)
 RETURNED: Final = "The sandbox got the result of its tool call, and its script ends here."
 
 
@@ -39,8 +43,10 @@ class Ask:
     """Name and parameter schema of each function offered."""
     wanted_tool: str = ""
     """The function that ``tool_choice`` names; empty: none in particular."""
+    required: bool = False
+    """``tool_choice`` demands a call of any function."""
     returned: bool = False
-    """The last thing in the conversation is a tool's result."""
+    """A tool's result came after the last thing that the assistant wrote."""
     max_tokens: int | None = None
     size: int = 0
     """Characters of the whole request; the sandbox counts a token for four of them."""
@@ -73,40 +79,85 @@ ERRORS: Final[Mapping[int, tuple[str, str]]] = {
 
 
 def scene_for(ask: Ask) -> Scene:
-    """The scene that the model's name asks for; any other name gets thinking, text and a tool."""
+    """The scene that the model's name requests; any other name gets thinking and text.
+
+    An agent executes each call that it receives: one that offers ``Agent`` would start others,
+    which offer it too. So a tool is called only by request, and only one that ``is_harmless``.
+    """
     words = set(re.split(r"[^a-z0-9]+", ask.model.lower()))
     if "error" in words:
         asked = next((int(word) for word in words if word.isdecimal() and int(word) in ERRORS), 500)
         return Scene(status=asked)
-    text = _speech(ask)
-    scene = Scene(thinking=THINKING, text=text, calls=_calls(ask))
+    calls = () if words & {"text", "thinking"} else _calls(ask, required="tools" in words)
+    scene = Scene(thinking=THINKING, text=_speech(ask, calls), calls=calls)
     if "text" in words:
-        scene = Scene(text=text)
-    elif "thinking" in words:
-        scene = replace(scene, calls=())
+        scene = replace(scene, thinking="")
     elif "tools" in words:
-        scene = replace(scene, thinking="", calls=(*_calls(ask), *_calls(ask)))
+        scene = replace(scene, thinking="", calls=calls * 2)
     if "slow" in words:
         scene = replace(scene, pause_s=0.5)
     return _shortened(replace(scene, cut="cut" in words), ask.max_tokens)
 
 
-def _speech(ask: Ask) -> str:
+def is_returned(kinds: Sequence[Any]) -> bool:
+    """Whether, of who wrote each entry of a conversation, ``tool`` is newer than ``assistant``."""
+    return next(
+        (kind == "tool" for kind in reversed(kinds) if kind in {"tool", "assistant"}), False
+    )
+
+
+def _speech(ask: Ask, calls: tuple[Call, ...]) -> str:
     if ask.returned:
         return RETURNED
-    if ask.tools:
+    if calls:
         return CALLING
     quote = ask.said[:QUOTE_LENGTH] + ("…" if len(ask.said) > QUOTE_LENGTH else "")
-    return f"{GREETING} You wrote: “{quote}”" if quote else GREETING
+    parts = (GREETING, NO_CALL if ask.tools else "", f"You wrote: “{quote}”" if quote else "")
+    return " ".join(part for part in parts if part)
 
 
-def _calls(ask: Ask) -> tuple[Call, ...]:
-    """One call of a tool on offer; none after a result, so that a conversation comes to an end."""
-    if not ask.tools or ask.returned:
+def _calls(ask: Ask, *, required: bool) -> tuple[Call, ...]:
+    """Return one call of a tool on offer, or none.
+
+    It is the tool of ``tool_choice``, else one that the prompt names, else the first one where any
+    is required. There is none after a result, so that a conversation comes to an end.
+    """
+    if ask.returned:
         return ()
-    offered = dict(ask.tools)
-    name = ask.wanted_tool if ask.wanted_tool in offered else ask.tools[0][0]
-    return (Call(name, json.dumps(sample(offered[name]))),)
+    offered = {name: schema for name, schema in ask.tools if is_harmless(name)}
+    if ask.wanted_tool:
+        found = [ask.wanted_tool] if ask.wanted_tool in offered else []
+    else:
+        found = [name for name in offered if _names(ask.said, name)]
+        if required or ask.required:
+            found += offered
+    return tuple(Call(name, json.dumps(sample(offered[name]))) for name in found[:1])
+
+
+def _names(prompt: str, tool: str) -> bool:
+    """Whether the tool's name stands in the prompt as a word."""
+    return re.search(rf"(?<!\w){re.escape(tool)}(?!\w)", prompt) is not None
+
+
+ACTS: Final = frozenset(
+    {
+        "add", "agent", "agents", "apply", "bash", "browser", "cancel", "cmd", "command",
+        "computer", "create", "cron", "delete", "deploy", "drop", "edit", "editor", "enter",
+        "eval", "exec", "execute", "execution", "exit", "fetch", "insert", "install", "invoke",
+        "kill", "launch", "merge", "modify", "move", "notebook", "overwrite", "patch", "post",
+        "publish", "purge", "push", "put", "python", "remove", "rename", "repl", "replace",
+        "reset", "restart", "run", "save", "schedule", "script", "send", "set", "shell",
+        "skill", "spawn", "start", "stop", "subagent", "task", "tasks", "terminal", "todo",
+        "transfer", "trigger", "update", "upload", "web", "workflow", "worktree", "write",
+    }
+)  # fmt: skip
+"""Words in the names of tools that write, run, send or start something."""
+
+
+def is_harmless(tool: str) -> bool:
+    """Whether no word of the tool's name, such as ``TodoWrite`` or ``run_command``, is an act."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", tool)
+    return ACTS.isdisjoint(word.lower() for word in words)
 
 
 def _shortened(scene: Scene, max_tokens: int | None) -> Scene:

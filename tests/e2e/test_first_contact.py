@@ -2,6 +2,7 @@
 
 import html
 import http.cookiejar
+import json
 import os
 import re
 import subprocess
@@ -130,3 +131,51 @@ def test_the_data_directory_is_private_and_a_second_start_tells_no_secret(tmp_pa
     for path in (tmp_path / "data").rglob("*"):
         if path.is_file():
             assert key.encode() not in path.read_bytes(), path
+
+
+AGENT = [
+    {"name": name, "input_schema": {"type": "object", "properties": {}}}
+    for name in ("Agent", "Bash", "Edit", "Glob", "Read", "Write", "WebFetch", "TodoWrite")
+]
+"""The tools of a coding agent, in its order."""
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-5-5", "sandbox-chat-agent"])
+@pytest.mark.parametrize(
+    ("prompt", "choice", "called"),
+    [
+        ("List the files of this folder.", "auto", []),
+        ("Ask the Agent, then use Bash, Edit and Write.", "auto", []),
+        ("Look with Read at the notes.", "auto", ["Read"]),
+        ("Go on.", "any", ["Glob"]),
+    ],
+)
+def test_an_agent_that_executes_each_call_comes_to_an_end(fresh, model, prompt, choice, called):
+    """``Agent`` would start an agent with the same tools, and so on without an end."""
+    executed, sent = [], 0
+    pending = [[{"role": "user", "content": prompt}]]
+    while pending and sent < 10:
+        messages = pending.pop()
+        body = {"model": model, "max_tokens": 1024, "messages": messages, "tools": AGENT}
+        answer = message(fresh, body | {"tool_choice": {"type": choice}})
+        sent += 1
+        calls = [block for block in answer["content"] if block["type"] == "tool_use"]
+        assert answer["stop_reason"] == ("tool_use" if calls else "end_turn")
+        executed += [call["name"] for call in calls]
+        if calls:
+            results = [
+                {"type": "tool_result", "tool_use_id": call["id"], "content": "nothing"}
+                for call in calls
+            ]
+            turn = {"role": "assistant", "content": answer["content"]}
+            pending.append([*messages, turn, {"role": "user", "content": results}])
+
+    assert (executed, sent) == (called, len(called) + 1)
+
+
+def message(fresh: Gateway, body: dict) -> dict:
+    (key, *_) = re.findall(r"sk-br-[A-Za-z0-9_-]{20,}", fresh.log)
+    headers = {"x-api-key": key, "content-type": "application/json"}
+    reply = fresh.ask("POST", "/v1/messages", json.dumps(body).encode(), headers)
+    assert reply.status == 200, reply.body
+    return json.loads(reply.body)

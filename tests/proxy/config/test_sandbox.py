@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from proxy.sandbox.script import Ask, sample, scene_for
+from proxy.sandbox.script import Ask, is_harmless, is_returned, sample, scene_for
 from proxy.sandbox.server import free_socket, running
 
 TOOL = {
@@ -17,6 +17,7 @@ TOOL = {
     },
     "required": ["city", "unit", "days"],
 }
+PROMPT = "Use the tool weather, please."
 ARGUMENTS = {"city": "sandbox", "unit": "c", "days": 1}
 
 
@@ -27,11 +28,11 @@ def sandbox():
 
 
 def responses(model, **fields):
-    return {"model": model, "input": [{"role": "user", "content": "Hello"}], **fields}
+    return {"model": model, "input": [{"role": "user", "content": PROMPT}], **fields}
 
 
 def chat(model, **fields):
-    return {"model": model, "messages": [{"role": "user", "content": "Hello"}], **fields}
+    return {"model": model, "messages": [{"role": "user", "content": PROMPT}], **fields}
 
 
 def events_of(answer):
@@ -116,8 +117,69 @@ def test_it_says_that_it_is_no_model(sandbox):
 def test_a_conversation_ends_after_the_tools_result():
     tools = [("weather", TOOL)]
 
-    assert scene_for(Ask("claude", "Hi", tools)).calls
-    assert not scene_for(Ask("claude", "Hi", tools, returned=True)).calls
+    assert scene_for(Ask("claude", PROMPT, tools)).calls
+    assert not scene_for(Ask("claude", PROMPT, tools, returned=True)).calls
+    assert not scene_for(Ask("sandbox-tools", PROMPT, tools, required=True, returned=True)).calls
+
+
+AGENT = ("Agent", "Bash", "Write", "Read", "WebFetch")
+
+
+@pytest.mark.parametrize(
+    ("wish", "called"),
+    [
+        ({"said": "List the files."}, []),
+        ({"said": "Read it"}, ["Read"]),
+        ({"said": "Reads or Readme or bread"}, []),
+        ({"said": "Start an Agent, then Bash and Write"}, []),
+        ({"said": "Hi", "required": True}, ["Read"]),
+        ({"said": "Hi", "wanted_tool": "Read"}, ["Read"]),
+        ({"said": "Read it", "wanted_tool": "Agent"}, []),
+        ({"said": "Hi", "wanted_tool": "nowhere"}, []),
+        ({"said": "Hi", "model": "sandbox-tools"}, ["Read", "Read"]),
+        ({"said": "Read it", "model": "sandbox-text"}, []),
+    ],
+)
+def test_a_tool_is_called_by_request_only(wish, called):
+    ask = {"model": "claude", "tools": [(name, TOOL) for name in AGENT]} | wish
+
+    scene = scene_for(Ask(**ask))
+
+    assert [call.name for call in scene.calls] == called
+    assert scene.text
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless"),
+    [
+        *((name, True) for name in ("Read", "Grep", "get_weather", "ToolSearch", "mcp__docs__search")),
+        *(
+            (name, False)
+            for name in (
+                "Agent", "Task", "TaskCreate", "Bash", "BashOutput", "KillShell", "Write", "Edit",
+                "MultiEdit", "NotebookEdit", "TodoWrite", "WebFetch", "WebSearch", "Skill",
+                "ExitPlanMode", "str_replace_based_edit_tool", "run_command", "deleteFile",
+                "mcp__github__create_issue", "code_execution",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_tool_is_judged_by_the_words_of_its_name(name, harmless):
+    assert is_harmless(name) is harmless
+
+
+@pytest.mark.parametrize(
+    ("kinds", "returned"),
+    [
+        ([], False),
+        (["user"], False),
+        (["user", "assistant", "tool"], True),
+        (["user", "assistant", "tool", "user"], True),
+        (["user", "assistant", "tool", "assistant", "user"], False),
+    ],
+)
+def test_a_result_counts_until_the_assistant_writes_again(kinds, returned):
+    assert is_returned(kinds) is returned
 
 
 def test_the_token_limit_cuts_the_answer():
