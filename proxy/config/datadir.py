@@ -9,6 +9,8 @@ from django.conf import settings
 
 from proxy.secrets import ConfigError, has_root, new_root
 
+ADDRESS: Final = "serve.url"
+URL_LENGTH: Final = 300  # a host name has at most 253 characters
 PRIVATE: Final = 0o077  # umask: what we write is for this user alone
 
 
@@ -38,6 +40,37 @@ class Lock:
 
     def release(self) -> None:
         self._file.close()
+
+
+class Address:
+    """Where the gateway of a data directory listens, for the commands beside it: ``serve.url``.
+
+    The kernel frees the lock with the process, so a gateway that was killed leaves no address.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._file = (path / ADDRESS).open("a")
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # ``address_of`` has it for microseconds only
+        self._file.truncate(0)
+        self._file.write(url)
+        self._file.flush()
+
+    def withdraw(self) -> None:
+        self._file.truncate(0)
+        self._file.close()
+
+
+def address_of(path: Path) -> str:
+    """Return the URL of the gateway that runs on this data directory, "" where none does."""
+    try:
+        with (path / ADDRESS).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read(URL_LENGTH)
+    except OSError:
+        pass  # no gateway has run here, or this user may not see it
+    return ""
 
 
 def ensure_secret_key() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
+import msgspec
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
@@ -23,6 +24,7 @@ from proxy.secrets import ConfigError, has_root
 from proxy.soundness import USER, judged, rows_of
 from translator.profiles import PROFILES
 
+from . import datadir
 from .first_start import SANDBOXES
 from .upstreams import used_upstreams
 
@@ -55,10 +57,18 @@ class Finding:
     hint: str = ""
 
 
+class Readiness(msgspec.Struct):
+    """What ``/readyz`` answers, as far as it is read here."""
+
+    status: str
+    degraded: list[str]
+
+
 def examine(*, stream: bool = True) -> Iterator[Finding]:
     """Every examination, cheapest first; ``stream`` asks each upstream for a few tokens."""
     yield from _settings()
     yield from _files()
+    yield _gateway()
     schema = _schema()
     yield schema
     if not schema.ok:
@@ -106,6 +116,22 @@ def _files() -> Iterator[Finding]:
     if not has_root():
         hint = "serve makes one, or set BRIDGE_SECRET_KEY."
         yield Finding("secret key", ok=False, says="there is none yet", hint=hint)
+
+
+def _gateway() -> Finding:
+    """Whether a gateway runs on this data directory, and what it reports of itself."""
+    url = datadir.address_of(settings.DATA_DIR)
+    if not url:
+        says = f"none runs on {settings.DATA_DIR}"
+        return Finding("gateway", ok=None, says=says, hint="manage.py serve starts one.")
+    try:  # itself, and not by way of the environment's proxy
+        answer = httpx.get(f"{url}/readyz", timeout=PATIENCE, trust_env=False)
+        state = msgspec.json.decode(answer.content, type=Readiness)
+    except (httpx.HTTPError, msgspec.DecodeError) as error:
+        says = f"{url} does not answer: {type(error).__name__}"
+        return Finding("gateway", ok=False, says=says, hint="See its log.")
+    says = f"listens on {url}, {state.status}"
+    return Finding("gateway", ok=state.status == "ok", says=says, hint="; ".join(state.degraded))
 
 
 def _schema() -> Finding:
@@ -200,7 +226,8 @@ def _upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
         yield Finding(subject, ok=False, says=" ".join(wrong.messages))
         return
     except ConfigError as missing:
-        yield Finding(subject, ok=False, says=str(missing))
+        hint = "The environment of serve must have it, and that of doctor, to check it."
+        yield Finding(subject, ok=False, says=str(missing), hint=hint)
         return
     if upstream.allow_http and upstream.base_url.startswith("http://"):
         hint = "Use https wherever the network is not yours."

@@ -72,6 +72,7 @@ class Gateway:
     port: int = 0
     workers: int = 1
     ready_within_s: float = 120
+    cwd: Path = REPOSITORY
     starts_with: int = 200  # what /readyz says then
 
     @property
@@ -97,15 +98,11 @@ class Gateway:
 
     def start(self) -> None:
         """Start the process and wait until it says that it is ready."""
-        command = [sys.executable, str(REPOSITORY / "manage.py"), "serve"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
-        if self.config is not None:
-            (self.folder / "bridge.toml").write_text(self.config, encoding="utf-8")
-            command += ["--config", str(self.folder / "bridge.toml")]
+        command = self._command()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command line
                 command,
-                cwd=REPOSITORY,
+                cwd=self.cwd,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -117,6 +114,14 @@ class Gateway:
         except BaseException:
             self.stop()
             raise
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, str(REPOSITORY / "manage.py"), "serve"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
+        if self.config is not None:
+            (self.folder / "bridge.toml").write_text(self.config, encoding="utf-8")
+            command += ["--config", str(self.folder / "bridge.toml")]
+        return command
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
         """End the process (and its workers) and return its exit code."""

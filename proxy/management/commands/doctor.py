@@ -4,12 +4,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
+from proxy.config import datadir
 from proxy.config.doctor import Finding, examine
 from proxy.management.base import FINDING, BridgeCommand
 
 MARKS = {True: "ok  ", False: "BAD ", None: "info"}
+DEFAULT_URL = "http://127.0.0.1:8000"  # of a serve without options
 CLIENT = """
 A client needs, with a key of `manage.py createkey`:
   Claude Code   ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=<key>
@@ -28,7 +31,9 @@ class Command(BridgeCommand):
             action="store_true",
             help="do not ask each upstream for a short stream (it costs a few tokens)",
         )
-        parser.add_argument("--url", default="http://127.0.0.1:8000", help="where clients reach us")
+        parser.add_argument(
+            "--url", help="where clients reach us (default: the address of the running gateway)"
+        )
         parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,7 +45,8 @@ class Command(BridgeCommand):
         if options["json"]:
             self.stdout.write(json.dumps([asdict(finding) for finding in findings]))
         else:
-            self.stdout.write(CLIENT.format(url=options["url"]))
+            url = options["url"] or datadir.address_of(settings.DATA_DIR) or DEFAULT_URL
+            self.stdout.write(CLIENT.format(url=url))
         bad = [finding for finding in findings if finding.ok is False]
         if bad:
             raise CommandError(f"{len(bad)} to mend", returncode=FINDING)

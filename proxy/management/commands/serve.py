@@ -70,6 +70,7 @@ class Command(BridgeCommand):
 
             def announce() -> None:
                 self._make_admin(due)
+                stack.callback(datadir.Address(conf.data_dir, url).withdraw)
                 self.stdout.write(f"\nMessages Bridge listens on {url}  (data: {conf.data_dir})\n")
                 self.stdout.flush()
 
