@@ -3,8 +3,9 @@
 import csv
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
-from django.test import RequestFactory
+from django.test import AsyncRequestFactory, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from proxy.models import Exchange
@@ -16,8 +17,9 @@ A_MILLION = 1_000_000
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("factory", [RequestFactory, AsyncRequestFactory])
 @pytest.mark.parametrize("kind", ["csv", "ndjson"])
-def test_a_chunk_leaves_before_the_next_rows_are_made(kind):
+def test_a_chunk_leaves_before_the_next_rows_are_made(kind, factory):
     """However many rows there are, no more than two chunks of them have been made ahead."""
     row = request_row(cast.record())
     made = 0
@@ -28,11 +30,21 @@ def test_a_chunk_leaves_before_the_next_rows_are_made(kind):
             made += 1
             yield row
 
-    chunks = iter(streamed(RequestFactory().get("/"), rows(), kind, "requests").streaming_content)
+    chunks = streamed(factory().get("/"), rows(), kind, "requests").streaming_content
     ahead = []
-    for number in range(4):
-        next(chunks)
-        ahead.append(made - number * LINES_A_CHUNK)
+
+    async def read():  # as our server does
+        for number in range(4):
+            assert await anext(chunks)
+            ahead.append(made - number * LINES_A_CHUNK)
+        await chunks.aclose()
+
+    if factory is AsyncRequestFactory:
+        async_to_sync(read)()
+    else:
+        for number in range(4):
+            assert next(chunks)
+            ahead.append(made - number * LINES_A_CHUNK)
 
     assert max(ahead) <= 2 * LINES_A_CHUNK
 
