@@ -1,8 +1,9 @@
 """Budgets and their state: spent, left, and where the period ends."""
 
+import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from django.db.models import Q, QuerySet, Sum
@@ -20,6 +21,8 @@ from .answers import Row, columns_of
 from .base import ReportView
 from .spans import DAY, midnight
 from .sums import usd
+
+IDENT: Final = re.compile(r"(?:budget_)?([0-9]{1,18})")
 
 
 class BudgetState(serializers.Serializer[Any]):
@@ -129,12 +132,13 @@ class BudgetsView(ReportView):
 
 
 class BudgetView(ReportView):
-    """One budget with its state."""
+    """One budget with its state, by its id or by the number in it."""
 
     @extend_schema(responses=BudgetState)
-    def get(self, request: Request, budget_id: int) -> HttpResponseBase:
+    def get(self, request: Request, budget_id: str) -> HttpResponseBase:
         self.asked()
-        budget = visible_budgets(self.reader).filter(pk=budget_id).first()
-        if budget is None:
+        found = IDENT.fullmatch(budget_id)
+        budget = found and visible_budgets(self.reader).filter(pk=int(found[1])).first()
+        if not budget:
             raise Http404("no such budget")
         return Response(state_of(budget))

@@ -34,7 +34,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets": budgets.BudgetsView,
-    "budgets/<int:budget_id>/status": budgets.BudgetView,
+    "budgets/<str:budget_id>/status": budgets.BudgetView,
     "exports": exports.ExportsView,
     "exports/<str:export_id>": exports.ExportView,
     "exports/<str:export_id>/download": exports.ExportFileView,

@@ -199,7 +199,7 @@ class Site:
             "session_id": "s1",
             "side": "request",
             "export_id": export,
-            "budget_id": budget["id"].removeprefix("budget_"),
+            "budget_id": budget["id"],
             "api_keys": f"apikey_{names['key_id']}",
             "users": "user_idle",
             "workspaces": "wrkspc_default",

@@ -128,7 +128,7 @@ def ask():
         "<str:team>": "platform",
         "<str:user>": "ben",
         "<str:upstream>": "vllm",
-        "<int:budget_id>": str(objects["proxy/budget"].pk),
+        "<str:budget_id>": str(objects["proxy/budget"].pk),
         "<id>": str(ben.pk),
         "<path:content_type_id>": "0",
         "^(?P<app_label>auth|proxy)/$": "proxy/",

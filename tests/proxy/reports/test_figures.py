@@ -315,6 +315,21 @@ def test_a_budget_says_what_is_left_and_when_it_turns(ask):
     assert alone["state"] == "ok"
 
 
+@pytest.mark.parametrize("ident", ["budget_{}", "{}", "budget_0{}"])
+def test_a_budget_is_found_by_the_id_that_the_list_has(ask, ident):
+    budget = Budget.objects.create(team=cast.team(), usd=9)
+
+    (row,) = ask("budgets").json()["data"]
+    one = ask(f"budgets/{ident.format(budget.pk)}/status").json()
+
+    assert row["id"] == one["id"] == f"budget_{budget.pk}"
+
+
+@pytest.mark.parametrize("ident", ["budget_", "budget_-1", "soft", "9" * 19, "1" * 5000, "²"])
+def test_what_is_no_budgets_id_is_not_found(ask, ident):
+    assert ask(f"budgets/{ident}/status").status_code == 404
+
+
 def test_me_shows_an_ordinary_key_its_own_use_and_budgets(client):
     mine, secret = cast.key("mine", limits={"rpm": 5})
     other, _ = cast.key("other")

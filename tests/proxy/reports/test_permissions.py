@@ -39,7 +39,7 @@ TABLE = {
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),
-    "budgets/<int:budget_id>/status": ("", REPORT),
+    "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
     # 409: whoever may ask hears that no gateway serves in this process
     "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
