@@ -19,6 +19,10 @@ SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret)\b")
 AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$(?P<at>.*)`)?$", re.DOTALL)
 
 
+MANAGED: Final = "{} is managed by bridge.toml; change it there and run applyconfig"
+"""Why nobody writes an object elsewhere that the file declares."""
+
+
 def told(error: str, kind: Any, value: Any) -> str:
     """The decoder's message with our path, what stands there, and what was probably meant.
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import Error, connection, models
-from django.db.models import F, Func, TextField
+from django.db.models import F, Func, Q, TextField
 
 from proxy.models import ApiKey, Budget, Route, Upstream
 
@@ -225,12 +225,28 @@ def _no_instants(rows: "models.QuerySet[models.Model]") -> Iterator[tuple[Any, s
     """SQLite: what is no instant is read as null, and a key that ends would never end."""
     if connection.vendor != "sqlite":
         return
-    for column in _columns(rows.model):
+    for name, instant in _instants(rows.model):
+        lost = rows.exclude(**{name: None}).annotate(instant=instant)
+        for pk in lost.filter(instant=None).values_list("pk", flat=True):
+            yield pk, name
+
+
+def has_lost_instant(row: models.Model) -> bool:
+    """Return whether a column of this one row holds what is no instant, in one query."""
+    if connection.vendor != "sqlite":
+        return False
+    lost, rows = Q(pk__in=()), type(row)._default_manager.filter(pk=row.pk)  # noqa: SLF001 - documented
+    for name, instant in _instants(type(row)):
+        rows = rows.annotate(**{f"{name}_instant": instant})
+        lost |= Q(**{f"{name}__isnull": False, f"{name}_instant": None})
+    return rows.filter(lost).exists()
+
+
+def _instants(model: type[models.Model]) -> Iterator[tuple[str, Func]]:
+    """The columns that may be null, and what SQLite itself makes of what is in them."""
+    for column in _columns(model):
         if column.null and column.kinds == KINDS[models.DateTimeField]:
-            instant = Func(F(column.name), function="datetime", output_field=TextField())
-            lost = rows.exclude(**{column.name: None}).annotate(instant=instant)
-            for pk in lost.filter(instant=None).values_list("pk", flat=True):
-                yield pk, column.attname
+            yield column.name, Func(F(column.name), function="datetime", output_field=TextField())
 
 
 def _link(

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 import unfold.fields
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from proxy.complaints import MANAGED
 from proxy.models.routes import SEALED
 
 if TYPE_CHECKING:  # the theme's classes are Django's with other widgets; only Django's have types
@@ -30,6 +33,7 @@ __all__ = [
     "ReadOnlyAdmin",
     "SuperusersOnly",
     "ToldChanges",
+    "refuse_managed",
 ]
 
 
@@ -101,6 +105,27 @@ class ManagedAdmin(ToldChanges):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _is_managed(obj) and super().has_delete_permission(request, obj)
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        self._refuse_managed(request, object_id)
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        self._refuse_managed(request, object_id)
+        return super().delete_view(request, object_id, extra_context)
+
+    def _refuse_managed(self, request: HttpRequest, object_id: str | None) -> None:
+        """Refuse a write with its reason, to those who could do it but for the file."""
+        if request.method == "POST" and object_id and self.has_change_permission(request):
+            refuse_managed(self.get_object(request, unquote(object_id)))
+
     @admin.display(description="set in")
     def from_file(self, obj: Any) -> str:
         return "bridge.toml" if obj.managed else "admin"
@@ -117,6 +142,12 @@ class SuperusersOnly(ToldChanges):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.is_superuser and super().has_delete_permission(request, obj)
+
+
+def refuse_managed(obj: Any) -> None:
+    """Raise PermissionDenied, with the reason, for an object that bridge.toml declares."""
+    if _is_managed(obj):
+        raise PermissionDenied(MANAGED.format(obj))
 
 
 def _is_managed(obj: Any) -> bool:

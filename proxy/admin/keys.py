@@ -1,7 +1,8 @@
 """Teams and gateway keys. A key's secret is on exactly one page, once, and nowhere else."""
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin
@@ -16,14 +17,17 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.audit_trail import note
+from proxy.audit_trail import note, rotated
+from proxy.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.models import ApiKey, DayWho, Scope, Team, rules
 from proxy.visibility import reader_of_user, visible_keys, visible_teams
 
-from .base import ManagedAdmin
+from .base import ManagedAdmin, refuse_managed
 from .figures import UNKNOWN, dollars
 from .headers import harden
 from .rule_fields import LimitsField, LinesField, OptionsField, tell_what_cannot_be_read
+
+REMEDY: Final = "no secret: createkey --team {key.team.name} --name {key.name} gives it one"
 
 if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
     KeyModelForm = forms.ModelForm[ApiKey]
@@ -151,7 +155,8 @@ class KeyAdmin(ManagedAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ApiKey]:
-        keys = visible_keys(reader_of_user(request.user)).order_by("team__name", "name")
+        keys = visible_keys(reader_of_user(request.user)).select_related(*RELATED)
+        keys = keys.order_by("team__name", "name")
         first = now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=29)
         days = DayWho.objects.filter(key_id=OuterRef("pk"), start__gte=first).order_by()
         sums = days.values("key_id").annotate(sum=Sum("cost_nanousd"), lacking=Sum("unpriced"))
@@ -225,7 +230,10 @@ class KeyAdmin(ManagedAdmin):
     @sensitive_variables("secret")
     def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:
         """A new secret under the same name; the old one goes on under another name for a while."""
-        key = self._changeable(request, key_id)
+        key = self._visible(request, key_id)
+        refuse_managed(key)
+        if not self.has_change_permission(request, key):
+            raise PermissionDenied
         if key.successor:
             raise Http404("an old secret ends; its successor is rotated")
         form = RotateForm(request.POST or None)
@@ -233,13 +241,28 @@ class KeyAdmin(ManagedAdmin):
             return self._ask(request, key, "Rotate", form)
         with transaction.atomic():
             retiring, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
-            ends = f"{retiring.expires:%Y-%m-%d %H:%M} UTC"
-            note(request.user, key, f"Rotated; the old secret ends {ends}.")
-            note(request.user, retiring, f"Made by rotation of {key}.")
+            note(request.user, key, rotated(retiring))
+            if retiring:
+                note(request.user, retiring, f"Made by rotation of {key}.")
         return self.once(request, key, secret)
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        key = context.get("original")
+        if key is not None and (key.revoked is None or key.dropped):
+            context["may_revoke"] = self.has_revoke_permission(request, key)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:
+        """As for any change, but that bridge.toml declares the key does not matter."""
+        return super(ManagedAdmin, self).has_change_permission(request, key)
+
     def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
-        key = self._changeable(request, key_id)
+        """Also of a key that bridge.toml declares: the file does not open it again."""
+        key = self._visible(request, key_id)
+        if not self.has_revoke_permission(request, key):
+            raise PermissionDenied
         if request.method != "POST":
             return self._ask(request, key, "Revoke", None)
         if key.revoke():
@@ -247,12 +270,10 @@ class KeyAdmin(ManagedAdmin):
             self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
         return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
 
-    def _changeable(self, request: HttpRequest, key_id: int) -> ApiKey:
+    def _visible(self, request: HttpRequest, key_id: int) -> ApiKey:
         key = self.get_queryset(request).filter(pk=key_id).first()
         if key is None:
             raise Http404("no such key")
-        if not self.has_change_permission(request, key):
-            raise PermissionDenied
         return key
 
     def _ask(
@@ -268,8 +289,8 @@ class KeyAdmin(ManagedAdmin):
         return harden(TemplateResponse(request, "admin/proxy/apikey/ask.html", context))
 
     @admin.display(description="starts with", ordering="prefix")
-    def shown_prefix(self, obj: ApiKey) -> SafeString:
-        return format_html('<code class="mb-num">{}…</code>', obj.prefix)
+    def shown_prefix(self, obj: ApiKey) -> SafeString | str:
+        return format_html('<code class="mb-num">{}…</code>', obj.prefix) if obj.prefix else UNKNOWN
 
     @admin.display(description="may")
     def may(self, obj: ApiKey) -> str:
@@ -286,8 +307,16 @@ class KeyAdmin(ManagedAdmin):
 
     @admin.display(description="state")
     def state(self, obj: ApiKey) -> str:
-        if obj.revoked:
-            return f"revoked {obj.revoked:%Y-%m-%d}"
-        if obj.expires and obj.expires <= now():
-            return f"expired {obj.expires:%Y-%m-%d}"
-        return f"valid until {obj.expires:%Y-%m-%d}" if obj.expires else "valid"
+        """The reason why the gateway refuses it, with its day; or how long it is valid."""
+        ends, instant = ends_of(obj), time.time()
+        past = next((end for end in ends if end.at <= instant), None)
+        if past is None:
+            return f"valid until {_day(min(end.at for end in ends))}" if ends else "valid"
+        if past.reason is Reason.EMPTY and obj.successor is None:
+            return REMEDY.format(key=obj)
+        return f"{past.reason} {_day(past.at)}".rstrip()
+
+
+def _day(at: float) -> str:
+    """Return the UTC day of an instant; "" for what has no beginning."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if at > ALWAYS else ""

@@ -5,21 +5,19 @@ what it did, and a dry run rolls back. So a plan cannot promise what applying wo
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
-from proxy.secrets import ConfigError, digest_of, prefix_of, resolve
+from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.secrets import ConfigError
 
 from . import schema
 from .budgets import apply_budgets
 from .first_start import SANDBOXES
+from .keys import apply_keys
 from .rows import Change, Rows
-
-SECRET_LENGTH = 32  # characters of a gateway key that is given, not made
 
 
 def apply(file: schema.BridgeFile, *, dry_run: bool = False) -> list[Change]:
@@ -46,47 +44,6 @@ def _teams(file: schema.BridgeFile, rows: Rows) -> None:
     named = [entry.name for entry in file.teams]
     for team in Team.objects.filter(managed=True).exclude(name__in=named):
         rows.release(team, team.name, "kept for its records, no longer managed")
-
-
-def _keys(file: schema.BridgeFile, rows: Rows) -> None:
-    wanted = set()
-    for place, entry in enumerate(file.keys):
-        where, name = f"keys[{place}]", f"{entry.team}/{entry.name}"
-        team = rows.find(Team, entry.team, f"{where}.team")
-        identity = {"team": team, "name": entry.name}
-        fields: dict[str, Any] = {
-            "scopes": list(entry.scopes),
-            "limits": msgspec.to_builtins(entry.limits),
-            "models_allowed": entry.models,
-            "ip_allow": entry.ip_allow,
-            "options": msgspec.to_builtins(entry.options),
-            "expires": entry.expires,
-            "revoked": None,
-        }
-        if entry.secret:
-            fields |= _given_secret(entry.secret, identity, where)
-        elif not ApiKey.objects.filter(**identity).exists():
-            fields["digest"] = digest_of(f"not made yet: {name}")  # no secret has this digest
-        key = rows.put(ApiKey, identity, fields, where, name)
-        wanted.add(key.pk)
-    for key in ApiKey.objects.filter(managed=True).exclude(pk__in=wanted):
-        rows.release(key, str(key), "revoked", revoked=key.revoked or timezone.now())
-
-
-def _given_secret(
-    reference: schema.SecretReference, identity: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    try:
-        secret = resolve(reference.stored)
-    except ConfigError as missing:
-        raise ConfigError(f"{where}.secret: {missing}") from None
-    if len(secret) < SECRET_LENGTH:
-        raise ConfigError(f"{where}.secret: shorter than {SECRET_LENGTH} characters")
-    digest = digest_of(secret)
-    twin = ApiKey.objects.filter(digest=digest).exclude(**identity).first()
-    if twin:
-        raise ConfigError(f"{where}.secret: key {twin} has the same secret")
-    return {"digest": digest, "prefix": prefix_of(secret)}
 
 
 def _upstreams(file: schema.BridgeFile, rows: Rows) -> None:
@@ -207,4 +164,4 @@ def _upstreams_gone(file: schema.BridgeFile, rows: Rows) -> None:
         rows.delete(upstream, upstream.name)
 
 
-STEPS = (_teams, _keys, apply_budgets, _upstreams, _routes, _prices, _upstreams_gone)
+STEPS = (_teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _upstreams_gone)

@@ -18,7 +18,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import F
 
 from proxy.checks import unsafe_settings
-from proxy.models import DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models.keys import NO_SECRET
 from proxy.models.revision import WATCHED
 from proxy.secrets import ConfigError, has_root
 from proxy.soundness import USER, judged, rows_of
@@ -75,6 +76,7 @@ def examine(*, stream: bool = True) -> Iterator[Finding]:
         return
     unread = list(_unread())
     yield from unread
+    yield from _keys_without_secret()
     try:
         yield from _routes()
         yield from _prices()
@@ -155,6 +157,15 @@ def _unread() -> Iterator[Finding]:
         hint = "It is left out, and whatever depends on it: mend it, in the admin or by SQL."
         says = f"{one.field} cannot be read: {one.why}"
         yield Finding(f"{one.kind} {one.id}", ok=False, says=says, hint=hint)
+
+
+def _keys_without_secret() -> Iterator[Finding]:
+    """Nobody can use them. An old secret of a rotated key never gets another one."""
+    keys = ApiKey.objects.filter(NO_SECRET, revoked=None, successor=None)
+    for team, name in keys.order_by("team__name", "name").values_list("team__name", "name"):
+        hint = f"manage.py createkey --team {team} --name {name} gives it one."
+        says = "it has no secret, so it opens nothing"
+        yield Finding(f"key {team}/{name}", ok=False, says=says, hint=hint)
 
 
 def _routes() -> Iterator[Finding]:

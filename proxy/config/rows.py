@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
@@ -13,15 +13,23 @@ from proxy.secrets import ConfigError
 
 Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)
 Named = TypeVar("Named", Team, Upstream)
+Sign = Literal["+", "~", "-", "="]
+"""New, changed, gone; ``=``: what the file wants is not done, and why."""
 
-UNTOLD = ("digest", "prefix")  # the plan says that a secret changed, not into what
+WORDS: Final[Mapping[str, str]] = {
+    "digest": "secret",  # that it changed, not into what
+    "prefix": "secret",
+    "dropped": "named again",
+    "managed": "now managed by the file",
+}
+"""Fields whose change the plan reports by these words, without values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One line of a plan."""
 
-    sign: Literal["+", "~", "-"]
+    sign: Sign
     kind: str
     name: str
     detail: str = ""
@@ -36,7 +44,7 @@ class Rows:
     def __init__(self) -> None:
         self.changes: list[Change] = []
 
-    def tell(self, sign: Literal["+", "~", "-"], kind: str, name: str, detail: str = "") -> None:
+    def tell(self, sign: Sign, kind: str, name: str, detail: str = "") -> None:
         self.changes.append(Change(sign, kind, name, detail))
 
     def put(
@@ -109,10 +117,8 @@ def _plain(value: Any) -> Any:
 
 
 def _difference(field: str, old: Any, new: Any) -> str:
-    if field in UNTOLD:
-        return "secret"
-    if field == "managed":
-        return "now managed by the file"
+    if field in WORDS:
+        return WORDS[field]
     return f"{field} {_short(old)} -> {_short(new)}"
 
 

@@ -2,6 +2,7 @@
 
 import time
 
+from proxy.key_validity import INVALID, MESSAGES, refusal
 from proxy.secrets import digest_of_bytes
 
 from .directory import Caller, directory
@@ -28,16 +29,14 @@ def identify(head: Head) -> Caller:
     if caller is None:
         if not directory.fresh:
             raise directory_unavailable()
-        raise unauthenticated("invalid gateway key")
+        raise unauthenticated(INVALID)
     return caller
 
 
 def authorise(caller: Caller, head: Head, scope: str = "messages") -> None:
     """Raises Refusal 401 or 403."""
-    if caller.revoked:
-        raise unauthenticated("this gateway key was revoked")
-    if caller.expires is not None and caller.expires <= time.time():
-        raise unauthenticated("this gateway key has expired")
+    if caller.ends and (reason := refusal(caller.ends, time.time())):
+        raise unauthenticated(MESSAGES[reason])
     if caller.ip_allow and not inside(head.ip, caller.ip_allow):
         raise forbidden("this gateway key may not be used from this address")
     if scope not in caller.scopes:
@@ -60,5 +59,5 @@ def _presented(head: Head) -> bytes:
     if not presented:
         raise unauthenticated("no gateway key; send x-api-key or Authorization: Bearer")
     if len(presented) > LONGEST_KEY or not presented.isascii():
-        raise unauthenticated("invalid gateway key")
+        raise unauthenticated(INVALID)
     return presented

@@ -11,7 +11,6 @@ import fnmatch
 import logging
 import re
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
+from proxy.key_validity import End, ends_of
 from proxy.models import (
     ApiKey,
     Budget,
@@ -97,8 +97,7 @@ class Caller:
     ip_allow: tuple[str, ...]
     strict: bool
     events: frozenset[str]
-    expires: float | None  # Unix seconds
-    revoked: bool
+    ends: tuple[End, ...] = ()
     budgets: tuple[BudgetEntry, ...] = ()  # of the key, its team and its user
 
 
@@ -278,7 +277,9 @@ def snapshot_of(read: Configuration) -> Snapshot:
     return Snapshot(
         revision=read.revision,
         keys={
-            bytes(key.digest): _caller(key, teams[key.team_id], budgets) for key in read.of(ApiKey)
+            stored["digest"]: _caller(key, teams[key.team_id], budgets)
+            for key in read.of(ApiKey)
+            if (stored := key.stored_secret)
         },
         exact={(route.team, route.model): route for route in routes if route.pattern is None},
         globs=tuple(route for route in routes if route.pattern is not None),
@@ -363,15 +364,9 @@ def _caller(key: ApiKey, team: TeamEntry, budgets: Budgets) -> Caller:
         ip_allow=tuple(key.ip_allow),
         strict=bool(key.options.get("strict")),
         events=frozenset(key.options.get("events", ())),
-        expires=key.expires.timestamp() if key.expires else None,
+        ends=ends_of(key),
         budgets=budgets.of(key),
-        revoked=any(map(_is_taken_away, both)),
     )
-
-
-def _is_taken_away(key: ApiKey) -> bool:
-    inactive = key.user is not None and not key.user.is_active
-    return inactive or (key.revoked is not None and key.revoked.timestamp() <= time.time())
 
 
 directory = Directory()

@@ -11,6 +11,7 @@ from django.db import DatabaseError
 from proxy.admission import DOORS, Door, Fate, Finding, NotServing, Rehearsal, Wish
 from proxy.counters.shared import budget_store
 from proxy.counters.store import Standing, StoreAway
+from proxy.key_validity import Reason, refusals
 from proxy.models import Budget
 from proxy.record import spending
 
@@ -22,6 +23,9 @@ from .head import inside
 from .limits import Meter, limits
 
 DOOR: Final = {door.name: door for door in DOORS}
+UNKNOWN_KEY: Final = (
+    "the gateway does not know this key: it has no secret, or was just made; ask again in a second"
+)
 ORDER: Final = {door.name: place for place, door in enumerate(DOORS)}
 
 
@@ -29,7 +33,7 @@ def rehearse(wish: Wish) -> Rehearsal:
     snapshot = directory.snapshot
     caller = next((one for one in snapshot.keys.values() if one.key_id == wish.key_id), None)
     if caller is None:
-        raise NotServing("the gateway does not know this key yet; ask again in a second")
+        raise NotServing(UNKNOWN_KEY)
     route = snapshot.route(caller.team.name, wish.model)
     costs = _worst_cases(wish, route)
     amount = max((cost for cost in costs if cost is not None), default=None)
@@ -61,8 +65,9 @@ def _found(name: str, of: str, ok: bool | None, **figures: Any) -> Finding:
 def _of_key(caller: Caller, wish: Wish) -> Iterator[Finding]:
     name = _key(caller)
     at_home = inside(wish.ip, caller.ip_allow) if wish.ip else None
-    yield _found("revoked", name, not caller.revoked)
-    yield _found("expired", name, caller.expires is None or caller.expires > time.time())
+    reasons = set(refusals(caller.ends, time.time()))
+    yield _found("revoked", name, not reasons - {Reason.EXPIRED})
+    yield _found("expired", name, Reason.EXPIRED not in reasons)
     yield _found("address", name, at_home if caller.ip_allow else True)
     yield _found("scope", name, "messages" in caller.scopes)
 

@@ -3,9 +3,11 @@
 Without that a request that was let in is answered to its end.
 """
 
+import time
 from typing import Final
 
 from proxy.conf import conf
+from proxy.key_validity import Reason, refusals
 from proxy.live.running import RUNNING
 
 from .directory import Snapshot, directory
@@ -21,7 +23,12 @@ def watch_for_revocations() -> None:
 
 def end_revoked(snapshot: Snapshot) -> None:
     """Stop every request of this process whose key is not, or no longer, in force."""
-    valid = {caller.key_id for caller in snapshot.keys.values() if not caller.revoked}
+    now = time.time()
+    valid = {
+        caller.key_id
+        for caller in snapshot.keys.values()
+        if set(refusals(caller.ends, now)) <= {Reason.EXPIRED}  # what expires finishes its requests
+    }
     for one in list(RUNNING.values()):
         if one.glance()["key_id"] not in valid:
             one.stop_by(WHO)

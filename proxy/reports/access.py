@@ -1,19 +1,20 @@
 """Who asks: a gateway key in either header, or a staff session. Default deny."""
 
 import ipaddress
+import time
 from typing import Any, Final
 
 from django.contrib.auth.models import AnonymousUser
-from django.utils.timezone import now
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed, ParseError, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
+from proxy.key_validity import INVALID, MESSAGES, RELATED, ends_of, refusal
 from proxy.models import ApiKey
 from proxy.secrets import digest_of
-from proxy.soundness import complaint
+from proxy.soundness import complaint, has_lost_instant
 from proxy.visibility import Reader, reader_of_key, reader_of_user
 
 LONGEST_KEY: Final = 512  # characters; ours have 49
@@ -26,22 +27,23 @@ class KeyAuthentication(BaseAuthentication):
         presented = presented_key(request)
         if not presented:
             return None
-        rows = ApiKey.objects.select_related("team", "user")
+        rows = ApiKey.objects.select_related(*RELATED)
         key = rows.filter(digest=digest_of(presented)).first()
-        if key is None or complaint(key):  # nobody can tell what it may
-            raise AuthenticationFailed("invalid gateway key")
-        if key.revoked is not None:
-            raise AuthenticationFailed("this gateway key was revoked")
-        if key.user is not None and not key.user.is_active:
-            raise AuthenticationFailed("the user of this gateway key is deactivated")
-        if key.expires is not None and key.expires <= now():
-            raise AuthenticationFailed("this gateway key has expired")
+        if key is None or not (_is_readable(key) and _is_readable(key.successor)):
+            raise AuthenticationFailed(INVALID)
+        if reason := refusal(ends_of(key), time.time()):
+            raise AuthenticationFailed(MESSAGES[reason])
         if key.ip_allow and not _inside(request.META.get("REMOTE_ADDR", ""), key.ip_allow):
             raise PermissionDenied("this gateway key may not be used from this address")
         return AnonymousUser(), key
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+def _is_readable(key: ApiKey | None) -> bool:
+    """Return whether the row can be relied on, as the gateway judges it; else it opens nothing."""
+    return key is None or not (complaint(key) or has_lost_instant(key))
 
 
 def presented_key(request: Request) -> str:
@@ -53,7 +55,7 @@ def presented_key(request: Request) -> str:
         raise ParseError("x-api-key and Authorization carry different keys; send one")
     presented = plain or bearer
     if len(presented) > LONGEST_KEY or not presented.isascii():
-        raise AuthenticationFailed("invalid gateway key")
+        raise AuthenticationFailed(INVALID)
     return presented
 
 

@@ -90,6 +90,9 @@ class KeyRow(serializers.Serializer[Any]):
     team = serializers.CharField()
     user = serializers.CharField(allow_null=True)
     prefix = serializers.CharField(help_text="The start of the secret, which is kept nowhere.")
+    has_secret = serializers.BooleanField(
+        help_text="false: it opens nothing until `createkey --team T --name N` gives it one."
+    )
     scopes = serializers.ListField(child=serializers.CharField())
     models_allowed = serializers.ListField(child=serializers.CharField())
     limits = serializers.JSONField()
@@ -119,6 +122,7 @@ class KeysView(ListView):
             "team": key.team.name,
             "user": key.user.get_username() if key.user else None,
             "prefix": key.prefix,
+            "has_secret": key.has_secret,
             "scopes": key.scopes,
             "models_allowed": key.models_allowed,
             "limits": key.limits,

@@ -32,6 +32,21 @@ for day in range({ROWS}):
         input_tokens=10, input_source="reported", output_tokens=5, output_source="reported",
     )
 """
+GUESSABLE = f"""
+import datetime as dt
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from proxy.secrets import digest_of
+state = MigrationExecutor(connection).loader.project_state(("proxy", {EARLY!r}))
+Team, ApiKey, Revision = (
+    state.apps.get_model("proxy", name) for name in ("Team", "ApiKey", "Revision")
+)
+Revision.objects.create(pk=1, number=5)
+red = Team.objects.create(name="red")
+for name, prefix in (("ci", ""), ("made", "sk-br-12345678")):
+    digest = digest_of(f"not made yet: red/{{name}}")
+    ApiKey.objects.create(team=red, name=name, prefix=prefix, digest=digest)
+"""
 TAKE = """
 from django.contrib.auth.models import Group, Permission
 owner = Group.objects.get(name="owner")
@@ -40,11 +55,14 @@ owner.permissions.remove(Permission.objects.get(codename={codename!r}))
 TELL = """
 import json
 from django.contrib.auth.models import Group
+from proxy.models import ApiKey, Revision
 from django.db.models import Sum
 from proxy.models import DaySummary, DayWho
 held = Group.objects.get(name="owner").permissions.select_related("content_type")
 print(json.dumps({
     "sums": [table.objects.aggregate(n=Sum("requests"))["n"] for table in (DaySummary, DayWho)],
+    "keys": [[key.name, key.digest is None] for key in ApiKey.objects.order_by("name")],
+    "revision": list(Revision.objects.values_list("number", flat=True)),
     "owner": [f"{one.content_type.app_label}.{one.codename}" for one in held],
 }))
 """
@@ -98,6 +116,7 @@ def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ins
 def test_rows_are_added_up_and_new_permissions_are_given_once(installation: Installation) -> None:
     installation.migrate("proxy", EARLY)
     installation.run(RECORD)
+    installation.run(GUESSABLE)
     installation.run(TAKE.format(codename="view_transcript"))  # an operator's choice, before ...
 
     installation.migrate()
@@ -107,5 +126,7 @@ def test_rows_are_added_up_and_new_permissions_are_given_once(installation: Inst
     again = installation.run(TELL)
 
     assert upgraded["sums"] == again["sums"] == [ROWS, ROWS]
+    assert upgraded["keys"] == [["ci", True], ["made", False]]  # a guess opens nothing any more
+    assert upgraded["revision"] > [5]  # nodes that run read their keys again
     assert {*ROLES[OWNER]} - {*upgraded["owner"]} == {"proxy.view_transcript"}
     assert {*upgraded["owner"]} - {*again["owner"]} == {"proxy.view_drift"}

@@ -276,7 +276,7 @@ def snapshot() -> Snapshot:
     caller = Caller(
         key_id=1, key_name="key", meter="simulated/key", team=team, user="",
         scopes=frozenset({"messages"}), models=Globs(), limits=Limits(), ip_allow=(), strict=False,
-        events=frozenset(), expires=None, revoked=False,
+        events=frozenset(),
     )  # fmt: skip
     routes = {
         (None, f"{name}-x"): RouteEntry(

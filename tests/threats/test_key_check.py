@@ -21,6 +21,7 @@ from proxy.gateway.directory import (
 )
 from proxy.gateway.head import Head
 from proxy.gateway.refusals import Refusal
+from proxy.key_validity import MESSAGES, End, Reason
 from proxy.models import ApiKey, Team, Upstream
 from proxy.secrets import digest_of
 
@@ -35,7 +36,7 @@ def caller(**fields) -> Caller:
     return Caller(**{
         "key_id": 1, "key_name": "k", "meter": "t/k", "team": team, "user": "",
         "scopes": frozenset({"messages"}), "models": Globs(), "limits": NO_LIMITS, "ip_allow": (),
-        "strict": False, "events": frozenset(), "expires": None, "revoked": False, **fields,
+        "strict": False, "events": frozenset(), **fields,
     })  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def head(key: bytes | None = b"good", bearer: bytes | None = None) -> Head:
     ],
 )
 def test_a_known_key_is_found_however_it_is_sent(knows, key, bearer):
-    made = knows(ip_allow=("192.0.2.0/24",), expires=NOW + 1)
+    made = knows(ip_allow=("192.0.2.0/24",), ends=(End(Reason.EXPIRED, NOW + 1),))
 
     assert authenticate(head(key, bearer)) is made
 
@@ -105,8 +106,9 @@ def test_what_is_no_key_is_refused_in_these_words(knows, key, bearer, status, ki
 @pytest.mark.parametrize(
     ("fields", "status", "message"),
     [
-        ({"revoked": True}, 401, "this gateway key was revoked"),
-        ({"expires": NOW}, 401, "this gateway key has expired"),
+        *(
+            ({"ends": (End(reason, NOW),)}, 401, message) for reason, message in MESSAGES.items()
+        ),
         (
             {"ip_allow": ("10.0.0.0/8", "192.0.2.8/32")}, 403,
             "this gateway key may not be used from this address",

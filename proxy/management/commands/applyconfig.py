@@ -16,7 +16,8 @@ from proxy.management.base import BridgeCommand
 
 class Command(BridgeCommand):
     help = (
-        "Apply a bridge.toml. Prints + for new, ~ for changed, - for gone; twice changes nothing."
+        "Apply a bridge.toml. Prints + for new, ~ for changed, - for gone, = for what stays "
+        "although the file says otherwise; twice changes nothing."
     )
     example = "manage.py applyconfig bridge.toml --dry-run"
 
@@ -44,5 +45,6 @@ class Command(BridgeCommand):
         for change in changes:
             self.stdout.write(str(change))
         ending = "nothing was changed (dry run)" if options["dry_run"] else "applied"
-        count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
-        self.stdout.write(f"{count}, {ending}." if changes else "No changes.")
+        made = sum(change.sign != "=" for change in changes)
+        count = f"{made} change{'' if made == 1 else 's'}"
+        self.stdout.write(f"{count}, {ending}." if made else "No changes.")

@@ -8,12 +8,13 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from proxy.complaints import did_you_mean
+from proxy.audit_trail import note_of_command, rotated
 from proxy.conf import conf
 from proxy.config import datadir, first_start
 from proxy.management.base import BridgeCommand
-from proxy.models import ApiKey, Scope, Team
-from proxy.secrets import ConfigError, digest_of, new_secret, prefix_of
+from proxy.management.keys import find_key, find_team
+from proxy.models import ApiKey, Scope
+from proxy.secrets import ConfigError
 
 LONGEST_OVERLAP_H: Final = 24 * 90
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as in bridge.toml, which may have to name it
@@ -59,39 +60,30 @@ class Command(BridgeCommand):
 @transaction.atomic
 def _make(team_name: str, name: str, scopes: list[str] | None) -> tuple[ApiKey, str]:
     """A new key, or the secret of a key that bridge.toml names and that has none yet."""
-    team = _team(team_name)
+    team = find_team(team_name)
     key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
     if key is None:
         if not NAME.fullmatch(name):
             raise ConfigError(f"--name is {name!r}; letters, digits, - and _ are expected, 1 to 64")
         return ApiKey.issue(team, name, **({"scopes": scopes} if scopes else {}))
-    if key.prefix:
+    if key.has_secret:
         raise ConfigError(f"key {key} exists; choose another name, or --rotate it")
-    secret = new_secret()
-    key.prefix, key.digest = prefix_of(secret), digest_of(secret)
-    key.save(update_fields=["prefix", "digest"])
-    return key, secret
+    return _rotate(key, timedelta())
 
 
 @transaction.atomic
 def _rotated(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey, str]:
     if not 0 <= overlap_h <= LONGEST_OVERLAP_H:
         raise ConfigError(f"--overlap-h is 0 to {LONGEST_OVERLAP_H}")
-    team = _team(team_name)
-    key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
-    if key is None or not key.prefix:
-        known = team.keys.exclude(prefix="").values_list("name", flat=True)
-        raise ConfigError(f"no key {name!r} of team {team}{did_you_mean(name, known)}")
-    if key.revoked:
-        raise ConfigError(f"key {key} is revoked; make another one")
+    key = find_key(ApiKey.objects.select_for_update(), team_name, name)
     if key.successor:
         raise ConfigError(f"key {key} is an old secret of {key.successor}; rotate that one")
-    return key, key.rotate(timedelta(hours=overlap_h))[1]
+    return _rotate(key, timedelta(hours=overlap_h))
 
 
-def _team(name: str) -> Team:
-    team = Team.objects.filter(name=name).first()
-    if team is None:
-        known = Team.objects.values_list("name", flat=True)
-        raise ConfigError(f"no team {name!r}{did_you_mean(name, known)}")
-    return team
+def _rotate(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
+    if key.revoked:
+        raise ConfigError(f"key {key} is revoked; make another one")
+    retiring, secret = key.rotate(overlap)
+    note_of_command("createkey", key, rotated(retiring))
+    return key, secret

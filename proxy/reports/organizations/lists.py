@@ -1,5 +1,6 @@
 """The lists of Anthropic's Admin API: keys, users, workspaces, spend limits. Secrets never show."""
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -9,11 +10,11 @@ from typing import Any, ClassVar, Final
 from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponseBase
-from django.utils.timezone import now
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.key_validity import RELATED, Reason, ends_of, refusal
 from proxy.models import ApiKey, Budget, Period, Team
 from proxy.record.export import account_id, key_id, workspace_id
 from proxy.reports.answers import page_of
@@ -115,7 +116,7 @@ class KeysView(ListView):
     answer = shapes.walked(shapes.KEY)
 
     def rows(self, asked: Row) -> list[Row]:
-        rows = [key_row(key) for key in visible_keys(self.reader).order_by("-pk")]
+        rows = [key_row(key) for key in _keys(self.reader).order_by("-pk")]
         tests: dict[str, Callable[[Row], Any]] = {
             "status": lambda row: row["status"],
             "workspace_id": lambda row: row["workspace_id"],
@@ -132,20 +133,26 @@ class KeyView(WireView):
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
         self.asked()
-        return Response(_one([key_row(key) for key in visible_keys(self.reader)], ident))
+        return Response(_one([key_row(key) for key in _keys(self.reader)], ident))
+
+
+def _keys(reader: Reader) -> QuerySet[ApiKey]:
+    return visible_keys(reader).select_related(*RELATED)
+
+
+STATUSES: Final = {None: "active", Reason.EXPIRED: "expired"}
+"""By the reason why the key is refused; by any other it is inactive."""
 
 
 def key_row(key: ApiKey) -> Row:
-    status = "inactive" if key.revoked else "active"
-    if status == "active" and key.expires and key.expires <= now():
-        status = "expired"
+    reason = refusal(ends_of(key), time.time())
     owner = account_id(key.user.get_username()) if key.user else None
     workspace = workspace_id(key.team.name)
     return {
         "id": key_id(key.pk),
         "type": "api_key",
         "name": key.name,
-        "status": status,
+        "status": STATUSES.get(reason, "inactive"),
         "created_at": zulu(key.created),
         "created_by": {"id": owner, "type": "user"} if owner else None,
         "partial_key_hint": f"{key.prefix}...",

@@ -14,6 +14,7 @@ from django.db import IntegrityError, models, transaction
 from django.views.decorators.debug import sensitive_variables
 from rest_framework.request import Request
 
+from proxy.complaints import MANAGED
 from proxy.reports.exports import Conflict
 
 Values = Mapping[str, Any]
@@ -85,7 +86,7 @@ def _called(model: Any, count: int) -> str:
 
 def refuse_managed(row: Any) -> None:
     if getattr(row, "managed", False):
-        raise Conflict(f"{row} comes from bridge.toml; change it there and run applyconfig")
+        raise Conflict(MANAGED.format(row))
 
 
 @sensitive_variables("values", "form")

@@ -176,15 +176,14 @@ class KeysView(AddingView, lists.KeysView):
 
 @changes(shapes.KeyShape, lists.KeyRow, stays=True)
 class KeyView(OneView, lists.KeysView):
-    """One key. DELETE revokes it: its requests keep their owner's name."""
+    """One key. DELETE revokes it, also against bridge.toml; its requests keep its name."""
 
     model, shape = ApiKey, shapes.KeyShape
     writing: ClassVar = {"PATCH": "change", "DELETE": "change"}
 
     def delete(self, request: Request, **_: Any) -> HttpResponseBase:
         key = self.found()
-        desk.refuse_managed(key)
-        if not desk.desk_of(ApiKey).has_change_permission(request, key):
+        if not desk.desk_of(ApiKey).has_revoke_permission(request, key):
             raise PermissionDenied
         if key.revoke():
             note(request.user, key, "Revoked.")

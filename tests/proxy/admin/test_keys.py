@@ -1,19 +1,23 @@
 """Issue, rotate, revoke: the secret is on one page, once, and nowhere else."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.utils.timezone import now
 
+from proxy.admin.keys import KeyAdmin
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
 from proxy.secrets import digest_of
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
 URL = "/admin/proxy/apikey/"
+PAST, EXPIRES = datetime(2026, 1, 2, tzinfo=UTC), datetime(2100, 1, 2, tzinfo=UTC)
 
 
 def form(team, **fields):
@@ -132,9 +136,81 @@ def test_what_the_file_declares_is_read_only(root):
     for obj in (team, key, upstream, route, budget):
         url = f"/admin/proxy/{obj._meta.model_name}/{obj.pk}"
         assert root.get(f"{url}/change/").status_code == 200
-        assert root.post(f"{url}/change/", {"name": "mine"}).status_code == 403
-        assert root.post(f"{url}/delete/", {"post": "yes"}).status_code == 403
-    assert root.post(f"{URL}{key.pk}/revoke/").status_code == 403
+        for write, sent in (("change", {"name": "mine"}), ("delete", {"post": "yes"})):
+            refused = root.post(f"{url}/{write}/", sent)
+            assert refused.status_code == 403
+            assert f"{obj} is managed by bridge.toml" in unescape(refused.content.decode())
+    assert root.post(f"{URL}{key.pk}/rotate/", {"overlap_h": "0"}).status_code == 403
+    assert LogEntry.objects.count() == 0
+
+
+def test_a_key_of_the_file_can_be_revoked_and_says_so(root):
+    key, _ = cast.key("k", managed=True)
+    assert f"{URL}{key.pk}/revoke/" in root.get(f"{URL}{key.pk}/change/").content.decode()
+    assert "only with a new secret" in root.get(f"{URL}{key.pk}/revoke/").content.decode()
+
+    root.post(f"{URL}{key.pk}/revoke/")
+
+    key.refresh_from_db()
+    assert key.revoked is not None
+    assert f"{URL}{key.pk}/revoke/" not in root.get(f"{URL}{key.pk}/change/").content.decode()
+    assert LogEntry.objects.filter(change_message="Revoked.").count() == 1
+
+
+def test_who_may_not_change_keys_revokes_none_of_the_file_either(client):
+    key, _ = cast.key("k", managed=True)
+    client.force_login(cast.staff("olga", "view_apikey", "view_exchange"))
+
+    assert client.post(f"{URL}{key.pk}/revoke/").status_code == 403
+    assert "/revoke/" not in client.get(f"{URL}{key.pk}/change/").content.decode()
+    assert "managed by" not in client.post(f"{URL}{key.pk}/change/").content.decode()
+    key.refresh_from_db()
+    assert key.revoked is None
+
+
+def test_a_key_without_a_secret_gets_its_first_one_by_rotation(root):
+    key, _ = cast.key("k")
+    ApiKey.objects.filter(pk=key.pk).update(prefix="", digest=None)
+    told = unescape(root.get(URL).content.decode())
+
+    answer = root.post(f"{URL}{key.pk}/rotate/", {"overlap_h": "1"})
+
+    assert "no secret: createkey --team platform --name k gives it one" in told
+    key.refresh_from_db()
+    assert bytes(key.digest) == digest_of(answer.context["secret"])
+    assert ApiKey.objects.count() == 1  # there was no old secret to keep
+    assert LogEntry.objects.get().change_message == "Given its first secret."
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "valid"),
+        ({"expires": EXPIRES}, "valid until 2100-01-02"),
+        ({"expires": PAST}, "expired 2026-01-02"),
+        ({"revoked": PAST, "expires": PAST}, "revoked 2026-01-02"),
+        ({"user": "left"}, "user deactivated"),
+        ({"prefix": "", "digest": None, "revoked": PAST}, "revoked 2026-01-02"),
+    ],
+)
+def test_the_list_says_how_a_key_stands(root, fields, told):
+    if "user" in fields:
+        fields = {"user": cast.staff("left")}
+        User.objects.filter(username="left").update(is_active=False)
+    key, _ = cast.key("k")
+    ApiKey.objects.filter(pk=key.pk).update(**fields)
+
+    (row,) = root.get(URL).context["cl"].result_list
+    assert KeyAdmin(ApiKey, site).state(row) == told
+
+
+def test_an_old_secret_shows_the_end_of_its_key(root):
+    key, _ = cast.key("k")
+    old, _ = key.rotate(timedelta(hours=1))
+    ApiKey.objects.filter(pk=key.pk).update(revoked=PAST)
+
+    rows = {row.pk: row for row in root.get(URL).context["cl"].result_list}
+    assert KeyAdmin(ApiKey, site).state(rows[old.pk]) == "revoked 2026-01-02"
 
 
 def test_a_change_is_noted_with_its_values(root):

@@ -1,6 +1,9 @@
 """A bridge.toml becomes rows: as planned, whole or not at all, once."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils.timezone import now
 
 from proxy.config.applying import apply
 from proxy.config.exporting import export
@@ -110,6 +113,97 @@ def test_a_key_that_comes_back_is_valid_again(toml):
 
     assert any(line.startswith("~ key ada/ci") for line in lines(toml))
     assert ApiKey.objects.get(name="ci").revoked is None
+
+
+def revoked(name, **fields):
+    key = ApiKey.objects.get(name=name)
+    assert key.revoke()
+    return key
+
+
+def test_a_revocation_wins_over_the_file_and_the_plan_says_so(toml):
+    lines(toml)
+    for name in ("ci", "ben"):
+        revoked(name)
+
+    planned = lines(toml, dry_run=True)
+
+    assert (
+        planned
+        == lines(toml)
+        == [
+            f"= key ada/{name}: revoked {now():%Y-%m-%d}: stays revoked; "
+            "a new secret in the file opens it again"
+            for name in ("ci", "ben")
+        ]
+    )
+    assert not ApiKey.objects.filter(revoked=None).exists()
+
+
+def test_a_revocation_outlives_that_the_file_drops_and_names_the_key(toml):
+    lines(toml)
+    key = revoked("ci")
+    lines("")
+    ben = revoked("ben")  # which only the file had revoked
+
+    told = lines(toml)
+
+    assert [line for line in told if "stays revoked" in line]
+    for one in (key, ben):
+        before = one.revoked
+        one.refresh_from_db()
+        assert one.revoked == before
+        assert one.managed
+
+
+def test_a_key_that_the_admin_revoked_is_not_opened_by_a_file_that_names_it(toml):
+    lines(toml.replace('name = "ci"', 'name = "other"'))
+    ApiKey.objects.filter(name="other").update(managed=False, name="ci")
+    revoked("ci")
+
+    assert "= key ada/ci: revoked" in "\n".join(lines(toml))
+    assert ApiKey.objects.get(name="ci").revoked is not None
+
+
+def test_a_new_secret_opens_a_revoked_key_and_the_revoked_one_never_again(toml, monkeypatch):
+    lines(toml)
+    revoked("ci")
+    monkeypatch.setenv("BRIDGE_KEY_CI", "sk-br-" + "Eve1" * 12)
+
+    (told,) = [line for line in lines(toml) if "ada/ci" in line]
+
+    assert told.startswith("~ key ada/ci: secret, revoked 20")
+    key, old = ApiKey.objects.get(name="ci"), ApiKey.objects.get(digest=digest_of(SECRET))
+    assert (key.revoked, old.successor) == (None, key)
+    assert old.revoked is not None
+    monkeypatch.setenv("BRIDGE_KEY_CI", SECRET)
+    (told,) = [line for line in lines(toml) if "ada/ci" in line]
+    assert told.startswith("= key ada/ci: the file still has the secret that was revoked on 20")
+    key.refresh_from_db()
+    assert bytes(key.digest) != digest_of(SECRET)
+
+
+def test_a_rotated_secret_wins_over_that_of_the_file(toml):
+    lines(toml)
+    key = ApiKey.objects.get(name="ci")
+    old, _ = key.rotate(timedelta())
+
+    told = lines(toml)
+
+    day = f"{old.created:%Y-%m-%d}"
+    assert told == [
+        f"= key ada/ci: the file still has the secret that was rotated on {day}: put the new one in"
+    ]
+    again = ApiKey.objects.get(name="ci")
+    assert (bytes(again.digest), again.managed) == (key.digest, True)
+
+
+def test_a_key_without_a_secret_has_no_digest(toml):
+    lines(toml)
+
+    key = ApiKey.objects.get(name="ben")
+
+    assert (key.digest, key.prefix, key.has_secret) == (None, "", False)
 
 
 # what is written -> what the complaint must hold; each is found only while applying

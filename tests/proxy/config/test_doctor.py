@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from proxy.config.doctor import examine
-from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
 from proxy.sandbox.server import free_socket, running
 from tests.proxy.admin import cast
 
@@ -194,3 +194,15 @@ def test_the_command_prints_what_a_client_needs(capsys):
         call_command("doctor", "--url", "https://bridge.example.com")
 
     assert "ANTHROPIC_BASE_URL=https://bridge.example.com" in capsys.readouterr().out
+
+
+def test_a_key_without_a_secret_is_found_with_its_remedy():
+    key, _ = cast.key("ci")
+    ApiKey.objects.filter(pk=key.pk).update(prefix="", digest=None)
+    revoked, _ = cast.key("ended")
+    ApiKey.objects.filter(pk=revoked.pk).update(prefix="", digest=None, revoked=key.created)
+
+    (found,) = [one for one in examine() if one.subject.startswith("key ")]
+
+    assert (found.subject, found.ok) == ("key platform/ci", False)
+    assert found.hint == "manage.py createkey --team platform --name ci gives it one."

@@ -27,8 +27,7 @@ def caller(limits: Limits) -> Caller:
     team = TeamEntry(name="together", store_full=True, models=Globs(), limits=NO_LIMITS)
     return Caller(
         key_id=1, key_name="ada", meter="together/ada", team=team, user="", scopes=frozenset(),
-        models=Globs(), limits=limits, ip_allow=(), strict=False, events=frozenset(), expires=None,
-        revoked=False,
+        models=Globs(), limits=limits, ip_allow=(), strict=False, events=frozenset(),
     )  # fmt: skip
 
 

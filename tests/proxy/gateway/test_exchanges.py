@@ -103,7 +103,7 @@ def _caller(store_full: bool) -> Caller:
     return Caller(
         key_id=7, key_name="k", meter="t/k", team=team, user="ada", scopes=frozenset({"messages"}),
         models=Globs(), limits=NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
-        expires=None, revoked=False,
+
     )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def asking(of_key: Limits, of_team: Limits) -> Caller:
     team = TeamEntry(name="t", store_full=True, models=Globs(), limits=of_team)
     return Caller(
         key_id=1, key_name="k", meter="t/k", team=team, user="", scopes=frozenset(), models=Globs(),
-        limits=of_key, ip_allow=(), strict=False, events=frozenset(), expires=None, revoked=False,
+        limits=of_key, ip_allow=(), strict=False, events=frozenset(),
     )  # fmt: skip
 
 

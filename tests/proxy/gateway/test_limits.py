@@ -129,8 +129,7 @@ def test_a_refused_request_takes_nothing():
     team = TeamEntry(name="t", store_full=True, models=Globs(), limits=Limits(rpm=1))
     caller = Caller(
         key_id=1, key_name="k", meter="t/k", team=team, user="", scopes=frozenset(), models=Globs(),
-        limits=Limits(rpm=5), ip_allow=(), strict=False, events=frozenset(), expires=None,
-        revoked=False,
+        limits=Limits(rpm=5), ip_allow=(), strict=False, events=frozenset(),
     )  # fmt: skip
     limiter = Limiter()
     seat = limiter.take(caller, 0)

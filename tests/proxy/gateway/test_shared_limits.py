@@ -47,8 +47,7 @@ def caller(key: Limits | None = None, team: Limits | None = None) -> Caller:
     return Caller(
         key_id=1, key_name="ada", meter="platform/ada", user="", scopes=frozenset(), models=Globs(),
         team=TeamEntry(name="platform", store_full=True, models=Globs(), limits=team or NO_LIMITS),
-        limits=key or NO_LIMITS, ip_allow=(), strict=False, events=frozenset(), expires=None,
-        revoked=False,
+        limits=key or NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
     )  # fmt: skip
 
 

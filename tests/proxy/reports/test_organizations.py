@@ -1,17 +1,19 @@
 """Anthropic's Admin API on our books: its own SDK reads it, a collector's raw calls too."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import anthropic
 import pytest
+from django.contrib.auth.models import User
 
-from proxy.models import Budget
+from proxy.models import ApiKey, Budget
 from tests.proxy.admin import cast
 
 pytestmark = pytest.mark.django_db
 USAGE = "/v1/organizations/usage_report/messages"
 COST = "/v1/organizations/cost_report"
+PAST = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -348,3 +350,29 @@ def test_the_official_sdk_reads_both_reports_page_by_page(served_url, header, ve
     assert sum(Decimal(row["amount"]) for day in costs for row in day["results"]) == Decimal(
         "0.225"
     )
+
+
+def test_a_keys_status_is_what_the_gateway_decides(ask):
+    cast.key("valid")
+    cast.key("expired", expires=PAST)
+    cast.key("revoked", revoked=PAST, expires=PAST)
+    cast.key("left", user=User.objects.create(username="left", is_active=False))
+    empty, _ = cast.key("empty")
+    ApiKey.objects.filter(pk=empty.pk).update(prefix="", digest=None)
+    rotated, _ = cast.key("rotated")
+    old, _ = rotated.rotate(timedelta(hours=1))
+    ApiKey.objects.filter(pk=rotated.pk).update(revoked=PAST)
+
+    data = ask("/v1/organizations/api_keys", limit=100).json()["data"]
+
+    statuses = {row["name"]: row["status"] for row in data}
+    assert statuses == {
+        "finance": "active",
+        "valid": "active",
+        "expired": "expired",
+        "revoked": "inactive",
+        "left": "inactive",
+        "empty": "inactive",
+        "rotated": "inactive",
+        old.name: "inactive",
+    }
