@@ -125,11 +125,32 @@ TABLE: Final = (
         "BRIDGE_HOLD_S", "10", "How long the status 200 waits for upstream's first event, at most."
     ),
     Variable("BRIDGE_DRAIN_S", "60", "How long running streams may go on after SIGTERM."),
+    Variable(
+        "BRIDGE_KEEP_ALIVE_S",
+        "75",
+        "How long a connection may wait for its next request; longer than a load balancer's.",
+    ),
     Variable("BRIDGE_HEAD_TIMEOUT_S", "10", "How long a client may take to send its headers."),
-    Variable("BRIDGE_BODY_TIMEOUT_S", "30", "How long a request body may pause between two reads."),
+    Variable(
+        "BRIDGE_BODY_TIMEOUT_S",
+        "30",
+        "How long a request body may take, and a second more for each MiB of it.",
+    ),
     Variable("BRIDGE_WRITE_TIMEOUT_S", "60", "How long a client may refuse to read its answer."),
     Variable("BRIDGE_MAX_BODY_BYTES", "33554432", "Largest request body; more is a 413."),
     Variable("BRIDGE_MAX_STREAMS", "2000", "Requests at once in one worker; more is a 529."),
+    Variable(
+        "BRIDGE_MAX_CONNECTIONS",
+        "16384",
+        "Connections of clients in one worker; more get 503. Fewer where the limit of open files "
+        "is low: half of what it leaves beside 192.",
+    ),
+    Variable(
+        "BRIDGE_MAX_CONNECTIONS_PER_ADDRESS",
+        "4096",
+        "Of these, how many one client address (an IPv6 /64) may have, and never more than three "
+        "quarters; `BRIDGE_TRUSTED_PROXIES` are not counted.",
+    ),
     Variable(
         "BRIDGE_PURGE_HOUR",
         "3",

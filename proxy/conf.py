@@ -22,12 +22,16 @@ class Conf:
     hold_s: float = 10.0
     """How long the 200 is held back for upstream's first event, so that it may become an error."""
     drain_s: float = 60.0
+    keep_alive_s: float = 75.0
     head_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     write_timeout_s: float = 60.0
     max_body_bytes: int = 32 * 2**20
     max_streams: int = 2000
     """Requests at once in one worker."""
+    max_connections: int = 16_384
+    """Of clients, in one worker; the limit of open files may allow fewer."""
+    max_connections_per_address: int = 4_096
     shed_lag_s: float = 0.25
     """A worker whose event loop stays so late refuses new requests."""
     purge_hour: int | None = 3
@@ -53,11 +57,14 @@ class Conf:
             ping_interval_s=settings.PING_INTERVAL_S,
             hold_s=settings.HOLD_S,
             drain_s=settings.DRAIN_S,
+            keep_alive_s=settings.KEEP_ALIVE_S,
             head_timeout_s=settings.HEAD_TIMEOUT_S,
             body_timeout_s=settings.BODY_TIMEOUT_S,
             write_timeout_s=settings.WRITE_TIMEOUT_S,
             max_body_bytes=settings.MAX_BODY_BYTES,
             max_streams=settings.MAX_STREAMS,
+            max_connections=settings.MAX_CONNECTIONS,
+            max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
             end_revoked=settings.REVOKED_STREAMS == "end",

@@ -108,10 +108,10 @@ class Cycle:
             log.error("Exception in ASGI application\n", exc_info=fault)
         elif not self.response_complete and not self.disconnected:
             log.error("ASGI callable returned without completing response.")
-        if fault is not None or not self.response_complete:
-            if not self.response_started and not self.disconnected:
+        if not self.disconnected and (fault is not None or not self.response_complete):
+            if not self.response_started:
                 self._apologise()
-            connection.transport.close()
+            connection.close()
         self.disconnected = self.response_complete = True  # for whoever still asks or sends
         if self.event is not None:
             self.event.set()
@@ -222,7 +222,8 @@ class Cycle:
         self._begin(200, b"%brequest-id: %b\r\nx-bridge-request-id: %b\r\n" % (lines, name, name))
 
     def _begin(self, status: int, lines: bytes) -> None:
-        self.continues = False
+        if self.continues:  # the client may send its body now or not: nothing can follow that
+            self.continues = self.keep_alive = False
         head = STATUS_LINE[status]
         for pair in self._connection.server_state.default_headers:
             head += b"%b: %b\r\n" % pair
@@ -267,9 +268,14 @@ class Cycle:
         self.response_complete = True
         if self.event is not None:
             self.event.set()
-        if not self.keep_alive:
-            connection.transport.close()
         connection.on_response_complete()
+
+    def lose(self) -> None:
+        """The client has left, or is not to get this answer."""
+        if not self.response_complete:
+            self.disconnected = True
+        if self.event is not None:
+            self.event.set()
 
     def _look_at(self, name: bytes, value: bytes) -> None:
         if not NAME.fullmatch(name):

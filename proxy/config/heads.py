@@ -6,7 +6,6 @@ its WebSocket. Pipelined requests wait for their turn, and nothing more is read 
 """
 
 import asyncio
-import logging
 import urllib.parse
 from functools import lru_cache
 from itertools import chain
@@ -15,11 +14,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
-from proxy.conf import conf
-
 from .cycles import Cycle
-
-log = logging.getLogger("uvicorn.error")
 
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 NAMES: Final = {
@@ -40,14 +35,17 @@ NAMES: Final = {
 """What clients of ours send, however they spell it: one object for all open streams."""
 MOST_HEADERS: Final = 100
 MOST_HEAD_BYTES: Final = 64 * 1024
+MOST_PIPELINED: Final = 16
+"""Requests that may wait behind the one that is answered; clients send one at a time."""
 REFUSED: Final = {
     400: (b"Bad Request", b"invalid_request_error", b"this is not a sound HTTP request"),
-    408: (b"Request Timeout", b"timeout_error", b"the request headers did not arrive in time"),
+    408: (b"Request Timeout", b"timeout_error", b"the request did not arrive in time"),
     431: (
         b"Request Header Fields Too Large",
         b"request_too_large",
         b"the headers are more than %d, or larger than %d bytes" % (MOST_HEADERS, MOST_HEAD_BYTES),
     ),
+    503: (b"Service Unavailable", b"overloaded_error", b"too many connections; try again later"),
 }
 
 
@@ -71,10 +69,10 @@ class HeadReader(asyncio.Protocol):
     """A client's connection, as far as its requests go."""
 
     __slots__ = (
-        "_continues", "_head_bytes", "_head_timer", "_headers", "_in_head", "_last", "_parser",
-        "_pipeline", "_read_bytes", "_reader_timer", "_refused_with", "_rest_timer",
-        "_rests_since", "_upgrade", "_url", "app", "app_state", "client", "config", "cycle",
-        "http_version", "loop", "read_paused", "scheme", "server", "server_state", "transport",
+        "_continues", "_head_bytes", "_headers", "_in_head", "_incoming", "_last", "_parser",
+        "_pipeline", "_read_bytes", "_refused_with", "_upgrade", "_url", "app", "app_state",
+        "client", "config", "cycle", "http_version", "loop", "read_paused", "scheme", "server",
+        "server_state", "transport",
     )  # fmt: skip
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
@@ -87,25 +85,26 @@ class HeadReader(asyncio.Protocol):
         self.app_state = app_state
         self.server_state = server_state
         self.loop = _loop or asyncio.get_running_loop()
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # A client that says ``connection: close`` and sends more gets the answer to the first.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.cycle: Cycle | None = None  # of the request that came last
-        self._pipeline: list[tuple[Cycle, Any]] = []  # with their scopes
+        self._parser: Any = self._new_parser()
+        self.cycle: Cycle | None = None  # of the request that is being answered, or was last
+        self._incoming: Cycle | None = None  # of the request that came last
+        self._pipeline: list[tuple[Cycle, Any]] = []  # requests that wait, with their scopes
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._upgrade: Any = None  # method and headers of a request for a WebSocket
+        self._upgrade: Any = None  # method, version, headers of a request for another protocol
         self._in_head = True  # within a head, or before the first one
         self._head_bytes = 0  # of it, or since the body's last byte, in reads after the first
         self._read_bytes = 0  # in this read
-        self._head_timer: asyncio.TimerHandle | None = None
         self._refused_with = 400
         self._continues = False  # the client wants to be told that it may send its body
         self.read_paused = False
         self._last = False  # the next request is the last one here
-        self._rest_timer: asyncio.TimerHandle | None = None
-        self._rests_since: float | None = None  # nothing is asked; the event loop's time
-        self._reader_timer: asyncio.TimerHandle | None = None
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # A client that says ``connection: close`` and sends more gets the answer to the first.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     def connection_made(self, transport: Any) -> None:
         self.server_state.connections.add(self)
@@ -113,29 +112,24 @@ class HeadReader(asyncio.Protocol):
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)
         self.scheme = "https" if is_ssl(transport) else "http"
-        self._time_head()
 
-    def data_received(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """A head that goes on and on is refused before it is whole; and so are trailers."""
-        self._rests_since = None
         self._read_bytes = len(data)
         self._head_bytes += self._read_bytes
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgraded()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            log.warning("Invalid HTTP request received.")
-            self._unsound()
+            self.refuse(self._refused_with)
             return
-        if self._in_head:
-            if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(431)
-            elif self._head_timer is None:
-                self._time_head()
-        elif self._head_bytes > MOST_HEAD_BYTES and self.cycle is not None and self.cycle.more_body:
-            self._unsound()  # no byte of a body in all that
+        if self._head_bytes > MOST_HEAD_BYTES:
+            if self._in_head:
+                self.refuse(431)
+            elif self._incoming is not None and self._incoming.more_body:
+                self.refuse(400)  # no byte of a body in all that
 
     # What the parser calls
 
@@ -168,12 +162,9 @@ class HeadReader(asyncio.Protocol):
             raise BadHead
         self._in_head = False
         self._headers = []  # for trailers, which nobody reads: they could pass for headers
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
         method = self._parser.get_method().decode("ascii")
-        if self._parser.should_upgrade() and self._wants_websocket(headers):
-            self._upgrade = method, headers
+        if self._parser.should_upgrade():
+            self._upgrade = method, self._parser.get_http_version(), headers
         else:
             self._ask(method, headers)
 
@@ -204,24 +195,27 @@ class HeadReader(asyncio.Protocol):
             "headers": headers,
             "extensions": {"bridge": cycle},
         }
-        before, self.cycle = self.cycle, cycle
-        if before is None or before.response_complete:
+        if self.cycle is None or self.cycle.response_complete:
+            self.cycle = self._incoming = cycle
             cycle.start(self.app, scope)
-        else:
+        elif len(self._pipeline) < MOST_PIPELINED:
+            self._incoming = cycle
             self.pause_reading()
             self._pipeline.append((cycle, scope))
+        else:
+            raise BadHead
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        cycle = self.cycle
-        if self._upgrade is None and cycle is not None and not cycle.response_complete:
+        cycle = self._incoming
+        if cycle is not None and not cycle.response_complete:
             cycle.heard(body)
 
     def on_message_complete(self) -> None:
         if self._headers and len(self._headers) > MOST_HEADERS:  # trailers
             raise BadHead
-        cycle = self.cycle
-        if self._upgrade is None and cycle is not None and not cycle.response_complete:
+        cycle = self._incoming
+        if self._upgrade is None and cycle is not None:
             cycle.more_body = False
             if cycle.event is not None:
                 cycle.event.set()
@@ -241,58 +235,45 @@ class HeadReader(asyncio.Protocol):
     # What is no request for the application
 
     def _wants_websocket(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        said = dict(headers)
-        tokens = [token.strip() for token in said.get(b"connection", b"").lower().split(b",")]
-        websocket = b"upgrade" in tokens and said.get(b"upgrade", b"").lower() == b"websocket"
-        return websocket and self.config.ws_protocol_class is not None
-
-    def _upgraded(self) -> None:
-        """The connection becomes uvicorn's WebSocket, which reads the head anew."""
-        if self._upgrade is None:
-            log.warning("Unsupported upgrade request.")
-            return
-        method, headers = self._upgrade
-        self._ended()
-        lines = [b"%b %b HTTP/1.1" % (method.encode(), self._url)]
-        lines += [b"%b: %b" % pair for pair in headers]
-        websocket = self.config.ws_protocol_class(
-            config=self.config, server_state=self.server_state, app_state=self.app_state
+        """A request with a body is no WebSocket handshake (RFC 6455, 4.1)."""
+        named = dict(headers)
+        tokens = [token.strip() for token in named.get(b"connection", b"").lower().split(b",")]
+        return (
+            b"upgrade" in tokens
+            and named.get(b"upgrade", b"").lower() == b"websocket"
+            and named.get(b"content-length", b"0") == b"0"
+            and b"transfer-encoding" not in named
+            and self.config.ws_protocol_class is not None
         )
-        websocket.connection_made(self.transport)
-        websocket.data_received(b"\r\n".join([*lines, b"", b""]))
-        self.transport.set_protocol(websocket)
 
-    def _time_head(self) -> None:
-        self._head_timer = self.loop.call_later(conf.head_timeout_s, self._give_up)
+    def _upgraded(self, rest: bytes) -> None:
+        """Hand the connection over to uvicorn's WebSocket, or ignore the upgrade.
 
-    def _give_up(self) -> None:
-        self._head_timer = None
-        self._refuse(408)
-
-    def _unsound(self) -> None:
-        """The parser's verdict; within an answer it would be taken for a part of it."""
-        if self.cycle is not None and not self.cycle.response_complete and not self._in_head:
-            self.transport.close()
+        The server may ignore it and answer in HTTP/1.1 (RFC 9110, 7.8). The parser has skipped the
+        body by then and would take it for the next request: another parser reads the head again,
+        without the upgrade.
+        """
+        (method, version, headers), self._upgrade = self._upgrade, None
+        busy = self.cycle is not None and not self.cycle.response_complete
+        wants_websocket = method == "GET" and version == "1.1" and self._wants_websocket(headers)
+        if method == "CONNECT" or (wants_websocket and busy):
+            self.refuse(400)
+        elif wants_websocket:
+            self._open_websocket(_head_of(method, self._url, version, headers))
         else:
-            self._refuse(self._refused_with)
+            self._parser = self._new_parser()
+            plain = [pair for pair in headers if pair[0] != b"upgrade"]
+            self.feed(_head_of(method, self._url, version, plain) + rest)
 
-    def _refuse(self, status: int) -> None:
-        if self.transport.is_closing():
-            return
-        reason, kind, told = REFUSED[status]
-        body = b'{"type":"error","error":{"type":"%b","message":"%b"}}' % (kind, told)
-        self.transport.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%b" % (status, reason, len(body), body)
-        )
-        self.transport.close()
+    def _open_websocket(self, head: bytes) -> None:
+        raise NotImplementedError
 
-    def _ended(self) -> None:
-        """Nothing is read here any more; what knows us lets us go."""
-        self.server_state.connections.discard(self)
-        for timer in (self._head_timer, self._rest_timer, self._reader_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._rest_timer = self._reader_timer = None
-        self._pipeline.clear()
-        self._parser = self.cycle = None
+    def refuse(self, status: int) -> None:
+        """Answer one of ``REFUSED`` and close."""
+        raise NotImplementedError
+
+
+def _head_of(method: str, url: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"%b %b HTTP/%b" % (method.encode(), url, version.encode())]
+    lines += [b"%b: %b" % pair for pair in headers]
+    return b"\r\n".join([*lines, b"", b""])

@@ -17,10 +17,10 @@ from uvicorn.supervisors import Multiprocess
 from proxy.conf import Conf
 from proxy.secrets import ConfigError
 
-from .connections import GuardedConnection, LiveFeedConnection
+from .connection_limits import raise_file_limit, warn_of_low_limit
+from .connections import GuardedConnection
 from .reloading import reload_on_hangup
-
-KEEP_ALIVE_S: Final = 75  # longer than the 60 s of common load balancers, so they close first
+from .websockets import LiveFeedConnection
 
 ROUNDS: Final = 3
 """Of the event loop: it accepts, makes a connection of it, and hears what was sent."""
@@ -99,6 +99,7 @@ def run(
 ) -> bool:
     """Serve until SIGTERM or SIGINT, then let running streams end. False: it never got going."""
     load()  # what cannot be imported fails here, not in a worker
+    warn_of_low_limit(raise_file_limit(), conf)
     config = uvicorn.Config(
         settings.ASGI_APPLICATION.replace(".application", ":application"),
         workers=workers,
@@ -114,7 +115,7 @@ def run(
         server_header=False,
         proxy_headers=bool(conf.trusted_proxies),
         forwarded_allow_ips=list(conf.trusted_proxies),
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=conf.keep_alive_s,  # type: ignore[arg-type]  # an int by its hint
         timeout_graceful_shutdown=round(conf.drain_s),
     )
     if workers > 1:

@@ -46,16 +46,18 @@ def authorise(caller: Caller, head: Head, scope: str = "messages") -> None:
 def _presented(head: Head) -> bytes:
     headers = head.headers
     presented = headers[b"x-api-key"].strip() if b"x-api-key" in headers else b""
+    differ = head.credentials_differ
     if b"authorization" in headers:
         scheme, _, bearer = headers[b"authorization"].strip().partition(b" ")
         bearer = bearer.strip() if scheme.lower() == b"bearer" else b""
-        if presented and bearer and presented != bearer:
-            raise Refusal(
-                400,
-                "invalid_request_error",
-                "x-api-key and Authorization carry different keys; send one",
-            )
+        differ = differ or bool(presented and bearer and presented != bearer)
         presented = presented or bearer
+    if differ:
+        raise Refusal(
+            400,
+            "invalid_request_error",
+            "x-api-key and Authorization carry different keys; send one",
+        )
     if not presented:
         raise unauthenticated("no gateway key; send x-api-key or Authorization: Bearer")
     if len(presented) > LONGEST_KEY or not presented.isascii():

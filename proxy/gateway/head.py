@@ -19,6 +19,8 @@ UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 LISTS: Final = frozenset({b"anthropic-beta", b"x-bridge-events", b"x-forwarded-for"})
 """Comma lists, which may come on several lines (RFC 9110, 5.3); of others the last line counts."""
 
+CREDENTIALS: Final = (b"x-api-key", b"authorization")
+"""Different values on several lines are ambiguous: a proxy before us may have read another one."""
 ABOUT: Final = {
     # header: how much of it is read
     b"user-agent": 300,
@@ -94,14 +96,16 @@ def listed(text: str) -> frozenset[str]:
 class Head:
     """The request line and headers of one request; parsed no further than somebody asks."""
 
-    __slots__ = ("_about", "headers", "request_id", "scope", "ulid")
+    __slots__ = ("_about", "credentials_differ", "headers", "request_id", "scope", "ulid")
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
         self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.credentials_differ = False
         if len(self.headers) != len(scope["headers"]):
+            self.credentials_differ = _differ(scope["headers"])
             self.headers |= _joined(scope["headers"])
         self._about: About | None = None  # nothing is read here: what fails has an answer later
 
@@ -158,6 +162,12 @@ class Head:
                 if not inside(address, conf.trusted_proxies):
                     break
         return address
+
+
+def _differ(lines: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether one of ``CREDENTIALS`` comes on several lines that are not the same."""
+    credentials = {(name, value.strip()) for name, value in lines if name in CREDENTIALS}
+    return len(credentials) > len({name for name, _ in credentials})
 
 
 def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -87,6 +87,12 @@ UNKNOWN: Final = Metric(
     "Upstream events of a kind that this version does not know; they were passed over.",
     ("dialect", "kind"),
 )
+CONNECTIONS: Final = Metric(
+    "bridge_connections_closed_total",
+    "counter",
+    "Connections of clients refused at a limit, closed at a deadline or for a wrong request.",
+    ("reason",),
+)
 IN_FLIGHT: Final = Metric(
     "bridge_in_flight_requests",
     "gauge",
@@ -105,6 +111,7 @@ CATALOGUE: Final = (
     OVERHEAD,
     NOTES,
     UNKNOWN,
+    CONNECTIONS,
     IN_FLIGHT,
 )
 BY_NAME: Final = {metric.name: metric for metric in CATALOGUE}

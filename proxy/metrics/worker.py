@@ -11,14 +11,15 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from .catalogue import IN_FLIGHT
+from .catalogue import CONNECTIONS, IN_FLIGHT
+from .connections import closed
 from .requests import Ended, count
 from .tally import Series, Tally, exposition
 
@@ -70,6 +71,7 @@ class WorkerMetrics:
         self._path: Path | None = None
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
+        self._closed: Counter[str] = Counter()  # what the sums have of ``closed``
         self._written = (-1, 0.0)  # requests in flight then, and when
 
     def start(self, directory: Path, slot: int) -> None:
@@ -126,6 +128,11 @@ class WorkerMetrics:
                 count(self._tally, self._ended.popleft())
             except Exception:  # one odd record must not cost the others
                 log.exception("a request could not be counted")
+        for reason, times in list(closed.items()):
+            if times != self._closed[reason]:
+                self._fresh = True
+                self._tally.add(CONNECTIONS, (reason,), times - self._closed[reason])
+                self._closed[reason] = times
 
     def _write(self) -> None:
         path, now = self._path, time.time()

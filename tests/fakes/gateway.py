@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -74,6 +75,7 @@ class Gateway:
     ready_within_s: float = 120
     cwd: Path = REPOSITORY
     starts_with: int = 200  # what /readyz says then
+    open_files: int | None = None  # its limit of file descriptors; it starts with half of that
 
     @property
     def url(self) -> str:
@@ -109,6 +111,9 @@ class Gateway:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # its workers die with it, and nothing else does
             )
+        if self.open_files is not None:  # Python has not started yet: none of ours is open
+            limits = (self.open_files // 2, self.open_files)
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, limits)
         try:
             self._wait_until_ready()
         except BaseException:

@@ -22,6 +22,9 @@ class Heard(NamedTuple):
         while rest.startswith(b"HTTP/1."):
             line, _, rest = rest.partition(b"\r\n")
             found.append(int(line.split()[1]))
+            if rest.startswith(b"\r\n"):  # 100 Continue: no header at all
+                rest = rest[2:]
+                continue
             head, _, rest = rest.partition(b"\r\n\r\n")
             rest = rest[_length(head) :]
         return found

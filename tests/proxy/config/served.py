@@ -16,8 +16,13 @@ DEADLINE_S = 30.0
 
 
 @contextmanager
-def served(application: Any, **options: Any) -> Iterator[tuple[int, uvicorn.Server]]:
+def served(
+    application: Any, *, send_buffer: int | None = None, **options: Any
+) -> Iterator[tuple[int, uvicorn.Server]]:
+    """``send_buffer``: bytes that the kernel keeps of each answer; the rest stays with us."""
     listener = socket.create_server(("127.0.0.1", 0))
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     config = uvicorn.Config(
         application, http=GuardedConnection, interface="asgi3", lifespan="off", log_config=None,
         **options,

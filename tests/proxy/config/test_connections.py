@@ -1,16 +1,19 @@
 """What our connections do for the application, over real sockets."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.config import connections as ours
+from proxy.config import websockets
 from proxy.config.connections import GuardedConnection
 from proxy.config.serving import _Server
 
@@ -171,6 +174,78 @@ def test_a_connection_that_has_ended_does_not_wait_for_the_collector(port):
         assert left() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "line", ["", "connection: close\r\n"], ids=["at rest", "after the last answer"]
+)
+@pytest.mark.parametrize("shuts", [False, True], ids=["open", "half-closed"])
+def test_a_small_answer_that_is_never_read_does_not_keep_its_connection(monkeypatch, line, shuts):
+    """What is left of it is too little for a pause of the writing, and a close waits for it."""
+    monkeypatch.setattr(ours, "conf", replace(ours.conf, write_timeout_s=0.5))
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 48_000})
+
+    with (
+        served(application, send_buffer=2_048, timeout_keep_alive=1) as (port, server),
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(f"GET / HTTP/1.1\r\nhost: t\r\n{line}\r\n".encode())
+        until(lambda: server.server_state.total_requests)
+        if shuts:
+            client.shutdown(socket.SHUT_WR)
+        until(lambda: not server.server_state.connections)
+
+
+class LiveFeed:
+    """A WebSocket that sends so many bytes once it is open; none: it is never accepted."""
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if self.size is not None:
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "bytes": b"x" * self.size})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+
+HANDSHAKE = (
+    b"GET /ws/live/ HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("drip", [b"", b"\x8a\x80abcd"], ids=["silent", "pongs"])
+@pytest.mark.parametrize("size", [None, 1, 48_000], ids=["not accepted", "open", "does not read"])
+def test_a_websocket_ends_whatever_its_client_does(monkeypatch, size, drip):
+    """Pongs that answer no ping are no answer."""
+    shorter = replace(websockets.conf, head_timeout_s=0.5, write_timeout_s=0.5)
+    monkeypatch.setattr(websockets, "conf", shorter)
+    pings = {"ws_ping_interval": 0.2, "ws_ping_timeout": 0.2, "ws": websockets.LiveFeedConnection}
+    with (
+        served(LiveFeed(size), send_buffer=2_048, **pings) as (port, server),
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(HANDSHAKE)
+        until(lambda: server.server_state.tasks)
+
+        def is_gone() -> bool:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(drip)
+            return not server.server_state.connections
+
+        until(is_gone)
 
 
 def connections() -> Iterator[GuardedConnection]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.config.connections import GuardedConnection, LiveFeedConnection
+from proxy.config.connections import GuardedConnection
 from proxy.config.heads import MOST_HEAD_BYTES, MOST_HEADERS
+from proxy.config.websockets import LiveFeedConnection
 
 from .served import DEADLINE_S, hear, post, served
 
@@ -284,8 +285,11 @@ def test_a_trailer_is_no_header(port, echo):
     [b"x-t: y\r\n" * (MOST_HEADERS + 1) + b"\r\n", b"x-t: " + b"y" * 2**20],
     ids=["many", "one without end"],
 )
-def test_trailers_without_end_are_cut(port, trailers):
-    assert say(port, head("transfer-encoding: chunked") + b"1\r\nx\r\n0\r\n" + trailers) == b""
+def test_trailers_without_end_are_refused(port, trailers):
+    heard = say(port, head("transfer-encoding: chunked") + b"1\r\nx\r\n0\r\n" + trailers)
+
+    assert heard.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert heard.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize("byte", [*(n for n in range(32) if n != 9), 127])
