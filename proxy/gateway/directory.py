@@ -304,6 +304,7 @@ def server_of(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Server:
         extra_body=upstream.extra_body,
         capabilities=upstream.capabilities,
         hears_out=upstream.when_client_leaves == Leaving.DRAIN,
+        connection_reuse=upstream.connection_reuse,
     )
     rules = list(rules)
     policies = policies_of(

@@ -87,6 +87,13 @@ UNKNOWN: Final = Metric(
     "Upstream events of a kind that this version does not know; they were passed over.",
     ("dialect", "kind"),
 )
+STRAYS: Final = Metric(
+    "bridge_upstream_stray_responses_total",
+    "counter",
+    "Connections that were closed because an upstream sent bytes that no request had asked for: "
+    "on an idle connection, after a response, or before the request was wholly sent.",
+    ("upstream", "when"),
+)
 IN_FLIGHT: Final = Metric(
     "bridge_in_flight_requests",
     "gauge",
@@ -105,6 +112,7 @@ CATALOGUE: Final = (
     OVERHEAD,
     NOTES,
     UNKNOWN,
+    STRAYS,
     IN_FLIGHT,
 )
 BY_NAME: Final = {metric.name: metric for metric in CATALOGUE}
