@@ -18,7 +18,8 @@ from proxy.conf import Conf
 from proxy.secrets import ConfigError
 
 from .connections import GuardedConnection, LiveFeedConnection
-from .reloading import reload_on_hangup
+from .reloading import Reloader
+from .schema import BridgeFile
 
 KEEP_ALIVE_S: Final = 75  # longer than the 60 s of common load balancers, so they close first
 
@@ -96,6 +97,8 @@ def run(
     conf: Conf,
     config_path: Path | None,
     announce: Callable[[], None],
+    *,
+    file: BridgeFile | None = None,
 ) -> bool:
     """Serve until SIGTERM or SIGINT, then let running streams end. False: it never got going."""
     load()  # what cannot be imported fails here, not in a worker
@@ -119,12 +122,12 @@ def run(
     )
     if workers > 1:
         supervisor = _Supervisor(config, [listener])
-        reload_on_hangup(config_path)  # after uvicorn's own handler, which would restart all
+        Reloader(config_path, file).start()  # after uvicorn's own handler, which would restart all
         announce()
         gc.enable()  # each worker has a start of its own
         supervisor.run()
         return True
-    reload_on_hangup(config_path)
+    Reloader(config_path, file).start()
     server = _Server(config, announce)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, server.asked_to_end)

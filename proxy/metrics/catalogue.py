@@ -87,6 +87,12 @@ UNKNOWN: Final = Metric(
     "Upstream events of a kind that this version does not know; they were passed over.",
     ("dialect", "kind"),
 )
+SECRET_FILES: Final = Metric(
+    "bridge_secret_files_total",
+    "counter",
+    "Files of upstream secrets that changed, failed (the last good secret stays) or recovered.",
+    ("result",),
+)
 STRAYS: Final = Metric(
     "bridge_upstream_stray_responses_total",
     "counter",
@@ -112,6 +118,7 @@ CATALOGUE: Final = (
     OVERHEAD,
     NOTES,
     UNKNOWN,
+    SECRET_FILES,
     STRAYS,
     IN_FLIGHT,
 )

@@ -93,10 +93,10 @@ class WorkerMetrics:
             thread.join(5)
             self._path = None
 
-    def add(self, metric: Metric, labels: Labels = ()) -> None:
-        """Add one to a counter of what is rare; from any thread."""
+    def add(self, metric: Metric, labels: Labels = (), amount: int = 1) -> None:
+        """Add to a counter of what is rare; from any thread."""
         with self._lock:
-            self._tally.add(metric, labels)
+            self._tally.add(metric, labels, amount)
             self._fresh = True
 
     def text(self, directory: Path) -> str:

@@ -171,6 +171,12 @@ class Upstream(models.Model):
         return resolve(self.secret)
 
     @property
+    def secret_file(self) -> str:
+        """The file that holds the secret; empty: it is elsewhere."""
+        path = self.secret.get("file") if isinstance(self.secret, dict) else None
+        return path if isinstance(path, str) else ""
+
+    @property
     def is_sealed(self) -> bool:
         """Whether the secret stands in the database, sealed."""
         return isinstance(self.secret, dict) and SEALED in self.secret
