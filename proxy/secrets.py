@@ -7,23 +7,30 @@ purpose signed never verifies in another.
 import base64
 import hashlib
 import hmac
+import logging
 import os
 import secrets
-from collections.abc import Mapping
+import stat
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from translator.carrier import CarrierKeys
 
+log = logging.getLogger(__name__)
+
 KEY_MARK: Final = "sk-br-"
 PREFIX_LENGTH: Final = len(KEY_MARK) + 8
 BLOCK_BYTES: Final = 64  # of SHA-256
 INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
+MOST_SECRET_BYTES: Final = 64 * 1024  # of a file; a service account's JSON key is 2.4 KB
+MOST_SECRET_FILES: Final = 1_000
 
 
 class ConfigError(Exception):
@@ -115,11 +122,14 @@ def resolve(reference: Mapping[str, str]) -> Secret:
         return Secret("")
     match dict(reference):
         case {"env": str(name)} if len(reference) == 1:
-            value, place = os.environ.get(name, ""), f"environment variable {name}"
+            return _checked(os.environ.get(name, ""), f"environment variable {name}")
         case {"file": str(path)} if len(reference) == 1:
-            value, place = _read(path), f"file {path}"
+            return SECRET_FILES.read(path)
         case _:
             raise ConfigError('a secret is { env = "NAME" } or { file = "/path" }')
+
+
+def _checked(value: str, place: str) -> Secret:
     value = value.strip()
     if not value:
         raise ConfigError(f"{place} is missing or empty")
@@ -128,9 +138,98 @@ def resolve(reference: Mapping[str, str]) -> Secret:
     return Secret(value)
 
 
-def _read(path: str) -> str:
+Transition = Literal["changed", "failed", "recovered"]
+
+
+class SecretFiles:
+    """The last good secret of each file that was read.
+
+    A file is read at each ``read``, so a replaced file, a rewritten one and a swapped symbolic
+    link are all seen. A file that becomes unreadable or empty keeps its last good secret.
+    """
+
+    def __init__(self) -> None:
+        self.faults: dict[str, str] = {}
+        """Why a file cannot be read now, by its path."""
+        self._secrets: dict[str, Secret] = {}
+        self._transitions: Counter[Transition] = Counter()
+        self._lock = threading.Lock()
+
+    def read(self, path: str) -> Secret:
+        """Return the secret in the file, or the last good one. ConfigError: there is none."""
+        try:
+            found = _checked(_text_of(path), f"file {path}")
+        except ConfigError as fault:
+            return self._failed(path, fault)
+        with self._lock:
+            before = self._secrets.pop(path, found)
+            if len(self._secrets) >= MOST_SECRET_FILES:
+                del self._secrets[next(iter(self._secrets))]
+            self._secrets[path] = found
+            if self.faults.pop(path, ""):
+                self._note(path, "recovered")
+            if before != found:
+                self._note(path, "changed")
+        return found
+
+    def look(self, paths: Iterable[str]) -> Counter[Transition]:
+        """Read these files; return how often any file changed, failed and recovered so far."""
+        for path in paths:
+            try:
+                self.read(path)
+            except ConfigError:
+                continue  # it is in ``faults``
+        with self._lock:
+            return self._transitions.copy()
+
+    def _failed(self, path: str, fault: ConfigError) -> Secret:
+        with self._lock:
+            known = self._secrets.get(path)
+            if path not in self.faults and len(self.faults) < MOST_SECRET_FILES:
+                self.faults[path] = str(fault)
+                if known is not None:
+                    self._note(path, "failed")
+        if known is None:
+            raise fault
+        return known
+
+    def _note(self, path: str, transition: Transition) -> None:
+        self._transitions[transition] += 1
+        level, words = NOTES[transition]
+        log.log(level, "secret file %s: %s", path, words)
+
+
+NOTES: Final[Mapping[Transition, tuple[int, str]]] = {
+    "changed": (logging.INFO, "it holds another secret, which is in use from now on"),
+    "failed": (logging.WARNING, "it is unreadable or empty; its last good secret stays in use"),
+    "recovered": (logging.INFO, "it can be read again"),
+}
+SECRET_FILES: Final = SecretFiles()
+"""Of this process."""
+
+
+def setting_now(name: str, at_start: str) -> str:
+    """Return a secret setting as the file of ``<name>_FILE`` has it now, else as at the start."""
+    path = os.environ.get(f"{name}_FILE")
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return SECRET_FILES.read(path) if path else at_start
+    except ConfigError:
+        return at_start
+
+
+def _text_of(path: str) -> str:
+    """The text of a regular file; nothing that could block or never end. Raises ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError(f"file {path} cannot be read: not a regular file")
+            raw = os.read(descriptor, MOST_SECRET_BYTES + 1)
+        finally:
+            os.close(descriptor)
+        if len(raw) > MOST_SECRET_BYTES:
+            raise ConfigError(f"file {path} is larger than {MOST_SECRET_BYTES:,} bytes")
+        return raw.decode()
+    except (OSError, ValueError) as error:  # also a path with a NUL
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"file {path} cannot be read: {reason}") from None

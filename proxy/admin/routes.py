@@ -45,6 +45,7 @@ class UpstreamAdmin(SuperusersOnly, ManagedAdmin):
                     "timeouts",
                     "extra_body",
                     "when_client_leaves",
+                    "connection_reuse",
                     "allow_http",
                 )
             },

@@ -55,6 +55,8 @@ class UpstreamForm(UpstreamModelForm):
             "extra_body": "Fields that are added to every request; not model and stream.",
             "when_client_leaves": "Hear it to its end where the server bills the whole answer all "
             "the same: then the row tells what was billed, not what was delivered.",
+            "connection_reuse": "Connections of a key's own confine a response that the upstream "
+            "sends without a request to that key; more connections are the price.",
             "allow_http": "Also to a public host: the secret goes in clear.",
         }
 

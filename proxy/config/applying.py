@@ -60,6 +60,7 @@ def _upstreams(file: schema.BridgeFile, rows: Rows) -> None:
             "timeouts": msgspec.to_builtins(entry.timeouts),
             "extra_body": entry.extra_body,
             "when_client_leaves": entry.when_client_leaves,
+            "connection_reuse": entry.connection_reuse,
             "allow_http": entry.allow_http,
             "enabled": entry.enabled,
         }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from proxy.models import ApiKey, Budget, Leaving, Price, Route, Team, Upstream
+from proxy.models import ApiKey, Budget, ConnectionReuse, Leaving, Price, Route, Team, Upstream
 
 from .first_start import SANDBOXES
 
@@ -46,6 +46,9 @@ def _upstream(upstream: Upstream) -> Table:
         "when_client_leaves": None
         if upstream.when_client_leaves == Leaving.ABORT
         else upstream.when_client_leaves,
+        "connection_reuse": None
+        if upstream.connection_reuse == ConnectionReuse.SHARED
+        else upstream.connection_reuse,
         "allow_http": upstream.allow_http or None,
         "enabled": None if upstream.enabled else False,
     }

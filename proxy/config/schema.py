@@ -48,6 +48,7 @@ class Upstream(Strict):
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_body: dict[str, Any] = {}
     when_client_leaves: Literal["abort", "drain"] = "abort"
+    connection_reuse: Literal["shared", "key", "never"] = "shared"
     allow_http: bool = False
     enabled: bool = True
 

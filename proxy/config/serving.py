@@ -19,7 +19,8 @@ from proxy.secrets import ConfigError
 
 from .connection_limits import raise_file_limit, warn_of_low_limit
 from .connections import GuardedConnection
-from .reloading import reload_on_hangup
+from .reloading import Reloader
+from .schema import BridgeFile
 from .websockets import LiveFeedConnection
 
 ROUNDS: Final = 3
@@ -96,6 +97,8 @@ def run(
     conf: Conf,
     config_path: Path | None,
     announce: Callable[[], None],
+    *,
+    file: BridgeFile | None = None,
 ) -> bool:
     """Serve until SIGTERM or SIGINT, then let running streams end. False: it never got going."""
     load()  # what cannot be imported fails here, not in a worker
@@ -120,12 +123,12 @@ def run(
     )
     if workers > 1:
         supervisor = _Supervisor(config, [listener])
-        reload_on_hangup(config_path)  # after uvicorn's own handler, which would restart all
+        Reloader(config_path, file).start()  # after uvicorn's own handler, which would restart all
         announce()
         gc.enable()  # each worker has a start of its own
         supervisor.run()
         return True
-    reload_on_hangup(config_path)
+    Reloader(config_path, file).start()
     server = _Server(config, announce)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, server.asked_to_end)

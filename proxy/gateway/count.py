@@ -52,7 +52,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         target = route.targets[0]
         async with admit(caller, 0) as seat:
             self.extra_headers += seat.headers
-            counted = await self._counted(target, request, body)
+            counted = await self._counted(target, request, body, caller.key_id)
         if counted is not None:
             await self.respond(200, counted)
             return
@@ -61,7 +61,9 @@ class CountTokensConsumer(StreamingHttpConsumer):
         tokens, headers = await corrected(target.server.name, model, estimate)
         await self.respond(200, _told(tokens, request), (JSON, *headers))
 
-    async def _counted(self, target: Target, request: dict[str, Any], raw: bytes) -> bytes | None:
+    async def _counted(
+        self, target: Target, request: dict[str, Any], raw: bytes, key_id: int
+    ) -> bytes | None:
         """The answer with the upstream's own count; None when it cannot or does not tell."""
         server = target.server
         url = server.count_url
@@ -79,7 +81,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
                 url = endpoint(url, self.head)
                 headers = server.policies.permitted_headers(forwarded(self.head), [])
             async with asyncio.timeout(COUNT_WITHIN_S):
-                answer = await self._asked(target, url, body, headers)
+                answer = await self._asked(target, url, body, headers, key_id)
         except (UpstreamFailed, TranslatorError, TimeoutError):
             return None
         tokens = _tokens_in(answer)
@@ -88,12 +90,12 @@ class CountTokensConsumer(StreamingHttpConsumer):
         return answer if through else _told(tokens, request)
 
     async def _asked(
-        self, target: Target, url: URL, body: bytes, headers: dict[str, str]
+        self, target: Target, url: URL, body: bytes, headers: dict[str, str], key_id: int
     ) -> bytes | None:
         """The upstream's answer, if it is one; an upstream without the endpoint is remembered."""
         server = target.server
         dial = Dial(server.name, target.model, self.watch.now())
-        call = await post(server, url, body, headers, dial)
+        call = await post(server, url, body, headers, dial, key_id=key_id)
         try:
             if call.status in {404, 405}:
                 _without_endpoint.add(server.name)

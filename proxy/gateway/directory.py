@@ -19,6 +19,7 @@ from typing import Any, Final
 from django.db import DatabaseError, connection
 
 from proxy.key_validity import End, ends_of
+from proxy.metrics import catalogue as c
 from proxy.models import (
     ApiKey,
     Budget,
@@ -31,9 +32,10 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.record import database_credentials
 from proxy.record.database import present
 from proxy.record.pricing import PriceList
-from proxy.secrets import ConfigError, carrier_keys
+from proxy.secrets import SECRET_FILES, ConfigError, carrier_keys
 from proxy.soundness import SEEN, Unread
 from translator.carrier import CarrierKeys
 from translator.dialect import Dialect
@@ -46,6 +48,7 @@ from .configuration import Configuration
 from .dialects import DIALECTS
 from .policies import IN_MESSAGES, Policies, policies_of
 from .policies import NONE as NO_POLICIES
+from .reporting import metrics
 from .targets import Server, Target, Timeouts
 
 log = logging.getLogger("proxy.gateway")
@@ -134,6 +137,8 @@ class Snapshot:
     admitted: Policies = NO_POLICIES  # blocks and roles that we do not know, and a rule is for
     broken: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that cannot be used, and why (a missing secret, an unknown capability)."""
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+    """Upstreams whose secret is in a file, and its path."""
     unread: Sequence[Unread] = ()
     """Rows that are left out, since nobody can read them."""
     choices: dict[tuple[str, str], RouteEntry | None] = field(default_factory=dict)
@@ -177,7 +182,8 @@ class Directory:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Told of each new snapshot, in the poller's thread."""
         self._load = load or load_snapshot
-        self._recalled = False  # the snapshot is that of an earlier start
+        self._recalled = False  # the snapshot is that of an earlier start, or a secret is older
+        self._transitions = SECRET_FILES.look(())  # of files of secrets
         self._lock = threading.Lock()
         self._looking = threading.Lock()  # who looked first may not be the last to tell
         self._thread: threading.Thread | None = None
@@ -222,9 +228,16 @@ class Directory:
             self._look()
 
     def _look(self) -> None:
+        transitions = SECRET_FILES.look(self.snapshot.secret_files.values())
+        newer = transitions - self._transitions
+        for transition, times in newer.items():
+            metrics.add(c.SECRET_FILES, (transition,), times)
+        self._transitions = transitions
+        self._recalled = self._recalled or bool(newer)
         try:
+            database_credentials.renew()
             present()
-            if Revision.current() != self.snapshot.revision or self._recalled:
+            if self._recalled or Revision.current() != self.snapshot.revision:
                 self._tell(self._load())
                 self._recalled = False
             self.fresh, self.fault = True, ""
@@ -235,7 +248,7 @@ class Directory:
             self.fresh, self.fault = False, type(exc).__name__
             with contextlib.suppress(DatabaseError):
                 connection.close()  # the next look opens a new one
-            if never_looked and (kept := configuration.recall()):
+            if (never_looked or newer) and (kept := configuration.recall()):
                 log.warning("keys and routes are those that were last seen")
                 self._recalled = True
                 self._tell(snapshot_of(kept))
@@ -286,6 +299,11 @@ def snapshot_of(read: Configuration) -> Snapshot:
         prices=PriceList(read.of(Price)),
         admitted=policies_of(rule.as_rule() for rule in _on_messages(rules)),
         broken=broken,
+        secret_files={
+            upstream.name: upstream.secret_file
+            for upstream in read.of(Upstream)
+            if upstream.enabled and upstream.secret_file
+        },
         unread=read.unread,
     )
 
@@ -305,6 +323,7 @@ def server_of(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Server:
         extra_body=upstream.extra_body,
         capabilities=upstream.capabilities,
         hears_out=upstream.when_client_leaves == Leaving.DRAIN,
+        connection_reuse=upstream.connection_reuse,
     )
     rules = list(rules)
     policies = policies_of(

@@ -8,6 +8,7 @@ import msgspec
 from proxy.counters.shared import is_redis_away
 from proxy.record.gauges import prometheus
 from proxy.record.recorder import recorder
+from proxy.secrets import SECRET_FILES
 
 from . import unpriced
 from .base import StreamingHttpConsumer
@@ -104,6 +105,11 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     """What is not as it should be, in words an operator can grep for."""
     snapshot = directory.snapshot
     found = [f"upstream {name} cannot be used" for name in snapshot.broken]
+    found += [
+        f"upstream {name} uses its last good secret: its file cannot be read"
+        for name, path in snapshot.secret_files.items()
+        if path in SECRET_FILES.faults and name not in snapshot.broken
+    ]
     found += map(str, snapshot.unread[:MOST_NAMED])
     if len(snapshot.unread) > MOST_NAMED:
         found.append(f"rows that cannot be read: {len(snapshot.unread)}")

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import logging
+import multiprocessing
+import signal
 from typing import Any, Final
 
 from django.db import DatabaseError, connection
@@ -101,6 +103,10 @@ async def lifespan(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         if message["type"] == "lifespan.startup":
             memory.settle()
+            if multiprocessing.parent_process() is not None:
+                # One of several workers: the process above applies the file and raises the
+                # revision, and a signal to the whole group must not end the streams here.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
             try:
                 await asyncio.to_thread(_check_schema)
             except SchemaMismatch as mismatch:

@@ -24,7 +24,7 @@ from proxy.counters.windows import window
 from proxy.models import Budget, BudgetNotice
 from proxy.record.export import usd
 from proxy.record.spending import counter_of
-from proxy.secrets import ConfigError, resolve
+from proxy.secrets import ConfigError, resolve, setting_now
 
 log = logging.getLogger("proxy.gateway")
 
@@ -151,7 +151,8 @@ def _mailed(budget: Budget, told: dict[str, Any]) -> str:
     )
     subject = f"Messages Bridge: {told['owner']} at {told['threshold_percent']} % of its budget"
     try:
-        send_mail(subject, text, None, list(budget.emails))
+        password = setting_now("BRIDGE_SMTP_PASSWORD", settings.EMAIL_HOST_PASSWORD)
+        send_mail(subject, text, None, list(budget.emails), auth_password=password)
     except Exception as exc:  # noqa: BLE001 - smtplib, ssl, sockets: the notice is kept, and tried again
         return f"e-mail: {type(exc).__name__}"
     return ""

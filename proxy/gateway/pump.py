@@ -210,7 +210,10 @@ class Attempt:
         if self.entry.trace is not None:
             headers = headers | self.entry.trace.dialled(self.target, self.entry.request, model)
         self.watch.wait, self.watch.since = Stop.FIRST_BYTE, dial.at
-        return post(server, self.url, self.body, headers, dial, loop=self.watch.loop)
+        return post(
+            server, self.url, self.body, headers, dial,
+            loop=self.watch.loop, key_id=self.entry.caller.key_id,
+        )  # fmt: skip
 
     async def refused(self, call: Call) -> None:
         """A status other than 200: raises UpstreamFailed, or tells of a policy refusal."""

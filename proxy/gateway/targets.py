@@ -48,6 +48,8 @@ class Server:
     capabilities: Mapping[str, Any]
     hears_out: bool
     """An answer is read to its end when its client has left: this upstream bills all of it."""
+    connection_reuse: str = "shared"
+    """Whose requests may share a connection: of all keys, of one ``key``, or ``never``."""
     policies: Policies = NO_POLICIES
 
     @classmethod
@@ -64,6 +66,7 @@ class Server:
         extra_body: Mapping[str, Any],
         capabilities: Mapping[str, Any],
         hears_out: bool = False,
+        connection_reuse: str = "shared",
     ) -> Self:
         """Raises ValueError for a secret that no header can hold."""
         count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
@@ -89,6 +92,7 @@ class Server:
             extra_body=extra_body,
             capabilities=capabilities,
             hears_out=hears_out,
+            connection_reuse=connection_reuse,
         )
 
 

@@ -17,10 +17,11 @@ from yarl import URL
 
 from translator.dialect import UpstreamError
 
+from .connection_pool import OWNERS, SHARED, Pool
 from .head import printable
 from .refusals import UpstreamFailed
 from .targets import Server
-from .wire import ConnectTimeout, Garbage, Origin, Pool, Unreachable, Wire, head_of
+from .wire import ConnectTimeout, Early, Garbage, Origin, Unreachable, Wire, head_of
 
 STALE_WITHIN_S: Final = 1.0
 """A pooled connection that turns out dead does so within a round trip; later is an answer lost."""
@@ -58,6 +59,7 @@ FAULTS: Final[tuple[tuple[type[BaseException], Fault], ...]] = (
     (ConnectTimeout, Fault(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
     (Unreachable, Fault(UNREACHABLE, undelivered=True)),
     (OSError, Fault(LOST, maybe_stale=True)),
+    (Early, Fault(GARBAGE, undelivered=True)),
 )
 CAUGHT: Final = (Garbage, OSError)
 
@@ -120,7 +122,9 @@ async def close_transport() -> None:
 class Call:
     """An upstream's answer whose head is here; its body is read piece by piece."""
 
-    def __init__(self, wire: Wire, origin: Origin, dial: Dial, pool: Pool) -> None:
+    def __init__(
+        self, wire: Wire, origin: Origin, dial: Dial, pool: Pool, owner: int = SHARED
+    ) -> None:
         self.status = wire.status
         self.headers = wire.headers
         self.dial = dial
@@ -128,6 +132,7 @@ class Call:
         self.wire = wire
         self._origin = origin
         self._pool = pool
+        self._owner = owner
         packed = wire.headers.get("content-encoding")
         self._unpacker: Any = _unpacker(packed) if packed else None
         self._peeked = b""
@@ -203,7 +208,7 @@ class Call:
 
     def close(self) -> None:
         """Give the connection back if the body was read to its end, else close it at once."""
-        self._pool.give_back(self.wire, self._origin)
+        self._pool.give_back(self.wire, self._origin, self._owner)
 
 
 def _unpacker(encoding: str) -> Any:
@@ -226,25 +231,29 @@ async def post(
     dial: Dial,
     *,
     loop: asyncio.AbstractEventLoop | None = None,
+    key_id: int = SHARED,
 ) -> Call:
     """Send one request and wait for the head of its answer.
 
-    ``loop``: the running one, where it is known: to ask for it is a system call. Raises
+    ``key_id`` is the gateway key that sends it, for upstreams whose ``connection_reuse`` is
+    ``key``. ``loop``: the running one, where it is known: to ask for it is a system call. Raises
     UpstreamFailed. The caller minds the time: see ``Watch``.
     """
     head = server.head
     if headers or url is not server.url:
         head = head_of(url, {**server.headers, **headers})
     wire: Wire | None = None
+    owner = OWNERS.get(server.connection_reuse, key_id)
     connections = pool(loop or asyncio.get_running_loop())
     try:
-        wire = connections.idle(server.origin)
+        wire = connections.idle(server.origin, owner)
         dial.reused = wire is not None
         if wire is None:
             wire = await connections.connect(server.origin, server.timeouts.connect_s)
+        wire.upstream = server.name
         await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
         dial.status = wire.status
-        return Call(wire, server.origin, dial, connections)
+        return Call(wire, server.origin, dial, connections, owner)
     except CAUGHT as exc:
         if wire is not None:
             wire.close()

@@ -93,6 +93,19 @@ CONNECTIONS: Final = Metric(
     "Connections of clients refused at a limit, closed at a deadline or for a wrong request.",
     ("reason",),
 )
+SECRET_FILES: Final = Metric(
+    "bridge_secret_files_total",
+    "counter",
+    "Files of upstream secrets that changed, failed (the last good secret stays) or recovered.",
+    ("result",),
+)
+STRAYS: Final = Metric(
+    "bridge_upstream_stray_responses_total",
+    "counter",
+    "Connections that were closed because an upstream sent bytes that no request had asked for: "
+    "on an idle connection, after a response, or before the request was wholly sent.",
+    ("upstream", "when"),
+)
 IN_FLIGHT: Final = Metric(
     "bridge_in_flight_requests",
     "gauge",
@@ -112,6 +125,8 @@ CATALOGUE: Final = (
     NOTES,
     UNKNOWN,
     CONNECTIONS,
+    SECRET_FILES,
+    STRAYS,
     IN_FLIGHT,
 )
 BY_NAME: Final = {metric.name: metric for metric in CATALOGUE}

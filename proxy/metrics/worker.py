@@ -18,10 +18,10 @@ from typing import Final
 
 import msgspec
 
-from .catalogue import CONNECTIONS, IN_FLIGHT
+from .catalogue import CONNECTIONS, IN_FLIGHT, Metric
 from .connections import closed
 from .requests import Ended, count
-from .tally import Series, Tally, exposition
+from .tally import Labels, Series, Tally, exposition
 
 log = logging.getLogger("proxy.metrics")
 
@@ -94,6 +94,12 @@ class WorkerMetrics:
             self._ending.set()
             thread.join(5)
             self._path = None
+
+    def add(self, metric: Metric, labels: Labels = (), amount: int = 1) -> None:
+        """Add to a counter of what is rare; from any thread."""
+        with self._lock:
+            self._tally.add(metric, labels, amount)
+            self._fresh = True
 
     def text(self, directory: Path) -> str:
         """All workers' numbers as Prometheus reads them; this one's are of this moment."""

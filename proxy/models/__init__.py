@@ -28,13 +28,14 @@ from .rollups import (
     QuarterWhat,
     QuarterWho,
 )
-from .routes import DialectName, Leaving, Price, Route, RouteTarget, Upstream
+from .routes import ConnectionReuse, DialectName, Leaving, Price, Route, RouteTarget, Upstream
 from .views import SavedView
 
 __all__ = [
     "ApiKey",
     "Budget",
     "BudgetNotice",
+    "ConnectionReuse",
     "DaySession",
     "DaySummary",
     "DayUsage",

@@ -82,6 +82,14 @@ class Leaving(models.TextChoices):
     DRAIN = "drain", "Hear it to its end"
 
 
+class ConnectionReuse(models.TextChoices):
+    """Whose requests may follow each other on one connection to an upstream."""
+
+    SHARED = "shared", "Of all keys"
+    KEY = "key", "Of the same key"
+    NEVER = "never", "None: a new connection for each request"
+
+
 class Upstream(models.Model):
     """A server that answers.
 
@@ -106,6 +114,9 @@ class Upstream(models.Model):
     extra_body = models.JSONField(default=dict, blank=True)  # fixed fields added after translation
     when_client_leaves = models.CharField(
         max_length=8, choices=Leaving.choices, default=Leaving.ABORT
+    )
+    connection_reuse = models.CharField(
+        max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
     )
     allow_http = models.BooleanField(default=False)
     enabled = models.BooleanField(default=True)
@@ -158,6 +169,12 @@ class Upstream(models.Model):
         if self.is_sealed:
             return unseal(self.secret[SEALED], self.base_url)
         return resolve(self.secret)
+
+    @property
+    def secret_file(self) -> str:
+        """The file that holds the secret; empty: it is elsewhere."""
+        path = self.secret.get("file") if isinstance(self.secret, dict) else None
+        return path if isinstance(path, str) else ""
 
     @property
     def is_sealed(self) -> bool:

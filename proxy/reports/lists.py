@@ -250,6 +250,7 @@ class UpstreamRow(serializers.Serializer[Any]):
     timeouts = serializers.JSONField()
     has_secret = serializers.BooleanField(help_text="Not which: neither the key nor its place.")
     when_client_leaves = serializers.CharField(help_text="abort, or drain: hear the answer out")
+    connection_reuse = serializers.CharField(help_text="shared, key or never")
     allow_http = serializers.BooleanField()
     enabled = serializers.BooleanField()
     managed = serializers.BooleanField()
@@ -275,6 +276,7 @@ class UpstreamsView(ListView):
             "timeouts": upstream.timeouts,
             "has_secret": bool(upstream.secret),
             "when_client_leaves": upstream.when_client_leaves,
+            "connection_reuse": upstream.connection_reuse,
             "allow_http": upstream.allow_http,
             "enabled": upstream.enabled,
             "managed": upstream.managed,

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 
 from proxy.checks import is_loopback
 from proxy.roles import ROLES
-from proxy.secrets import ConfigError
+from proxy.secrets import ConfigError, setting_now
 from proxy.visibility import TEAM_GROUP
 
 NEEDED: Final = ("ISSUER", "CLIENT_ID", "CLIENT_SECRET", "GROUPS")
@@ -53,7 +53,7 @@ def choices() -> Choices | None:
     return Choices(
         issuer=settings.OIDC_ISSUER,
         client_id=settings.OIDC_CLIENT_ID,
-        client_secret=settings.OIDC_CLIENT_SECRET,
+        client_secret=setting_now("BRIDGE_OIDC_CLIENT_SECRET", settings.OIDC_CLIENT_SECRET),
         groups=tuple(_pairs()),
         groups_claim=settings.OIDC_GROUPS_CLAIM,
     )

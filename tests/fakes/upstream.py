@@ -118,6 +118,10 @@ class Connection(asyncio.Protocol):
             name.strip().lower(): value.strip()
             for name, _, value in (each.partition(":") for each in rest)
         }
+        if self._upstream.at_head and (early := self._upstream.at_head(self._number, headers)):
+            self._transport.pause_reading()  # the rest of the body stays with the client
+            self._transport.write(early)
+            await self._wait(None)
         if "chunked" in headers.get("transfer-encoding", ""):
             body = await self._read_chunks()
         else:
@@ -206,6 +210,8 @@ class ScriptedUpstream:
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
     tls: ssl.SSLContext | None = None
+    at_head: Callable[[int, dict[str, str]], bytes] | None = None
+    """Asked with a connection's number and a request's headers: what to send before the body."""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
     _turns: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _chooser: Callable[[Asked], Script | None] | None = None

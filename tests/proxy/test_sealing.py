@@ -84,7 +84,7 @@ def form(**changed):
     return {
         "name": "vllm", "dialect": "chat", "base_url": BASE, "secret": "{}", "new_secret": "",
         "enabled": "on", "profile": "generic", "capabilities": "{}", "timeouts": "{}",
-        "extra_body": "{}", "when_client_leaves": "abort",
+        "extra_body": "{}", "when_client_leaves": "abort", "connection_reuse": "shared",
     } | changed  # fmt: skip
 
 

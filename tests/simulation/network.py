@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from proxy.gateway.wire import Origin, Pool, Wire
+from proxy.gateway.connection_pool import Pool
+from proxy.gateway.wire import Origin, Wire
 from tests.proxy.gateway import scripts
 
 from .chance import Chance
@@ -214,6 +215,13 @@ def _inside_data(raw: bytes, at: int) -> int:
     return len(raw) if begin < 0 else begin + len(b"data: {")
 
 
+class SimulatedWire(Wire):
+    """A connection without a socket: what its upstream sends arrives at once."""
+
+    def has_arrived(self) -> bool:
+        return False
+
+
 class SimulatedPool(Pool):
     """The gateway's pool; its new connections lead to ``upstream``, or nowhere."""
 
@@ -226,7 +234,7 @@ class SimulatedPool(Pool):
         if chance.buggify("connect.is refused"):
             raise ConnectionRefusedError
         await asyncio.sleep(3_600 if chance.buggify("connect.hangs", 0.05) else chance.random())
-        wire = Wire()
+        wire = SimulatedWire()
         line = Line(self._upstream, wire)
         self._upstream.lines.add(line)
         wire.connection_made(line.transport)

@@ -76,7 +76,7 @@ class Command(BridgeCommand):
 
             self.stdout.flush()
             logs.never_wait()
-            served = serving.run(listener, workers, conf, options["config"], announce)
+            served = serving.run(listener, workers, conf, options["config"], announce, file=file)
             if waiting and waiting.mistake:
                 raise waiting.mistake
             if not served:

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from rest_framework import serializers
 
-from proxy.models import Leaving, Scope, Store, Team, Upstream
+from proxy.models import ConnectionReuse, Leaving, Scope, Store, Team, Upstream
 from proxy.models.routes import DialectName
 from proxy.reports.parameters import Choice, Number
 from proxy.visibility import visible_teams
@@ -184,6 +184,7 @@ class UpstreamShape(Shape):
     timeouts = Json(required=False)
     extra_body = Json(required=False)
     when_client_leaves = Choice(choices=Leaving.values, required=False)
+    connection_reuse = Choice(choices=ConnectionReuse.values, required=False)
     allow_http = serializers.BooleanField(required=False)
     enabled = serializers.BooleanField(required=False)
 

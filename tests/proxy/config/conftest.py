@@ -25,6 +25,7 @@ name = "vllm"
 dialect = "chat"
 base_url = "http://vllm:8000/v1"
 when_client_leaves = "drain"
+connection_reuse = "key"
 
 [[routes]]
 model = "claude-*"

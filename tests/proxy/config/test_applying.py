@@ -73,6 +73,11 @@ def test_a_dry_run_tells_the_same_plan_and_changes_nothing(toml):
             'leaves = "abort"',
             "~ upstream vllm: when_client_leaves drain -> abort",
         ),
+        (
+            'reuse = "key"',
+            'reuse = "never"',
+            "~ upstream vllm: connection_reuse key -> never",
+        ),
         ("weight = 1", "weight = 3", "~ targets of route claude-*"),
         ("expires = 2027-01-01", "expires = 2028-01-01", "~ key ada/ci: expires"),
     ],

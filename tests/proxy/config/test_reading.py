@@ -33,6 +33,10 @@ MISTAKES = {
         UPSTREAM + 'when_client_leaves = "estimate"',
         "when_client_leaves: Invalid enum value 'estimate'; expected one of 'abort', 'drain'",
     ),
+    "connection reuse": (
+        UPSTREAM + 'connection_reuse = "user"',
+        "connection_reuse: Invalid enum value 'user'; expected one of 'shared', 'key', 'never'",
+    ),
     "dialect": (
         UPSTREAM.replace("chat", "gopher"),
         "dialect: Invalid enum value 'gopher'; expected one of 'responses', 'chat', 'anthropic'",

@@ -9,6 +9,7 @@ from django.test import override_settings
 from proxy.models import ApiKey, Team
 from proxy.secrets import (
     ConfigError,
+    SecretFiles,
     carrier_keys,
     derive,
     digest_of,
@@ -16,6 +17,7 @@ from proxy.secrets import (
     new_secret,
     prefix_of,
     resolve,
+    setting_now,
 )
 from translator.carrier import Reasoning, mint, unseal
 
@@ -111,3 +113,33 @@ def test_reasoning_signed_before_a_rotation_is_still_believed():
         assert unseal(signed, carrier_keys()) == reasoning
     with override_settings(SECRET_KEY=new):
         assert unseal(signed, carrier_keys()) is None
+
+
+def test_a_secret_setting_follows_its_file(tmp_path, monkeypatch):
+    file = tmp_path / "password"
+    monkeypatch.setenv("BRIDGE_SMTP_PASSWORD_FILE", str(file))
+    assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "at the start"
+    file.write_text("one\n")
+    assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "one"
+    file.write_text("two\n")
+    assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "two"
+    file.write_text("")
+    assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "two"
+    monkeypatch.delenv("BRIDGE_SMTP_PASSWORD_FILE")
+    assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "at the start"
+
+
+def test_no_more_secret_files_are_remembered_than_there_is_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("proxy.secrets.MOST_SECRET_FILES", 3)
+    files = SecretFiles()
+    for n in range(5):
+        (tmp_path / str(n)).write_text(f"secret-{n}")
+        files.read(str(tmp_path / str(n)))
+    for n in range(5):
+        (tmp_path / str(n)).unlink()
+    files.look(str(tmp_path / str(n)) for n in range(5))
+
+    assert len(files.faults) == 3
+    with pytest.raises(ConfigError, match="cannot be read"):
+        files.read(str(tmp_path / "1"))
+    assert files.read(str(tmp_path / "2")) == "secret-2"

@@ -56,7 +56,7 @@ def upstream_form(**changed):
     return {
         "name": "vllm", "dialect": "chat", "base_url": "https://a.example", "secret": "{}",
         "enabled": "on", "profile": "generic", "capabilities": "{}", "timeouts": "{}",
-        "extra_body": "{}", "when_client_leaves": "abort",
+        "extra_body": "{}", "when_client_leaves": "abort", "connection_reuse": "shared",
     } | changed  # fmt: skip
 
 
@@ -316,14 +316,14 @@ class TestK07:
     def test_k07_a_reload_that_is_wrong_in_its_last_line_changes_nothing(self, tmp_path, caplog):
         file = tmp_path / "bridge.toml"
         file.write_text(MINIMAL)
-        reloading.reload(file)
+        reloading.Reloader(file).reload()
         before = [*Upstream.objects.values(), *Route.objects.values(), *Team.objects.values()]
         file.write_text(
             MINIMAL.replace("api.openai.com", "elsewhere.example")
             + '[[teams]]\nname = "new"\n[[budgets]]\nteam = "nwe"\nusd = "1"\n'
         )
 
-        reloading.reload(file)
+        reloading.Reloader(file).reload()
 
         assert [
             *Upstream.objects.values(),

@@ -5,9 +5,10 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.db import DatabaseError, connection
 
 from proxy.gateway import configuration
-from proxy.gateway.directory import Snapshot, snapshot_of
+from proxy.gateway.directory import Directory, Snapshot, snapshot_of
 from proxy.gateway.policies import NONE, Policies, Rule
 from proxy.models import (
     ApiKey,
@@ -92,6 +93,47 @@ def test_what_was_kept_makes_the_same_snapshot(company, tmp_path, django_assert_
         "old": (True, frozenset({"blocks"}), False, "quiet/ci"),
         "bot": (False, frozenset(), False, "platform/bot"),
     }  # fmt: skip
+
+
+def test_a_rotated_secret_is_in_use_even_while_the_database_is_away(company, tmp_path, monkeypatch):
+    """The rows are those that were kept; what is behind their references is new."""
+    secret = tmp_path / "secret"
+    secret.write_text("one")
+    company.secret = {"file": str(secret)}
+    company.save()
+    monkeypatch.setattr(configuration.conf.__class__, "last_configuration", tmp_path / "kept.json")
+    looking = Directory()
+    looking.look()
+    assert secret_in(looking) == b"one"
+    unchanged = looking.snapshot
+    looking.look()
+    assert looking.snapshot is unchanged
+
+    with monkeypatch.context() as away:
+        away.setattr("proxy.gateway.directory.present", unreachable)
+        away.setattr(connection, "close", lambda: None)  # the test's transaction goes on
+        secret.write_text("two")
+        looking.look()
+        assert secret_in(looking) == b"two"
+        (tmp_path / "kept.json").unlink()
+        secret.write_text("three")
+        looking.look()  # there are no rows to make a snapshot of
+        assert secret_in(looking) == b"two"
+    looking.look()
+    assert secret_in(looking) == b"three"
+    secret.unlink()
+    looking.look()
+    assert secret_in(looking) == b"three"
+    assert looking.snapshot.secret_files == {"vllm": str(secret)}
+    assert looking.snapshot.broken.keys() == {"away"}
+
+
+def secret_in(looking: Directory) -> bytes:
+    return looking.snapshot.exact[("platform", "claude-x")].targets[0].server.secret
+
+
+def unreachable() -> None:
+    raise DatabaseError("the database is away")
 
 
 def test_the_file_is_ours_alone_and_holds_nothing_to_sign_in_with(company, tmp_path):

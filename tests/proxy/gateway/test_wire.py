@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from yarl import URL
 
-from proxy.gateway.wire import Garbage, Lost, Origin, Pool, Unreachable, Wire, head_of
+from proxy.gateway import connection_pool
+from proxy.gateway.connection_pool import Pool
+from proxy.gateway.wire import Garbage, Lost, Origin, Unreachable, Wire, head_of
 
 PATIENCE_S = 60
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -239,6 +241,66 @@ async def test_an_answer_nobody_asked_for_spoils_the_connection():
 
         assert await whole(wire) == b"ok"
         assert not wire.is_free
+
+
+async def test_a_connection_whose_response_came_before_the_request_was_sent_is_not_used_again():
+    """Even where the upstream reads the rest of the request afterwards."""
+    told, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"ask")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+        await told.wait()
+        with contextlib.suppress(ConnectionError):
+            await reader.read(-1)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    pool = Pool(untrusting)
+    async with server, asyncio.timeout(PATIENCE_S):
+        origin = Origin(tls=False, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        wire = await pool.connect(origin, PATIENCE_S)
+        await wire.ask(b"ask", b"x" * 16 * 2**20)
+        assert (wire.status, await whole(wire)) == (413, b"no")
+        told.set()
+        while wire._unsent:  # noqa: ASYNC110 - until the rest has left
+            await asyncio.sleep(0.01)
+
+        assert not wire.is_free
+        wire.close()
+        await ended.wait()
+
+
+async def test_no_more_connections_wait_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(connection_pool, "MOST_IDLE", 2)
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer, answer) as (pool, origin):
+        made = [await pool.connect(origin, PATIENCE_S) for _ in range(3)]
+        for owner, wire in enumerate(made):
+            assert await answered(wire) == b"ok"
+            pool.give_back(wire, origin, owner)
+
+        assert [pool.idle(origin, owner) for owner in range(3)] == [*made[:2], None]
+        assert await answered(made[0]) == b"ok"
+        pool.give_back(made[0], origin)
+        assert pool.idle(origin) is made[0]  # there is room again
+        for wire in made:
+            wire.close()
+
+
+async def test_an_origin_is_kept_alive_again_after_a_while(monkeypatch):
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer * 2) as (pool, origin):
+        wire = await asked(pool, origin)  # the second one is a stray
+        assert await whole(wire) == b"ok"
+
+        now = wire.loop.time()
+        assert pool._is_distrusted(origin, now + connection_pool.DISTRUST_S - 1)
+        assert not pool._is_distrusted(origin, now + connection_pool.DISTRUST_S + 1)
+        assert pool._distrusted == {}
 
 
 async def test_an_upstream_that_will_not_listen_again_is_believed():

@@ -255,7 +255,8 @@ def test_an_upstreams_secret_goes_in_and_never_out(root, caplog):
     made = root("POST", "upstreams", {**UPSTREAM, "api_key": UPSTREAM_SECRET})
     seen = [made, root("GET", "upstreams"), root("GET", "upstreams/vllm")]
     seen.append(root("PATCH", "upstreams/vllm", {"timeouts": {"idle_s": 60}}))
-    seen.append(root("PATCH", "upstreams/vllm", {"when_client_leaves": "drain"}))
+    other = {"when_client_leaves": "drain", "connection_reuse": "key"}
+    seen.append(root("PATCH", "upstreams/vllm", other))
 
     upstream = Upstream.objects.get()
     assert made.json()["has_secret"] is True
@@ -263,6 +264,7 @@ def test_an_upstreams_secret_goes_in_and_never_out(root, caplog):
     assert upstream.credential() == UPSTREAM_SECRET
     assert upstream.timeouts == {"idle_s": 60}
     assert seen[-1].json()["when_client_leaves"] == upstream.when_client_leaves == "drain"
+    assert seen[-1].json()["connection_reuse"] == upstream.connection_reuse == "key"
 
     moved = root("PATCH", "upstreams/vllm", {"base_url": "http://elsewhere/v1"})
     assert moved.status_code == 400  # the secret would be sent to another server
@@ -381,6 +383,7 @@ def test_the_gateway_learns_of_each_write(root):
         ("upstreams", {**UPSTREAM, "base_url": "file:///etc/passwd"}, "base_url: base URL "),
         ("upstreams", {**UPSTREAM, "timeouts": {"idle_s": -1}}, "timeouts: timeout 'idle_s'"),
         ("upstreams", {**UPSTREAM, "when_client_leaves": "x"}, "when_client_leaves: "),
+        ("upstreams", {**UPSTREAM, "connection_reuse": "user"}, "connection_reuse: "),
         ("upstreams", {**UPSTREAM, "extra_body": {"a": "\x00"}}, "extra_body: "),
         ("upstreams", {**UPSTREAM, "capabilities": {"flies": True}}, "capabilities: unknown"),
         ("upstreams", {**UPSTREAM, "api_key_from": {"sealed": "v1.x"}}, "sealed: unknown field"),
