@@ -26,6 +26,8 @@ class Conf:
     body_timeout_s: float = 30.0
     write_timeout_s: float = 60.0
     max_body_bytes: int = 32 * 2**20
+    max_bodies_bytes: int = 2**30
+    """Of memory, for the bodies of all requests in one worker until they are answered."""
     max_streams: int = 2000
     """Requests at once in one worker."""
     shed_lag_s: float = 0.25
@@ -57,6 +59,7 @@ class Conf:
             body_timeout_s=settings.BODY_TIMEOUT_S,
             write_timeout_s=settings.WRITE_TIMEOUT_S,
             max_body_bytes=settings.MAX_BODY_BYTES,
+            max_bodies_bytes=settings.MAX_BODIES_BYTES,
             max_streams=settings.MAX_STREAMS,
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,

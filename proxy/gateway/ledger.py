@@ -307,6 +307,7 @@ class Exchange:
 
     def let_go(self) -> None:
         """Of what may be large: what the upstream is told is there a third time."""
+        self.consumer.hold(self.request_bytes)  # as much as the upstream's body, which goes out
         asked, self.body = self.request, b""
         self.request = {name: asked[name] for name in KEPT_FIELDS if name in asked}
 
