@@ -83,7 +83,7 @@ def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(
 
 def test_marks_inside_of_strings_are_no_values(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-quoted-json", scripts.chat())
-    quoted = json.dumps([{"a": [1, 2, "\\\""]}] * 100_000)
+    quoted = json.dumps([{"a": [1, 2, '\\"']}] * 100_000)
     asked = [{"role": "user", "content": quoted}]
 
     assert gateway.post(message("chat-quoted-json", messages=asked)).status == 200
