@@ -7,6 +7,7 @@ import msgspec
 from proxy.json_bounds import VALUE_BYTES
 from proxy.record.drift import radar
 from translator.anthropic.request import parse_messages_request, unknown_fields
+from translator.anthropic.shapes import MAX_MODEL
 from translator.errors import BadRequest
 
 from . import budgets, idempotency
@@ -36,6 +37,7 @@ class MessagesConsumer(StreamingHttpConsumer):
         caller = identify(self.head)
         async with Exchange(self, caller) as entry:  # one row, whatever happens below
             authorise(caller, self.head)
+            self.head.check_names()
             await self._receive(entry)
             entry.wishes = Wishes.of(self.head, caller)
             if entry.wishes.strict:
@@ -78,7 +80,8 @@ class _Named(msgspec.Struct):
 def _model_of(body: bytes) -> str:
     """The model that a refused body names; empty where it cannot be read, or not at once."""
     try:
-        return msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
+        model = msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
+        return model[:MAX_MODEL]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 
