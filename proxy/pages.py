@@ -6,6 +6,7 @@ for everybody from memory.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from django.conf import settings
 
 from .conf import conf
 from .gateway.body_memory import body_memory
+from .gateway.limits import Bucket
 from .gateway.refusals import Refusal, too_busy, too_large, too_slow
 from .ulids import new_ulid
 
@@ -22,6 +24,11 @@ AT_ONCE: Final = 16
 interpreter with the streams: 16 of them delay these by 80 ms at most."""
 MOST_WAITING: Final = 200
 """Requests that wait for their turn; one more is refused."""
+A_MINUTE: Final = {
+    ("POST", "/admin/login/"): 30,  # each takes 0.5 s of CPU, for the password's hash
+    ("GET", "/sign-in/"): 300,  # each is a row, for the provider's answer
+}
+"""Of what anybody may do and costs most, in one worker; so many may come at once."""
 PUBLIC: Final = frozenset({"/api/v1/schema/", "/api/v1/docs/"})
 """Pages that are the same for everybody until the gateway starts again."""
 MOST_KEPT: Final = 16
@@ -41,6 +48,7 @@ class BoundedPages:
             WeakKeyDictionary()
         )
         self._waiting = 0
+        self._room = {each: Bucket(n, n, time.monotonic()) for each, n in A_MINUTE.items()}
         self._kept: dict[Key, tuple[dict[str, Any], bytes]] = {}
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -53,6 +61,7 @@ class BoundedPages:
             return
         held = 0
         try:
+            self._take_room(scope["method"], scope["path"])
             async with asyncio.timeout(conf.body_timeout_s):
                 body = await _body(scope, receive)
             held = body_memory.change(0, len(body))
@@ -69,6 +78,22 @@ class BoundedPages:
             pass
         finally:
             body_memory.change(held, 0)
+
+    def _take_room(self, method: str, path: str) -> None:
+        """Raise Refusal 429 where more than ``A_MINUTE`` ask for one thing."""
+        room = self._room.get((method, path))
+        if room is None:
+            return
+        room.refill(time.monotonic())
+        if room.left < 1:
+            seconds = max(1, round(room.seconds_until(1)))
+            raise Refusal(
+                429,
+                "rate_limit_error",
+                f"too many sign-ins at once; try again in {seconds} s",
+                {"retry-after": str(seconds)},
+            )
+        room.left -= 1
 
     async def _in_turn(self, scope: Any, receive: Receive, send: Send) -> None:
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from proxy.gateway.body_memory import body_memory
-from proxy.pages import AT_ONCE, MOST_KEPT, MOST_WAITING, BoundedPages
+from proxy.pages import A_MINUTE, AT_ONCE, MOST_KEPT, MOST_WAITING, BoundedPages
 from tests.proxy.gateway.conftest import tuned  # noqa: F401 - a fixture
 
 STALLED = b"never comes"
@@ -179,6 +179,23 @@ async def test_a_public_page_is_made_once_for_each_host():
         before = len(page.bodies)
         await ask(**fields)
         assert len(page.bodies) == before + 1
+
+
+@pytest.mark.parametrize(("method", "path"), A_MINUTE)
+async def test_what_costs_most_is_done_so_often_a_minute(method, path):
+    page = Page()
+    page.answers.set()
+    pages = BoundedPages(page)
+    most = A_MINUTE[method, path]
+    callers = [Caller(pages, path, method) for _ in range(most + 5)]
+    await asyncio.gather(*(caller.task for caller in callers))
+    other = Caller(pages, "/admin/")
+    await other.task
+
+    assert [caller.status for caller in callers].count(200) in (most, most + 1)  # time passes
+    assert callers[-1].status == 429
+    assert dict(callers[-1].sent[0]["headers"])[b"retry-after"].isdigit()
+    assert other.status == 200
 
 
 async def test_few_public_pages_are_kept_and_none_that_is_an_error():

@@ -71,3 +71,23 @@ def test_a_bomb_of_an_upstream_is_not_decoded(running):
     assert reply.status == 502, reply.body
     assert peak_mb(pid) - before < ROOM_MB
     running.is_well()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[" * 9_000, 400),
+        (b'{"a":' * 5_000, 400),
+        (b'{"x":[' + b"{}," * 20_000 + b"{}]}", 413),
+        (b'{"x": NaN}', 400),
+        (b"\xff", 400),
+    ],
+    ids=["deep", "deep objects", "many", "no number", "no text"],
+)
+def test_a_bomb_for_the_reports_is_refused(running, body, status):
+    reply = running.process.ask(
+        "POST", "/api/v1/exports/", body, {"content-type": "application/json"}
+    )
+
+    assert reply.status == status, reply.body
+    assert json.loads(reply.body)["type"] == "error"
