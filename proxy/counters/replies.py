@@ -38,6 +38,11 @@ CREATE TABLE IF NOT EXISTS replies (
 ) WITHOUT ROWID
 """
 
+USED: Final = """
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
+
 
 class Reply(msgspec.Struct, frozen=True):
     """What is known of a name: the request body's digest, whether it was answered, and how.
@@ -115,11 +120,8 @@ class ReplyFile:
 
 def _bytes_used(book: sqlite3.Connection) -> int:
     """Return the bytes of the file's pages that hold something."""
-    pages, free, size = (
-        book.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return int((pages - free) * size)
+    (used,) = book.execute(USED).fetchone()
+    return int(used)
 
 
 class RedisReplies:
