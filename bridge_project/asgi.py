@@ -14,6 +14,7 @@ django.setup()
 # They import models, which are there only now.
 from proxy.gateway.lifespan import lifespan  # noqa: E402
 from proxy.ondemand import OnDemand  # noqa: E402
+from proxy.pages import BoundedPages  # noqa: E402
 from proxy.routing import Router, websockets  # noqa: E402
 
 # Files of the admin go out piece by piece, which Django remarks on in each process; they are small.
@@ -31,5 +32,5 @@ def pages() -> Any:
 
 
 application = ProtocolTypeRouter(
-    {"http": Router(OnDemand(pages)), "websocket": websockets, "lifespan": lifespan}
+    {"http": Router(BoundedPages(OnDemand(pages))), "websocket": websockets, "lifespan": lifespan}
 )

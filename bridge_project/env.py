@@ -138,6 +138,11 @@ TABLE: Final = (
     ),
     Variable("BRIDGE_WRITE_TIMEOUT_S", "60", "How long a client may refuse to read its answer."),
     Variable("BRIDGE_MAX_BODY_BYTES", "33554432", "Largest request body; more is a 413."),
+    Variable(
+        "BRIDGE_MAX_BODIES_BYTES",
+        "1073741824",
+        "Memory for the bodies of all requests in one worker, decoded; more is a 529.",
+    ),
     Variable("BRIDGE_MAX_STREAMS", "2000", "Requests at once in one worker; more is a 529."),
     Variable(
         "BRIDGE_MAX_CONNECTIONS",

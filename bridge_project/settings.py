@@ -36,6 +36,7 @@ HEAD_TIMEOUT_S = env_seconds("BRIDGE_HEAD_TIMEOUT_S")
 BODY_TIMEOUT_S = env_seconds("BRIDGE_BODY_TIMEOUT_S")
 WRITE_TIMEOUT_S = env_seconds("BRIDGE_WRITE_TIMEOUT_S")
 MAX_BODY_BYTES = env_int("BRIDGE_MAX_BODY_BYTES")
+MAX_BODIES_BYTES = env_int("BRIDGE_MAX_BODIES_BYTES")
 MAX_STREAMS = env_int("BRIDGE_MAX_STREAMS")
 MAX_CONNECTIONS = env_int("BRIDGE_MAX_CONNECTIONS")
 MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
@@ -176,7 +177,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["proxy.reports.json_bodies.BoundedJSON"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
 }
 SPECTACULAR_SETTINGS = {

@@ -27,6 +27,8 @@ class Conf:
     body_timeout_s: float = 30.0
     write_timeout_s: float = 60.0
     max_body_bytes: int = 32 * 2**20
+    max_bodies_bytes: int = 2**30
+    """Of memory, for the bodies of all requests in one worker until they are answered."""
     max_streams: int = 2000
     """Requests at once in one worker."""
     max_connections: int = 16_384
@@ -62,6 +64,7 @@ class Conf:
             body_timeout_s=settings.BODY_TIMEOUT_S,
             write_timeout_s=settings.WRITE_TIMEOUT_S,
             max_body_bytes=settings.MAX_BODY_BYTES,
+            max_bodies_bytes=settings.MAX_BODIES_BYTES,
             max_streams=settings.MAX_STREAMS,
             max_connections=settings.MAX_CONNECTIONS,
             max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,

@@ -5,7 +5,6 @@ answer back into Anthropic events (``Stream``). What the second half must know o
 travels in an ``AnswerContext``; who answers is a ``Target``.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -15,6 +14,7 @@ from .anthropic.usage import Usage
 from .carrier import CarrierKeys
 from .notes import Note
 from .profiles import Profile
+from .unknown_events import UnknownEvents
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would be a call for each field
@@ -118,7 +118,7 @@ class Stream(Protocol):
     """
 
     notes: list[Note]
-    unknown: defaultdict[str, int]
+    unknown: UnknownEvents
     fault: Exception | None
     error: UpstreamError | None
     """Why the stream ended in an ``error`` event; None while it runs or when it ended well."""

@@ -5,7 +5,7 @@ import zoneinfo
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from proxy.secrets import ConfigError
 from .schema import BridgeFile, Budget
 
 Read = TypeVar("Read")
+MOST_BYTES: Final = 4 * 2**20
+"""Of a file: 10,000 keys take 2 MB."""
 
 
 def read_file(path: Path) -> BridgeFile:
@@ -26,7 +28,7 @@ def read_file(path: Path) -> BridgeFile:
 def of_file(path: Path, read: Callable[[str], Read]) -> Read:
     """What ``read`` makes of a file's text. Raises ConfigError, which then names the path."""
     try:
-        return read(path.read_text(encoding="utf-8"))
+        return read(_text(path))
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except OSError as error:
@@ -35,11 +37,20 @@ def of_file(path: Path, read: Callable[[str], Read]) -> Read:
         raise ConfigError(f"{path}: {mistake}") from None
 
 
+def _text(path: Path) -> str:
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ConfigError(f"{size} bytes are too many; at most {MOST_BYTES} are read")
+    return path.read_text(encoding="utf-8")
+
+
 def read(text: str) -> BridgeFile:
     try:
         tables = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError("not valid TOML: it is nested too deeply") from None
     try:
         file = msgspec.convert(_plain(tables), BridgeFile, dec_hook=rules.network)
     except msgspec.ValidationError as error:

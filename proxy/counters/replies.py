@@ -23,6 +23,8 @@ log = logging.getLogger("proxy.counters")
 KEPT_S: Final = 86_400
 ABANDONED_S: Final = 3_600  # longer than any request runs: its process died
 BUSY_S: Final = 5.0
+MOST_BYTES: Final = 2**30
+"""Of the file: beyond it only the fact is kept that there was an answer, which is small."""
 PREFIX: Final = "bridge:reply:"
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -34,6 +36,11 @@ CREATE TABLE IF NOT EXISTS replies (
     body BLOB,                   -- NULL: still running, or not kept
     PRIMARY KEY (owner, name)
 ) WITHOUT ROWID
+"""
+
+USED: Final = """
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size
 """
 
 
@@ -92,9 +99,10 @@ class ReplyFile:
 
     def settle(self, owner: int, name: str, reply: Reply) -> None:
         with self._book() as book:
+            body = reply.body if _bytes_used(book) < MOST_BYTES else None
             book.execute(
                 "UPDATE replies SET done = ?, body = ? WHERE owner = ? AND name = ?",
-                (reply.done, reply.body, owner, name),
+                (reply.done, body, owner, name),
             )
 
     def free(self, owner: int, name: str) -> None:
@@ -108,6 +116,12 @@ class ReplyFile:
                 yield book
         except (sqlite3.Error, OSError) as error:
             raise StoreAway(str(error)) from error
+
+
+def _bytes_used(book: sqlite3.Connection) -> int:
+    """Return the bytes of the file's pages that hold something."""
+    (used,) = book.execute(USED).fetchone()
+    return int(used)
 
 
 class RedisReplies:

@@ -6,6 +6,7 @@ server's own task while a second one listens for the client's departure and canc
 """
 
 import asyncio
+import io
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,6 +18,7 @@ from proxy.logs import REQUEST
 from proxy.record.records import CloseRecord
 
 from . import reporting
+from .body_memory import body_memory, in_turn
 from .directory import directory
 from .failures import log_refusal
 from .head import Head
@@ -35,6 +37,9 @@ EVENT_STREAM: Final = (
     (b"x-accel-buffering", b"no"),
 )
 MIB: Final = 2**20
+MOST_INFLATION: Final = 100
+"""Times its size that a gzip body may inflate to, beyond a MiB. Conversations come to 5 to 20."""
+INFLATED_SLICE: Final = 64 * 1024
 
 
 class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels has no types
@@ -49,6 +54,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
     answer: bytes | None = None  # a whole one, once it is given
     response_bytes = 0
     status = 0  # what the client was told; 0: nothing yet
+    held = 0  # bytes of memory that its body has reserved
     entry: "Exchange | None" = None  # of a known caller's message
     closing: CloseRecord | None = None  # what the ledger says of it in the end
     stopped: Stop | None = None
@@ -88,6 +94,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         finally:
             RUNNING.discard(self._task)
             self.watch.end()
+            self.hold(0)
             if self._listening is not None:
                 self._listening.cancel()
             if not self.probe:
@@ -121,10 +128,17 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         if self._task is not None:
             self._task.uncancel()
 
+    def hold(self, size: int) -> None:
+        """Reserve so many bytes of memory for the body, in place of what it had.
+
+        Raises Refusal 529.
+        """
+        self.held = body_memory.change(self.held, size)
+
     async def read_body(self) -> bytes:
         """The client's body, inflated, within its cap and its deadline.
 
-        Raises Refusal 413, 408 or 415.
+        Raises Refusal 400, 408, 413, 415 or 529.
         """
         limit, bridge = conf.max_body_bytes, self._bridge
         body: bytes | None = bridge.whole_body() if bridge is not None else None
@@ -132,13 +146,18 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             body = await self._awaited(limit)
         elif len(body) > limit:
             raise too_large(limit)
+        self.hold(len(body))
         # Hear of it when the client leaves: from our own connection, or else by a task.
         if bridge is not None:
             bridge.when_left(self._has_left)
         else:
             self._listening = asyncio.create_task(self._wait_for_leave())
         if b"content-encoding" in self.head.headers:
-            return inflated(body, self.head.text(b"content-encoding"), limit)
+            encoding = self.head.text(b"content-encoding")
+            if encoding == "gzip":
+                self.hold(len(body) + inflation_limit(body, limit))
+            body = await in_turn(inflated, body, encoding, limit)
+            self.hold(len(body))
         return body
 
     async def _awaited(self, limit: int) -> bytes:
@@ -165,6 +184,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             size += len(chunks[-1])
             if size > limit:
                 raise too_large(limit)
+            self.hold(size)
             if not message.get("more_body"):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -254,8 +274,16 @@ def _encoded(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items())
 
 
+def inflation_limit(body: bytes, limit: int) -> int:
+    """Return how many bytes a gzip ``body`` may inflate to."""
+    return min(limit, max(MIB, MOST_INFLATION * len(body)))
+
+
 def inflated(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo ``content-encoding: gzip``, but never beyond ``limit`` bytes."""
+    """Undo ``content-encoding: gzip``, but never beyond ``limit`` bytes or what is plausible.
+
+    It is one gzip member with nothing behind it. Raises Refusal 400, 413 or 415.
+    """
     if encoding in {"", "identity"}:
         return body
     if encoding != "gzip":
@@ -265,18 +293,34 @@ def inflated(body: bytes, encoding: str, limit: int) -> bytes:
             f"content-encoding {encoding[:40]!r} is not supported; send gzip or none",
             error_code="unsupported_request_body_encoding",
         )
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        plain = unpacker.decompress(body, limit + 1)
-    except zlib.error:
-        plain = None
-    if plain is not None and len(plain) > limit:
-        raise too_large(limit)
-    if plain is None or not unpacker.eof:
-        raise Refusal(
-            400,
-            "invalid_request_error",
-            "the body is not valid gzip",
-            error_code="invalid_request_body_encoding",
-        )
-    return plain
+    most = inflation_limit(body, limit)
+    unpacker, plain, read = zlib.decompressobj(wbits=31), io.BytesIO(), 0
+    with memoryview(body) as packed:  # by slices: what stands behind the end is copied by zlib
+        try:
+            while read < len(packed) and not unpacker.eof and plain.tell() <= most:
+                piece = packed[read : read + INFLATED_SLICE]
+                plain.write(unpacker.decompress(piece, most + 1 - plain.tell()))
+                read += len(piece) - len(unpacker.unused_data)
+        except zlib.error:
+            raise _bad_gzip("the body is not valid gzip") from None
+    if plain.tell() > most:
+        raise too_large(limit) if most == limit else too_inflated()
+    if not unpacker.eof:
+        raise _bad_gzip("the body is not valid gzip: it ends too early")
+    if read < len(body):
+        raise _bad_gzip("the body is not valid gzip: there is more behind its end")
+    return plain.getvalue()
+
+
+def too_inflated() -> Refusal:
+    return Refusal(
+        413,
+        "request_too_large",
+        f"the gzip body inflates to more than {MOST_INFLATION} times its size; send it unpacked",
+    )
+
+
+def _bad_gzip(message: str) -> Refusal:
+    return Refusal(
+        400, "invalid_request_error", message, error_code="invalid_request_body_encoding"
+    )

@@ -1,31 +1,35 @@
 """POST /v1/messages: an Anthropic request in, an Anthropic answer out."""
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 
+from proxy.json_bounds import VALUE_BYTES
 from proxy.record.drift import radar
 from translator.anthropic.request import parse_messages_request, unknown_fields
+from translator.anthropic.shapes import MAX_MODEL
 from translator.errors import BadRequest
 
 from . import budgets, idempotency
 from .answer import answer
 from .auth import authorise, identify
 from .base import StreamingHttpConsumer
+from .body_memory import in_turn
 from .directory import Caller, directory
 from .head import Head
 from .ledger import Exchange
 from .refusals import Refusal
 from .routes import choose_route
-from .safejson import decode_object
+from .safejson import counted, decode_object
 from .shared_limits import take_seat
 from .sieve import judged
 from .wishes import Wishes
 
 JSON: Final = b"application/json"
 KEY: Final = b"idempotency-key"
-LARGE_BODY: Final = 2**20  # parsed beside the event loop, where it would hold all other streams up
+LARGE_BODY: Final = 2**19
+"""Bytes from which on a body is parsed beside the event loop, where it would delay all streams: a
+smaller one delays them by 70 ms at worst, most by one."""
 
 
 class MessagesConsumer(StreamingHttpConsumer):
@@ -33,6 +37,7 @@ class MessagesConsumer(StreamingHttpConsumer):
         caller = identify(self.head)
         async with Exchange(self, caller) as entry:  # one row, whatever happens below
             authorise(caller, self.head)
+            self.head.check_names()
             await self._receive(entry)
             entry.wishes = Wishes.of(self.head, caller)
             if entry.wishes.strict:
@@ -46,7 +51,7 @@ class MessagesConsumer(StreamingHttpConsumer):
         """A frame of its own: one that lives as long as the answer would keep the body."""
         body = await self.read_body()
         try:
-            request = await parsed(self.head, entry.caller, body, parse_messages_request)
+            request = await parsed(self, entry.caller, body, parse_messages_request)
         except BadRequest:
             entry.model = _model_of(body)  # whoever looks for a model's errors must find this one
             entry.faulty = body
@@ -75,20 +80,26 @@ class _Named(msgspec.Struct):
 def _model_of(body: bytes) -> str:
     """The model that a refused body names; empty where it cannot be read, or not at once."""
     try:
-        return msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
+        model = msgspec.json.decode(body, type=_Named).model if len(body) <= LARGE_BODY else ""
+        return model[:MAX_MODEL]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 
 
-async def parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:
-    """The checked request in a body; raises BadRequest, or Refusal 415 for another type."""
+async def parsed(
+    consumer: StreamingHttpConsumer, caller: Caller, body: bytes, parse: Any
+) -> dict[str, Any]:
+    """The checked request in a body; raises BadRequest, or Refusal 415 or 529."""
+    head = consumer.head
     if head.headers.get(b"content-type", JSON) != JSON:
         kind = head.text(b"content-type").partition(";")[0].strip().lower()
         if kind not in {"", "application/json", "text/plain"}:
             raise Refusal(415, "invalid_request_error", f"content-type is {kind[:80]!r}; send JSON")
-    if len(body) > LARGE_BODY:
-        return await asyncio.to_thread(_parsed, head, caller, body, parse)
-    return _parsed(head, caller, body, parse)
+    if len(body) <= LARGE_BODY:
+        consumer.hold(len(body) + VALUE_BYTES * counted(body))
+        return _parsed(head, caller, body, parse)
+    consumer.hold(len(body) + VALUE_BYTES * await in_turn(counted, body))
+    return await in_turn(_parsed, head, caller, body, parse)
 
 
 def _parsed(head: Head, caller: Caller, body: bytes, parse: Any) -> dict[str, Any]:

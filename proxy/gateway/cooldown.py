@@ -36,8 +36,8 @@ class Cooldown:
 
     def failed(self, key: Key, error: UpstreamError) -> None:
         """The target could not answer, and another might have."""
-        if len(self.troubles) >= MOST_KEPT:
-            self.troubles.clear()
+        if len(self.troubles) >= MOST_KEPT and key not in self.troubles:
+            del self.troubles[next(iter(self.troubles))]  # the oldest
         trouble = self.troubles.setdefault(key, Trouble())
         trouble.failures += 1
         if error.status == 429:

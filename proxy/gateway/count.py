@@ -47,7 +47,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = authenticate(self.head)
         body = await self.read_body()
-        request = await parsed(self.head, caller, body, parse_count_tokens_request)
+        request = await parsed(self, caller, body, parse_count_tokens_request)
         route = choose_route(caller, request["model"])
         target = route.targets[0]
         async with admit(caller, 0) as seat:

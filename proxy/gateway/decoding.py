@@ -6,11 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.json_bounds import MOST_VALUES, count_values
 from translator.errors import BadUpstream
 from translator.halves import sound
 
 SLIPS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises where a text is not JSON of the shape that was asked for."""
+
+LARGE: Final = MOST_VALUES
+"""Bytes from which on a text may hold too many values, so that ``decode_json`` must count them."""
 
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -20,8 +24,15 @@ def decode_event(name: str, text: bytes) -> dict[str, Any]:
     return event_in(name, decode_json(text))
 
 
+def check_values(text: bytes) -> None:
+    """Raise BadUpstream when ``text`` holds more values than may be decoded."""
+    if len(text) > LARGE and count_values(text) > MOST_VALUES:
+        raise BadUpstream(f"upstream sent JSON of more than {MOST_VALUES} values")
+
+
 def decode_json(text: bytes) -> Any:
-    """Raises BadUpstream when ``text`` is not JSON."""
+    """Raises BadUpstream when ``text`` is not JSON, or has too many values."""
+    check_values(text)
     try:
         return _decode(text)
     except SLIPS:
@@ -31,8 +42,9 @@ def decode_json(text: bytes) -> Any:
 def decode_loosely(text: bytes) -> Any:
     """JSON with NaN in it, or with half a surrogate pair, which no client could be sent.
 
-    Raises BadUpstream when it is not even that.
+    Raises BadUpstream when it is not even that, or has too many values.
     """
+    check_values(text)
     try:
         return json.loads(text.decode(), parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):

@@ -27,6 +27,8 @@ EPOCH: Final = date(1970, 1, 1)
 DAY_S: Final = 24 * 60 * 60
 QUOTED: Final = re.compile(r"'[^']*'")
 MESSAGE_CHARACTERS: Final = 2_000
+SESSION_CHARACTERS: Final = 200
+STOP_CHARACTERS: Final = 40
 
 
 def open_record(exchange: "Exchange", body: bytes | None, *, faulty: bool = False) -> OpenRecord:
@@ -92,7 +94,9 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         finished=exchange.created + (now - began),
         outcome=outcome,
         status=status,
-        stop_reason=(stream.stop_reason or "") if stream is not None and whole else "",
+        stop_reason=(stream.stop_reason or "")[:STOP_CHARACTERS]
+        if stream is not None and whole
+        else "",
         error_type=told.type,
         error_message=told.message,
         error_source=told.source,
@@ -194,14 +198,15 @@ def session_in(metadata: object) -> str:
         return found[1]
     if user.startswith("{"):
         try:
-            return _text(json.loads(user).get("session_id"), 200)
+            return _short(json.loads(user).get("session_id"))
         except (ValueError, AttributeError):
             return ""
     return ""
 
 
-def _text(value: object, limit: int) -> str:
-    return value[:limit] if isinstance(value, str) else ""
+def _short(value: object) -> str:
+    """A text that is no longer than its column; cut, it could be another session's."""
+    return value if isinstance(value, str) and len(value) <= SESSION_CHARACTERS else ""
 
 
 def _length(value: object) -> int:

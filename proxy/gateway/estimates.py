@@ -23,6 +23,7 @@ log = logging.getLogger("proxy.gateway")
 
 LEARN_EVERY_S: Final = 600
 OF_THE_LAST: Final = timedelta(days=7)
+MOST_KEPT: Final = 1_024  # a target of "*" has as many models as clients can think of
 ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
 _factors: Final[dict[tuple[str, str], float | None]] = {}
@@ -43,6 +44,10 @@ async def _factor(upstream: str, model: str) -> float | None:
     key, at = (upstream, model), time.monotonic()
     if key not in _learned_at or at - _learned_at[key] >= LEARN_EVERY_S:
         _learned_at[key] = at
+        if len(_learned_at) > MOST_KEPT:  # the oldest: it is learned again when it is asked for
+            oldest = next(iter(_learned_at))
+            del _learned_at[oldest]
+            _factors.pop(oldest, None)
         try:
             _factors[key] = await asyncio.to_thread(_learn, upstream, model)
         except (DatabaseError, LedgerAway) as away:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.conf import conf
 from proxy.ulids import new_ulid
+from translator.errors import BadRequest
 from translator.notes import Note
 
 USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)[/ ]v?(\d[\w.+-]*)")
@@ -31,6 +32,15 @@ ABOUT: Final = {
     b"x-claude-code-parent-agent-id": 200,
     b"x-stainless-retry-count": 3,
 }
+
+
+NAMES: Final = {
+    b"idempotency-key": 255,
+    b"x-claude-code-session-id": 200,
+    b"x-claude-code-agent-id": 200,
+    b"x-claude-code-parent-agent-id": 200,
+}
+"""Headers that name something, and their longest value. Cut or cleaned, two names could be one."""
 
 
 class Client(NamedTuple):
@@ -108,6 +118,17 @@ class Head:
             self.credentials_differ = _differ(scope["headers"])
             self.headers |= _joined(scope["headers"])
         self._about: About | None = None  # nothing is read here: what fails has an answer later
+
+    def check_names(self) -> None:
+        """Raise BadRequest where a header's name could not be told from another one."""
+        for name in NAMES.keys() & self.headers.keys():
+            value = self.headers[name]
+            if len(value) > NAMES[name]:
+                raise BadRequest(
+                    name.decode(), f"{len(value)} characters are too many; at most {NAMES[name]}"
+                )
+            if UNSAFE.search(value.decode("latin-1")):
+                raise BadRequest(name.decode(), "only printable ASCII can be in it")
 
     def text(self, name: bytes, limit: int = 2_000) -> str:
         """A header as printable ASCII; empty when it is not there."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from translator.dialect import Stream
 from translator.sse import DONE, SSEDecoder, event_of
 
-from .decoding import SLIPS
+from .decoding import LARGE, SLIPS
 from .frames import TextRun
 from .odd_events import OddEvents, joined
 from .plain import DECODERS, EVENT, EVENTS, LAST, PLAIN, TOGETHER, Mould
@@ -184,7 +184,7 @@ class Hearing:
         frame was its head and one line.
         """
         array = b"[%b]" % b",".join(lines)
-        if b"\n" in array:
+        if b"\n" in array or array[LARGE:]:
             return []
         try:
             plain: list[Any] = self._decode_together(array)
@@ -242,7 +242,7 @@ class Hearing:
             text = frame[6:]
         elif frame[:7] == b"event: ":
             name, _, text = frame.partition(b"\ndata: ")
-        usual = text and b"\n" not in text and b"\n" not in name
+        usual = text and b"\n" not in text and b"\n" not in name and not text[LARGE:]
         try:
             event = self._decode_event(text) if usual else {}
         except SLIPS:
@@ -271,7 +271,7 @@ class Hearing:
         As in ``_decoded``, no bare line feed means that each is one line.
         """
         array = b"[%b]" % b",".join(texts)
-        if b"\n" in array:
+        if b"\n" in array or array[LARGE:]:
             return []
         try:
             events = self._decode_events(array)

@@ -22,7 +22,6 @@ from .refusals import Refusal
 
 log = logging.getLogger("proxy.gateway")
 
-NAME_CHARACTERS: Final = 255
 KEPT_BYTES: Final = 4 * 2**20
 REPLAYED: Final = {"idempotent-replayed": "true"}
 
@@ -31,7 +30,7 @@ def wanted(entry: Exchange) -> str:
     """The key that the request names; empty: it names none, or is streamed."""
     if b"idempotency-key" not in entry.head.headers or entry.request.get("stream") is True:
         return ""
-    return entry.head.text(b"idempotency-key", NAME_CHARACTERS)
+    return entry.head.text(b"idempotency-key")
 
 
 async def once(entry: Exchange, name: str, serve: Callable[[], Awaitable[None]]) -> None:

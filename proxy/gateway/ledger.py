@@ -53,6 +53,8 @@ HEARD_OUT: Final = "heard_out"
 GOES_ON: Final = Note(
     "answer", "dropped", "the client left; its upstream is heard to the end: it bills all of it"
 )
+MOST_NOTES: Final = 200
+"""Of one request: each block of a conversation may have one of its own."""
 KEPT_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
 """Of a request, when nobody will translate it again: for its row, its trace and the live view."""
 BYTES_PER_TOKEN: Final = 4  # of English text and code; only for what no upstream reported
@@ -292,6 +294,9 @@ class Exchange:
             notes.append(LONG_STREAM)
         if self.fold.full:
             notes.append(LONG_ANSWER)
+        if len(notes) > MOST_NOTES:
+            more = Note("notes", "dropped", f"{len(notes) - MOST_NOTES} more of them")
+            notes = [*notes[:MOST_NOTES], more]
         return notes
 
     def answered(self) -> dict[str, Any] | None:
@@ -307,6 +312,7 @@ class Exchange:
 
     def let_go(self) -> None:
         """Of what may be large: what the upstream is told is there a third time."""
+        self.consumer.hold(self.request_bytes)  # as much as the upstream's body, which goes out
         asked, self.body = self.request, b""
         self.request = {name: asked[name] for name in KEPT_FIELDS if name in asked}
 

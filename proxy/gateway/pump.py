@@ -319,7 +319,7 @@ class Attempt:
         """A bug of ours: what was sound leaves, then an error, and the row tells what it was."""
         stream, entry = self.stream, self.entry
         stream.fault, stream.error = cause, BUG
-        stream.unknown[ILLEGAL] += 1
+        stream.unknown.add(ILLEGAL)
         entry.outcome, entry.detail = "gateway_error", ILLEGAL
         if self.outlet.committed:
             await self.outlet.take([*events, *self.guard.closing()], last=True)

@@ -168,11 +168,14 @@ class Call:
         return piece
 
     async def _unpacked(self) -> bytes:
-        while packed := self._unpacker.unconsumed_tail or await self.wire.read():
-            plain: bytes = self._unpacker.decompress(packed, SLICE_BYTES)
-            if plain:
+        unpacker = self._unpacker
+        while True:
+            if unpacker.unused_data:  # behind the end it keeps all that comes, and copies it again
+                raise zlib.error("there is more behind the end of a packed answer")
+            packed = unpacker.unconsumed_tail or await self.wire.read()
+            plain: bytes = unpacker.decompress(packed, SLICE_BYTES) if packed else b""
+            if plain or not packed:
                 return plain
-        return b""
 
     async def peek(self) -> bytes:
         """The next bytes, left to be read again."""

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 10.0
 MOST_NAMES: Final = 500  # of one kind; clients choose them, and the table must not fill the disk
+MOST_OF_ONE: Final = 100  # of one kind in one request: each new one is a few statements
 OTHERS: Final = "(others)"
 LONGEST: Final = 100
 BLOCKS: Final = frozenset(RESULT_PARTS).union(*BLOCKS_BY_ROLE.values())
@@ -72,12 +74,12 @@ def names_in(body: bytes) -> Iterator[Name]:
         kinds = {kind for each in said for kind in _kinds(each.content)}
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
-    for name in fields:
-        yield DriftKind.FIELD, name
-    for role in {str(each.role) for each in said}:
-        yield DriftKind.ROLE, role
-    for kind in kinds:
-        yield DriftKind.BLOCK, kind
+    roles = {str(each.role) for each in said}
+    for of, names in (
+        (DriftKind.FIELD, fields), (DriftKind.ROLE, roles), (DriftKind.BLOCK, kinds)
+    ):  # fmt: skip
+        for name in islice(names, MOST_OF_ONE):
+            yield of, name
 
 
 def _kinds(content: str | list[_Block]) -> Iterator[str]:
@@ -96,6 +98,7 @@ class Radar:
         self._counts: Counter[Name] = Counter()
         self._firsts: dict[Name, str] = {}
         self._written: set[Name] = set()  # names that the table has
+        self._known: Counter[str] = Counter()  # how many names of each kind were seen
         self._at = 0.0
 
     def note(self, openings: Iterable[OpenRecord], closings: Iterable[CloseRecord]) -> None:
@@ -126,6 +129,10 @@ class Radar:
         key = (kind, name)
         if key not in self._counts:  # else it is sound, and not the first
             key = (kind, name.replace("\0", "?")[:LONGEST])
+            if key not in self._counts and key not in self._written:
+                if self._known[kind] >= MOST_NAMES:
+                    key = (kind, OTHERS)
+                self._known[kind] += key[1] != OTHERS
             self._firsts.setdefault(key, request)
         self._counts[key] += 1
 
@@ -146,7 +153,7 @@ class Radar:
         known: bool | None = None
         if kind in KNOWN:
             known = name in KNOWN[DriftKind(kind)]
-        if rows.count() >= MOST_NAMES:
+        if name == OTHERS or rows.count() >= MOST_NAMES:
             first, name, known = "", OTHERS, None
         else:
             first = self._firsts[kind, name]

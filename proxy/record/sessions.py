@@ -16,6 +16,7 @@ from .statements import MOST_KEYS, evened
 OLD_USER_ID: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 LOOK_BACK: Final = 64  # prefixes tried: a client that drops more turns starts a new branch
 PREVIEW: Final = 200
+LONGEST: Final = 200  # characters of a session's id; cut, it could be another's
 IMAGE: Final = b'"type":"image"'  # as pieces are written
 
 
@@ -28,7 +29,7 @@ def session_id_of(user_id: object) -> str:
             session = msgspec.json.decode(user_id).get("session_id")
         except (msgspec.MsgspecError, AttributeError):
             return ""
-        return session if isinstance(session, str) else ""
+        return session if isinstance(session, str) and len(session) <= LONGEST else ""
     found = OLD_USER_ID.search(user_id)
     return found[1] if found else ""
 

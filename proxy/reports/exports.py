@@ -11,7 +11,6 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import APIException, ParseError, PermissionDenied, Throttled
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -23,6 +22,7 @@ from .access import IsKnown, MayReport
 from .answers import LINES, Row, download
 from .base import ReportView
 from .export_jobs import REPORTS, checked, frozen, path_of, runner
+from .json_bodies import BoundedJSON
 from .parameters import Choice, OnlyJson
 
 MOST_WAITING: Final = 10  # of one caller
@@ -147,7 +147,7 @@ class ExportsView(ExportBase):
     """Exports of the caller, newest first; POST asks for one more."""
 
     http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # Django's own spelling
-    parser_classes = (JSONParser,)
+    parser_classes = (BoundedJSON,)
 
     @extend_schema(parameters=[OnlyJson], responses=ExportPage)
     def get(self, request: Request) -> HttpResponseBase:

@@ -85,7 +85,7 @@ class ReportParameters(serializers.Serializer[Any]):
         known = set(self.fields)
         for name in self.initial_data:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+                near = difflib.get_close_matches(name[:60], known, 1)
                 hint = f"did you mean {near[0]!r}? Known here" if near else "known here"
                 message = f"unknown parameter; {hint}: {', '.join(sorted(known))}"
                 raise serializers.ValidationError({name[:60]: message})

@@ -47,6 +47,7 @@ ALLOWED = {
     ("reads json trustingly", "proxy/gateway/entries.py"): "one short string, whose one text is kept",
     ("reads json trustingly", "proxy/gateway/safejson.py"): "the second look, after the depth is known",
     ("reads json trustingly", "proxy/reports/answers.py"): "a cursor of ours; what is not one is a 400",
+    ("reads json trustingly", "proxy/reports/json_bodies.py"): "after its values are counted; too deep is a 400",
     ("compares secrets", "proxy/admin/sides.py"): "a digest of a body that both sides may read",
     ("compares secrets", "proxy/admin/upstream_secrets.py"): "the mark for 'keep it', not a secret",
     ("compares secrets", "proxy/record/audit.py"): "digests of rows, which the reader of rows can make",

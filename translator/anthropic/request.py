@@ -19,9 +19,11 @@ from .shapes import (
     integer,
     list_of,
     mapping,
+    model_name,
     number,
     one_of,
     shape,
+    short_name,
     string,
     tagged,
     words,
@@ -84,7 +86,7 @@ CONTEXT_MANAGEMENT: Final = shape(
 )
 
 MCP_SERVER: Final = shape(
-    {"name": words, "url": words},
+    {"name": short_name, "url": words},
     {
         "authorization_token": string,
         "tool_configuration": shape(
@@ -107,7 +109,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "mcp_servers": list_of(MCP_SERVER),
     "messages": MESSAGES,
     "metadata": shape(optional={"user_id": _user_id}),
-    "model": words,
+    "model": model_name,
     "output_config": shape(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
     "output_format": FORMAT,
     "service_tier": one_of("auto", "standard_only"),

@@ -42,6 +42,25 @@ def words(value: Any) -> None:
         raise Fault("String should have at least 1 character")
 
 
+MAX_NAME: Final = 256
+"""Characters of a name. Names end up in labels, tables and rows, so none may be a text."""
+MAX_MODEL: Final = 200
+"""Of a model's: as wide as the ledger's column, so that no two become one there."""
+
+
+def short_name(value: Any) -> None:
+    """A string that names something: not empty, and short."""
+    words(value)
+    if len(value) > MAX_NAME:
+        raise Fault(f"String should have at most {MAX_NAME} characters")
+
+
+def model_name(value: Any) -> None:
+    words(value)
+    if len(value) > MAX_MODEL:
+        raise Fault(f"String should have at most {MAX_MODEL} characters")
+
+
 def boolean(value: Any) -> None:
     if not isinstance(value, bool):
         raise Fault("Input should be a valid boolean")

@@ -13,11 +13,11 @@ from .shapes import (
     list_of,
     mapping,
     shape,
+    short_name,
     shortened,
     string,
     tagged,
     values_of,
-    words,
 )
 
 _COMMON: Final[Mapping[str, Check]] = {
@@ -29,9 +29,11 @@ _COMMON: Final[Mapping[str, Check]] = {
     "strict": boolean,
 }
 
-_NAMED: Final = shape({"name": words}, _COMMON)
+_NAMED: Final = shape({"name": short_name}, _COMMON)
 
-_CUSTOM: Final = shape({"name": words}, {"description": string, "input_schema": mapping, **_COMMON})
+_CUSTOM: Final = shape(
+    {"name": short_name}, {"description": string, "input_schema": mapping, **_COMMON}
+)
 
 
 def _one_list_of_domains(tool: dict[str, Any]) -> None:
@@ -40,7 +42,7 @@ def _one_list_of_domains(tool: dict[str, Any]) -> None:
 
 
 _WEB: Final = shape(
-    {"name": words},
+    {"name": short_name},
     {
         "allowed_domains": list_of(string),
         "blocked_domains": list_of(string),
@@ -54,7 +56,7 @@ _WEB: Final = shape(
 _SWITCH: Final = shape(optional={"defer_loading": boolean, "enabled": boolean})
 
 _MCP: Final = shape(
-    {"mcp_server_name": words},
+    {"mcp_server_name": short_name},
     {
         "cache_control": CACHE_CONTROL,
         "configs": values_of(_SWITCH),
@@ -110,7 +112,7 @@ TOOL_CHOICE: Final = tagged(
         "any": shape(optional={"disable_parallel_tool_use": boolean}),
         "auto": shape(optional={"disable_parallel_tool_use": boolean}),
         "none": anything,
-        "tool": shape({"name": words}, {"disable_parallel_tool_use": boolean}),
+        "tool": shape({"name": short_name}, {"disable_parallel_tool_use": boolean}),
     }
 )
 

@@ -3,7 +3,6 @@
 Legal events come back as the very object that came in, so that the caller may relay the bytes.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -14,6 +13,7 @@ from translator.anthropic.usage import Usage, usage_from_wire
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import TranslatorError
 from translator.notes import Note
+from translator.unknown_events import UnknownEvents
 
 from .error_body import error_of_event
 from .guard import AFTER, INSIDE, KINDS, Guard
@@ -32,7 +32,7 @@ class AnthropicStream:
         self.context = context
         self.guard = Guard()
         self.notes: list[Note] = []
-        self.unknown: defaultdict[str, int] = defaultdict(int)
+        self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
         self.stop_reason: str | None = None
@@ -67,7 +67,7 @@ class AnthropicStream:
                 if reader is not None:
                     reader(self, event)
                 elif event["type"] not in KINDS and event["type"] != "ping":
-                    self.unknown[str(event["type"])] += 1
+                    self.unknown.add(str(event["type"]))
                 heard.append(event)
         except (TranslatorError, LookupError, TypeError, ValueError, AttributeError) as exc:
             self.fault = exc

@@ -6,7 +6,6 @@ does not know, are made by ``speech`` and ``calls``; the composer keeps the Anth
 Source: mapping.md 3.2 and 4.4.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -19,6 +18,7 @@ from translator.errors import BadUpstream
 from translator.names import message_id
 from translator.notes import EMPTY, Fate, Note
 from translator.steps import step
+from translator.unknown_events import UnknownEvents
 
 from .calls import ToolCalls
 from .choices import FIRST, joined, message_of, repeats, unsaid
@@ -41,7 +41,7 @@ class ChatStream:
         self.context = context
         self.composer = MessageComposer(context)
         self.notes = self.composer.notes
-        self.unknown: defaultdict[str, int] = defaultdict(int)
+        self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
         self.usage = UNTOLD
@@ -156,7 +156,7 @@ class ChatStream:
             self._usage_closed = self.composer.begun and not choices
             self._counted(counts, chunk.get("service_tier"))
         elif type(choices) is not list:
-            self.unknown[str(chunk.get("object") or "chunk without choices")] += 1
+            self.unknown.add(str(chunk.get("object") or "chunk without choices"))
         for choice in choices or ():
             if type(choice) is dict and choice.get("index") in FIRST:
                 return joined(choice, choices) if choices[1:] else choice
@@ -180,7 +180,7 @@ class ChatStream:
                 value = delta[name]
                 known = name in REASONING_FIELDS
                 if not (known and (isinstance(value, str) or thought_text(value))):
-                    self.unknown[f"delta.{name}"] += 1
+                    self.unknown.add(f"delta.{name}")
         for name in self.HANDLERS:
             if name in delta and delta[name] and not self.finished:
                 self.HANDLERS[name](self, delta[name], whole)
@@ -237,7 +237,7 @@ class ChatStream:
             case "refusal":
                 self._refusal(part.get("refusal") or "", whole=False)
             case kind:
-                self.unknown[f"content.{kind}"] += 1
+                self.unknown.add(f"content.{kind}")
 
     def _text(self, piece: str) -> None:
         if not piece:
@@ -276,7 +276,7 @@ class ChatStream:
         elif isinstance(google, dict) and google.get("thought_signature"):
             self._note_once("content", "dropped", "a text's thought signature: no call needs it")
         else:
-            self.unknown["delta.extra_content"] += 1
+            self.unknown.add("delta.extra_content")
 
     def _annotations(self, annotations: Any, whole: bool) -> None:
         for annotation in annotations:
@@ -285,7 +285,7 @@ class ChatStream:
                 start, end = citation.get("start_index"), citation.get("end_index")
                 self._speech.cite(citation["url"], citation.get("title"), start, end)
             else:
-                self.unknown[f"annotation.{annotation.get('type')}"] += 1
+                self.unknown.add(f"annotation.{annotation.get('type')}")
 
     def _choice_ended(self, choice: dict[str, Any]) -> None:
         told = choice.get("finish_reason")
@@ -298,7 +298,7 @@ class ChatStream:
             self._failed(FAILURES[reason])
             return
         if reason not in FINISH_REASONS:
-            self.unknown[f"finish_reason.{told}"] += 1
+            self.unknown.add(f"finish_reason.{told}")
         self._finish_reason = reason
         if reason == "stop":
             for name in STOP_FIELDS:

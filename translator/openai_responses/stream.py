@@ -6,7 +6,6 @@ was never streamed is said all the same; a whole answer is nothing but that.
 Source: mapping.md 3.1 and 4.3.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -19,6 +18,7 @@ from translator.errors import BadUpstream
 from translator.names import message_id
 from translator.notes import EMPTY, Note
 from translator.steps import step
+from translator.unknown_events import UnknownEvents
 
 from .error_body import error_in_body, error_in_event, error_in_response
 from .events import ADDED, IGNORED, PINGS, SAID
@@ -62,7 +62,7 @@ class ResponsesStream:
         self.context = context
         self.composer = MessageComposer(context)
         self.notes = self.composer.notes
-        self.unknown: defaultdict[str, int] = defaultdict(int)
+        self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
         self.usage = UNTOLD
@@ -96,7 +96,7 @@ class ResponsesStream:
                 pass
             elif kind not in self.IGNORED:
                 # Counted and reported, so that drift shows; an unknown event never ends a stream.
-                self.unknown[kind] += 1
+                self.unknown.add(kind)
 
     def text(self, place: Place, piece: str) -> list[Event]:
         """What ``feed`` makes of a delta of text that says this piece at this place.
@@ -228,7 +228,7 @@ class ResponsesStream:
             self.broken(WAITING)
             return
         if why and why not in INCOMPLETE_REASONS:
-            self.unknown[f"incomplete.{why}"] += 1
+            self.unknown.add(f"incomplete.{why}")
         cause, window = INCOMPLETE_REASONS.get(why), self.context.target.profile.context_window
         reason = stop_reason_of(
             cause,

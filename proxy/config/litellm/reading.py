@@ -21,6 +21,7 @@ TOP: Final = ("model_list", "litellm_settings", "router_settings", "general_sett
               "teams", "keys")  # fmt: skip
 LITELLM: Final = ("fallbacks", "default_team_settings", "max_budget", "budget_duration")
 ROUTER: Final = ("fallbacks", "model_group_alias")
+MOST_VALUES: Final = 100_000
 GENERAL: Final = ("master_key",)
 HEAD: Final = (
     "# Imported from a LiteLLM config. Read the report, then: manage.py applyconfig FILE\n\n"
@@ -70,7 +71,7 @@ def read(text: str, *, today: dt.date, environ: Mapping[str, str] = os.environ) 
 
 def _parsed(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        loaded = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         # The error itself would quote the line, and the line may hold a secret.
         at = error.problem_mark
@@ -78,6 +79,22 @@ def _parsed(text: str) -> Any:
         raise ConfigError(f"not valid YAML: {where}{error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError("not valid YAML") from None
+    _check_values(loaded)
+    return loaded
+
+
+def _check_values(loaded: Any) -> None:
+    """Raise ConfigError where aliases make too much of a short text: each use of one counts."""
+    waiting, seen = [loaded], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        if seen + len(waiting) > MOST_VALUES:
+            raise ConfigError(f"it holds more than {MOST_VALUES} values, its aliases followed")
 
 
 def _routes(

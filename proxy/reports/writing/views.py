@@ -16,7 +16,6 @@ from django.views.decorators.debug import sensitive_variables
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers, status
 from rest_framework.exceptions import ParseError, ValidationError
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -24,6 +23,7 @@ from proxy.audit_trail import note
 from proxy.models import ApiKey, Price, Route, Team, Upstream
 from proxy.reports import lists
 from proxy.reports.exports import Conflict
+from proxy.reports.json_bodies import BoundedJSON
 from proxy.reports.lists import ListView, MayReadSetup
 from proxy.reports.parameters import OnlyJson
 
@@ -51,7 +51,7 @@ class WritableView(ListView):
     """What lists and their rows share."""
 
     permission_classes = (MaySetUp,)
-    parser_classes = (JSONParser,)
+    parser_classes = (BoundedJSON,)
     model: ClassVar[type[models.Model]]
     shape: ClassVar[type[shapes.Shape]]
     writing: ClassVar[dict[str, str]] = {}

@@ -260,3 +260,17 @@ class TestTheCommand:
 
         assert found.returncode == 2
         assert "none.yaml" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
+        "model_list: &all [*all]\n",
+    ],
+    ids=["doubling", "cycle"],
+)
+def test_aliases_that_make_much_of_little_are_refused(text):
+    with pytest.raises(ConfigError, match="more than 100000 values"):
+        litellm.reading.read(text, today=dt.date(2026, 11, 1))

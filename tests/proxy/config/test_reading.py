@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.complaints import did_you_mean
-from proxy.config.reading import read, read_file
+from proxy.config.reading import MOST_BYTES, read, read_file
 from proxy.secrets import ConfigError
 
 from .conftest import BRIDGE_TOML
@@ -167,3 +167,16 @@ def test_no_damage_to_the_file_gets_past_as_anything_but_a_config_error(data):
 
     with contextlib.suppress(ConfigError):  # any other exception fails the law
         read("\n".join(lines))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "bridge.toml"
+    path.write_bytes(b"#" * (MOST_BYTES + 1))
+
+    with pytest.raises(ConfigError, match=f"{MOST_BYTES + 1} bytes are too many"):
+        read_file(path)
+
+
+def test_a_file_that_is_nested_too_deeply_is_no_toml():
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        read("x = " + "[" * 100_000)

@@ -107,3 +107,14 @@ def test_what_none_of_us_wrote_is_nothing(machines, client):
 
     assert one.claim(1, "name", b"digest") is None
     assert "name" not in place
+
+
+def test_a_file_that_is_full_keeps_the_fact_and_no_answer(tmp_path, monkeypatch):
+    replies = ReplyFile(tmp_path / "replies.sqlite3")
+    monkeypatch.setattr("proxy.counters.replies.MOST_BYTES", 200_000)
+    for name in ("first", "second"):
+        replies.claim(1, name, b"digest")
+        replies.settle(1, name, Reply(b"digest", done=True, body=b"x" * 300_000))
+
+    assert replies.claim(1, "first", b"digest") == Reply(b"digest", done=True, body=b"x" * 300_000)
+    assert replies.claim(1, "second", b"digest") == Reply(b"digest", done=True)

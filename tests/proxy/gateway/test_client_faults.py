@@ -3,13 +3,19 @@
 import gzip
 import json
 import socket
+import threading
 import time
 import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from proxy.gateway.base import MIB
+from proxy.gateway.body_memory import body_memory
+from proxy.json_bounds import MOST_VALUES
 from proxy.models import ApiKey, Exchange, Team
+from tests.fakes.steps import Hold
 from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
@@ -26,6 +32,13 @@ def refused(reply: Reply, status: int, error_type: str, *parts: str) -> None:
     assert reply.json["error"]["type"] == error_type
     for part in parts:
         assert part in reply.json["error"]["message"]
+
+
+def until(fact: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +58,7 @@ def refused(reply: Reply, status: int, error_type: str, *parts: str) -> None:
         (b'{"max_tokens": 1e999}', "JSON"),
         (b'{"max_tokens": ' + b"9" * 5_000 + b"}", "JSON"),
         (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}", "100 levels"),
-        (b'{"a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "100 levels"),
+        (b'{"a": ' + b"[" * 250_000 + b"]" * 250_000 + b"}", "100 levels"),
     ],
 )
 def test_a_body_that_is_no_sound_json(gateway: Browser, raw: bytes, part: str):
@@ -53,6 +66,49 @@ def test_a_body_that_is_no_sound_json(gateway: Browser, raw: bytes, part: str):
 
     refused(reply, 400, "invalid_request_error", part)
     row(reply.id, outcome="refused", status=400)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"0", b'{"a":{}}', b'"\\",{["'])
+def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(
+    gateway: Browser, path: str, value: bytes
+):
+    many = b",".join([value] * (MOST_VALUES + 2))
+
+    refused(
+        gateway.post(b'{"model": "chat-x", "x": [' + many + b"]}", path),
+        413, "request_too_large", str(MOST_VALUES),
+    )  # fmt: skip
+
+
+def test_marks_inside_of_strings_are_no_values(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-quoted-json", scripts.chat())
+    quoted = json.dumps([{"a": [1, 2, '\\"']}] * 100_000)
+    asked = [{"role": "user", "content": quoted}]
+
+    assert gateway.post(message("chat-quoted-json", messages=asked)).status == 200
+
+
+def test_bodies_that_take_too_much_memory_together_are_refused_as_overload(
+    gateway: Browser, scripted: ScriptedUpstream, tuned
+):
+    until(lambda: body_memory.held == 0)  # the tests before have ended
+    tuned(max_bodies_bytes=300_000)
+    gate = threading.Event()
+    scripted.on("chat-one-large-body", [Hold(gate), *scripts.chat()])
+    asked = [{"role": "user", "content": "x" * 200_000}]
+
+    with gateway.open(message("chat-one-large-body", messages=asked)) as first:
+        until(lambda: scripted.asked_for("chat-one-large-body"))
+        refused(
+            gateway.post(message("chat-another", messages=asked)), 529, "overloaded_error", "more"
+        )
+        gate.set()
+        assert read_until(first, b"}").startswith(b"HTTP/1.1 200")
+
+    until(lambda: body_memory.held == 0)
+    scripted.on("chat-after-large-bodies", scripts.chat())
+    assert gateway.post(message("chat-after-large-bodies", messages=asked)).status == 200
 
 
 def test_depth_of_a_hundred_is_fine(gateway: Browser, scripted: ScriptedUpstream):
@@ -113,9 +169,35 @@ def test_a_packed_body_has_the_same_cap(gateway: Browser, tuned):
     refused(reply, 413, "request_too_large")
 
 
-@pytest.mark.parametrize("raw", [b"no gzip", gzip.compress(b"{}", mtime=0)[:-9]])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"no gzip",
+        gzip.compress(b"{}", mtime=0)[:-9],
+        gzip.compress(b"{}") + b"\0",
+        gzip.compress(b"{}") + b"x" * 2_000_000,
+        gzip.compress(b"{}") * 2,
+        gzip.compress(b"{}") + gzip.compress(b" " * 10_000_000),
+    ],
+    ids=["none", "cut", "a byte behind", "junk behind", "two members", "a bomb behind"],
+)
 def test_a_body_that_is_no_gzip(gateway: Browser, raw: bytes):
     refused(gateway.post(raw, content_encoding="gzip"), 400, "invalid_request_error", "gzip")
+
+
+def test_a_body_that_inflates_to_more_than_is_plausible(gateway: Browser):
+    reply = gateway.post(b" " * (MIB + 1), packed=True)
+
+    refused(reply, 413, "request_too_large", "more than 100 times")
+
+
+def test_a_body_that_inflates_much_but_plausibly(gateway: Browser, scripted: ScriptedUpstream):
+    scripted.on("chat-packed-well", scripts.chat())
+    text = "\n".join(f"{n}: {n * n % 9973} lines of a long log, much alike" for n in range(40_000))
+
+    asked = message("chat-packed-well", messages=[{"role": "user", "content": text}])
+
+    assert gateway.post(asked, packed=True).status == 200
 
 
 def test_an_unknown_encoding(gateway: Browser):

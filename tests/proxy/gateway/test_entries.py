@@ -25,7 +25,8 @@ LATE = UpstreamError(status=504, error_type="timeout_error", message="m" * 3_000
         ({"user_id": "user_1_session_0123abc"}, ""),  # too short for one
         ({"user_id": "user_1_session_0123abcd and more"}, ""),
         ({"user_id": '{"session_id": "s_1", "device_id": "d"}'}, "s_1"),
-        ({"user_id": '{"session_id": "' + "s" * 201 + '"}'}, "s" * 200),
+        ({"user_id": '{"session_id": "' + "s" * 200 + '"}'}, "s" * 200),
+        ({"user_id": '{"session_id": "' + "s" * 201 + '"}'}, ""),
         ({"user_id": '{"session_id": 7}'}, ""),
         ({"user_id": "{}"}, ""),
         ({"user_id": "{"}, ""),

@@ -305,6 +305,17 @@ def test_notes_come_in_the_order_in_which_they_were_made(monkeypatch):
     assert one.all_notes() == [door, asked, heard, ledger.LONG_ANSWER]
 
 
+def test_of_many_notes_the_first_are_kept_and_how_many_more_there_were():
+    one = Asked()
+    asked = [Note("x", "dropped", str(number)) for number in range(ledger.MOST_NOTES + 3)]
+    one.notes += asked
+
+    kept = one.all_notes()
+
+    assert kept[:-1] == asked[: ledger.MOST_NOTES]
+    assert kept[-1] == Note("notes", "dropped", "3 more of them")
+
+
 @pytest.mark.parametrize(
     "events", [[], [END], [SAID[1], END, {**PIECE, "choices": [], "usage": USAGE}]]
 )

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from proxy.json_bounds import MOST_VALUES
 from tests.fakes.steps import (
     LAST_CHUNK,
     Close,
@@ -24,7 +25,7 @@ from tests.fakes.upstream import ScriptedUpstream
 
 from . import scripts
 from .browser import Browser, read_until
-from .conftest import message, newest_row, row
+from .conftest import DIALECTS, message, newest_row, row
 from .judging import broken_off, failed
 
 EVENTS = scripts.chat_events(["one ", "two ", "three"])
@@ -172,6 +173,38 @@ def test_a_bomb_is_not_inflated(gateway: Browser, scripted: ScriptedUpstream):
     scripted.on("chat-bomb", gzip_bomb())
 
     failed(gateway.post(message("chat-bomb", stream=True)), 502, "api_error")
+
+
+@pytest.mark.parametrize("asked", [{"stream": True}, {}])
+@pytest.mark.parametrize("form", ["event", "whole"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_json_of_too_many_values_is_not_decoded(
+    gateway: Browser, scripted: ScriptedUpstream, dialect: str, form: str, asked: dict[str, bool]
+):
+    text = b'{"type": "odd", "x": [' + b"{}," * MOST_VALUES + b"{}]}"
+    model = f"{dialect}-many-values"
+    scripted.on(model, stream(b"data: " + text + b"\n\n") if form == "event" else json_answer(text))
+
+    failed(gateway.post(message(model, **asked)), 502, "api_error")
+
+
+def test_a_large_event_is_heard_as_any_other(gateway: Browser, scripted: ScriptedUpstream):
+    text = "word " * 200_000
+    scripted.on("chat-large-event", scripts.chat("Hello ", text))
+
+    assert gateway.post(message("chat-large-event", stream=True)).text == f"Hello {text}"
+
+
+def test_what_follows_the_end_of_a_gzip_answer_is_not_kept(
+    gateway: Browser, scripted: ScriptedUpstream
+):
+    packed = gzip.compress(b"".join(EVENTS[:-1]))
+    scripted.on(
+        "chat-behind-gzip",
+        [stream_head({"content-encoding": "gzip"}), chunk(packed), chunk(b"junk" * 1_000), Stall()],
+    )
+
+    broken_off(gateway.post(message("chat-behind-gzip", stream=True)), "api_error")
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "x-unknown"])

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.models import Drift
 from proxy.record import drift, posting
-from proxy.record.drift import MOST_NAMES, OTHERS, Radar, sightings
+from proxy.record.drift import MOST_NAMES, MOST_OF_ONE, OTHERS, Radar, sightings
 
 from .making import body, closing, exchange_id, opening
 
@@ -97,6 +97,24 @@ def test_names_that_clients_choose_do_not_fill_the_table(team):
     assert rows.count() == MOST_NAMES + 1
     assert seen("beta")[OTHERS] == (None, MOST_NAMES // 2)
     assert max(len(row.name) for row in rows) == 100
+
+
+def test_names_that_clients_choose_do_not_fill_the_memory(team, radar):
+    for number in range(4):
+        post(number + 1, betas=[f"b-{number}-{n}" for n in range(MOST_NAMES)])
+
+    assert sum(kind == "beta" for kind, _ in radar._written) == MOST_NAMES + 1
+    waiting = radar._counts["beta", OTHERS]
+    assert seen("beta")[OTHERS][1] + waiting == 3 * MOST_NAMES
+
+
+def test_one_request_brings_few_names(team):
+    fields = {f"field_{n}": n for n in range(10 * MOST_OF_ONE)}
+    blocks = [{"type": f"kind_{n}"} for n in range(10 * MOST_OF_ONE)]
+    roles = [{"role": f"role_{n}", "content": blocks} for n in range(10 * MOST_OF_ONE)]
+    post(1, body=body("Hello", *roles, **fields))
+
+    assert len(seen("field")) == len(seen("block")) == len(seen("role")) == MOST_OF_ONE
 
 
 @pytest.mark.parametrize("odd", [b"", b"[]", b'{"messages": 3}', b"\xff", b'{"messages": [{}]}'])
