@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.conf import conf
+from translator.anthropic_upstream.stream import CUT
 from translator.dialect import Stream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream, IllegalMove
 from translator.notes import Note
@@ -150,6 +151,7 @@ class Attempt:
                     case "json":
                         await self.relay_whole(call)
                     case kind:
+                        call.dial.refused = True
                         self.keep(call, await call.peek())
                         error = _broken(f"upstream answered with {kind}")
                         raise UpstreamFailed(error, detail="bad_type")
@@ -299,6 +301,8 @@ class Attempt:
         """
         stream = self.stream
         if stream.error is not None:
+            if stream.fault is None and stream.error is not CUT and self.entry.dials:
+                self.entry.dials[-1].refused = True  # an error event: the upstream's own word
             if not self.outlet.committed:
                 detail = "bad_event" if stream.fault is not None else ""
                 raise UpstreamFailed(stream.error, detail=detail)
