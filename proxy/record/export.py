@@ -161,7 +161,8 @@ def usage_source(row: Exchange) -> str:
 
 
 def _tokens_per_second(row: Exchange) -> float | None:
-    if not row.output_tokens or row.total_ms is None or row.ttft_ms is None:
+    """None for an answer that did not stream: all of it arrives at once, however long it took."""
+    if not row.stream or not row.output_tokens or row.total_ms is None or row.ttft_ms is None:
         return None
     seconds = (row.total_ms - row.ttft_ms) / 1000
     return round(row.output_tokens / seconds, 2) if seconds > 0 else None
