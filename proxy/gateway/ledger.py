@@ -71,9 +71,9 @@ class Exchange:
         "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_reads_ms", "_saved_at", "accepted",
         "began", "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
         "faulty", "first_content", "fold", "head", "hold", "input_estimate", "last_try",
-        "message", "model", "notes", "outcome", "prices", "remarks", "request", "request_bytes",
-        "route_name", "seat", "session_id", "stopped_by", "stream", "target", "target_record",
-        "trace", "upstream_request_id", "wishes",
+        "late_usage", "message", "model", "notes", "outcome", "prices", "remarks", "request",
+        "request_bytes", "route_name", "seat", "session_id", "stopped_by", "stream", "target",
+        "target_record", "trace", "upstream_request_id", "wishes",
     )  # fmt: skip
 
     def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
@@ -106,6 +106,7 @@ class Exchange:
         self.dials: list[Dial] = []
         self.notes: list[Note] = []  # of the request's translation
         self.stream: Stream | None = None
+        self.late_usage: Usage | None = None  # reported behind an answer that we ended ourselves
         self.fold = MessageFold()  # of the answer's events: the message that the transcript keeps
         self.message: dict[str, Any] | None = None  # the whole answer, where it was made anyway
         self.first_content: float | None = None
@@ -344,7 +345,7 @@ class Exchange:
         """
         if self.stream is None:
             return Usage()
-        usage = self.stream.usage
+        usage = self.late_usage or self.stream.usage
         content = (self.answered() or {}).get("content")
         if usage.source == "missing" and content:
             said = len(json.dumps(content, ensure_ascii=False).encode())

@@ -208,6 +208,57 @@ def test_what_nobody_ever_received_costs_nothing(setting):
     assert settled(budget).spent == 0
 
 
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one read", "later"])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_an_answer_that_a_stop_sequence_ends_is_charged_what_the_upstream_reports(
+    setting, dialect, at_once, stream
+):
+    name, budget, gate = setting.model(dialect), setting.cleo.budget("1"), threading.Event()
+    pieces = SPEAKERS[dialect](["before", " END ", "after"])
+    said = len(pieces) if at_once else next(n for n, one in enumerate(pieces) if b"END" in one) + 1
+    setting.scripted.on(name, held(pieces, gate, said))
+    if at_once:
+        setting.scripted.on(name, scripts.pieces([b"".join(pieces)], LAST_CHUNK))
+
+    reply = setting.send(name, stream=stream, stop_sequences=["END"])  # it need not wait
+    gate.set()
+
+    assert reply.status == 200
+    kept = row(reply.id, outcome="completed", stop_reason="stop_sequence")
+    assert (kept.output_source, kept.cost_nanousd) == ("reported", REPORTED)
+    assert setting.booked(budget) == REPORTED
+
+
+@pytest.mark.parametrize("ending", [Reset(), LAST_CHUNK], ids=["cut", "without usage"])
+def test_an_answer_that_a_stop_sequence_ends_is_estimated_if_nothing_is_reported(setting, ending):
+    name, budget = setting.model("chat"), setting.cleo.budget("1")
+    pieces = SPEAKERS["chat"](["before", " END ", "after"])[:4]
+    setting.scripted.on(name, scripts.pieces(pieces, ending))
+
+    reply = setting.send(name, stream=True, stop_sequences=["END"])
+
+    kept = row(reply.id, outcome="completed", stop_reason="stop_sequence")
+    assert kept.output_source == "estimated"
+    assert setting.booked(budget) == kept.cost_nanousd > 0
+
+
+def test_a_soft_budget_leaves_the_upstream_at_a_stop_sequence(setting):
+    name, budget, gate = (
+        setting.model("chat"),
+        setting.cleo.budget("1", hard=False),
+        threading.Event(),
+    )
+    setting.scripted.on(name, held(SPEAKERS["chat"](["before", " END "]), gate, 3))
+
+    reply = setting.send(name, stream=True, stop_sequences=["END"])
+
+    setting.scripted.wait_until(lambda _: setting.scripted.asked_for(name)[0].ending)
+    assert setting.scripted.asked_for(name)[0].ending == "client_gone"
+    assert row(reply.id, outcome="completed").output_source == "estimated"
+    assert setting.booked(budget) > 0
+
+
 EMPTY = {
     "anthropic": {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "usage": {},
                   "content": [], "stop_reason": "end_turn", "stop_sequence": None},
