@@ -171,9 +171,9 @@ TABLE: Final = (
     ),
     Variable(
         "BRIDGE_UNPRICED",
-        "serve",
-        "What becomes of a request under a hard budget whose model has no price: `serve` it, or "
-        "`refuse` it, since nobody can tell what it would spend.",
+        "refuse",
+        "What becomes of a request under a hard budget whose model has no price: `refuse` it with "
+        "402, as its cost could not be counted, or `serve` it uncounted.",
     ),
     Variable(
         "BRIDGE_TRUSTED_PROXIES",

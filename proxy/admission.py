@@ -36,8 +36,8 @@ def _limits(whose: str) -> tuple[Door, ...]:
 
 _NAMED: Final = "is the model one of `models`, or are none named?"
 _PRICED: Final = (
-    "does it have a price at each upstream of its route? (asked under a hard budget, with "
-    "`BRIDGE_UNPRICED=refuse`)"
+    "does it have a price at each upstream of its route? (asked under a hard budget, unless "
+    "`BRIDGE_UNPRICED=serve`)"
 )
 _ROOM: Final = "is there room for the worst case in each of its hard budgets?"
 

@@ -40,7 +40,7 @@ class Conf:
     """From which hour (UTC) on a day's purge may begin; None: never by itself."""
     end_revoked: bool = False
     """Whether running requests end when their key is revoked."""
-    refuse_unpriced: bool = False
+    refuse_unpriced: bool = True
     """Whether a hard budget refuses a model without a price."""
     trusted_proxies: tuple[str, ...] = ()
 

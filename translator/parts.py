@@ -101,6 +101,9 @@ class Parts(ABC, Generic[Part]):
             raise BadRequest(f"{path}.source.type", "this upstream fetches no documents by URL")
         if not draft.profile.files:
             raise BadRequest(f"{path}.source", "this upstream takes no PDF documents")
+        for name in ("context", "title") if fetched is not None else ("context",):
+            if block.get(name):
+                draft.note(f"{path}.{name}", "dropped", "the upstream's files have no such field")
         return fetched or self.file(block.get("title") or "document.pdf", _data_url(source))
 
     def _document_text(self, block: Block, path: str, draft: Draft) -> list[Part]:

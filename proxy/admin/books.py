@@ -17,16 +17,19 @@ from proxy.models import DaySession
 from proxy.record.latency import merged, percentile
 from proxy.reports.answers import columns_of, streamed
 from proxy.reports.budgets import state_of
-from proxy.reports.figures import by_group, cache_hit_rate, change, known, merge
+from proxy.reports.figures import by_group, cache_hit_rate, change, merge
 from proxy.reports.rows import RequestRow, request_row
 from proxy.reports.spans import BadSpan, Span, ceil_quarter, moment, span_of, zone_named
 from proxy.reports.sums import (
     Key,
     Sums,
     cost_of,
+    known,
+    known_by,
     refreshed_at,
     sketches,
     sketches_by_bucket,
+    total,
     usage,
 )
 from proxy.sandbox import UPSTREAMS as SANDBOXES
@@ -55,6 +58,7 @@ __all__ = [
     "state_of",
     "streamed",
     "tokens_of",
+    "total",
     "unpriced_in",
     "zone_named",
 ]
@@ -63,9 +67,7 @@ TOKENS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "out
 SESSIONS: Final = 8  # of the ranking
 HOURS: Final = 24
 HOUR: Final = timedelta(hours=1)
-SHOWN_OF_SESSIONS: Final = ("requests", "errors", "cost_nanousd", "unpriced", *(
-    f"{name}_{source}" for name in TOKENS for source in ("reported", "estimated")
-))  # fmt: skip
+SHOWN_OF_SESSIONS: Final = ("requests", "errors", "cost_nanousd", "unpriced", *known_by(TOKENS))
 Percentiles = tuple[float | None, float | None]
 """p50 and p95 of the first byte, in milliseconds."""
 
@@ -193,9 +195,9 @@ def unpriced_in(reader: Reader, span: Span) -> list[tuple[tuple[str, str], int]]
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
-def tokens_of(sums: Sums) -> int:
+def tokens_of(sums: Sums) -> int | None:
     """Known tokens of all classes, the cached ones too; reasoning is part of the output."""
-    return sum(known(sums, name) for name in TOKENS)
+    return total(known(sums, name) for name in TOKENS)
 
 
 def _first_byte(reader: Reader, span: Span) -> list[Mapping[str, int]]:

@@ -17,7 +17,8 @@ from django.views.decorators.http import require_GET
 from proxy.models import Exchange, State, Team
 from proxy.visibility import Reader, reader_of_user, visible_exchanges
 
-from .figures import dollars, duration, share, short_count
+from . import books
+from .figures import UNKNOWN, dollars, duration, share, short_count
 from .headers import harden
 from .ledger import LAST_CHARACTER, MIN_SEARCH
 from .live import only_readers, session_url
@@ -188,11 +189,11 @@ def _summed(rows: QuerySet[Exchange], ids: Sequence[str]) -> list[Any]:
             started=Min("created"),
             last=Max("created"),
             ended=ENDED,
-            fresh=Sum("input_tokens", default=0),
-            read=Sum("cache_read_tokens", default=0),
-            short=Sum("cache_write_5m_tokens", default=0),
-            long=Sum("cache_write_1h_tokens", default=0),
-            out=Sum("output_tokens", default=0),
+            fresh=Sum("input_tokens"),
+            read=Sum("cache_read_tokens"),
+            short=Sum("cache_write_5m_tokens"),
+            long=Sum("cache_write_1h_tokens"),
+            out=Sum("output_tokens"),
             cost=Sum("cost_nanousd"),
             unpriced=Count(
                 "pk",
@@ -232,7 +233,7 @@ def _described(page: Sequence[Any], rows: QuerySet[Exchange]) -> list[dict[str, 
 
 def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> dict[str, Any]:
     session = one["session_id"]
-    anew = one["fresh"] + one["short"] + one["long"]
+    anew = books.total([one["fresh"], one["short"], one["long"]])
     cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
     return {
         "id": session,
@@ -250,8 +251,8 @@ def _shown(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> di
         "started": one["started"],
         "last": one["last"],
         "length": duration((one["ended"] - one["started"]).total_seconds() * 1000),
-        "input": short_count(anew + one["read"]),
-        "cached": share(one["read"], anew),
+        "input": short_count(books.total([anew, one["read"]])),
+        "cached": UNKNOWN if one["read"] is None else share(one["read"], anew),
         "output": short_count(one["out"]),
         "cost": dollars(cost),
         "floor": cost is not None and one["unpriced"] > 0,

@@ -21,10 +21,11 @@ from proxy.models import Exchange
 from proxy.record.additions import Addition, additions
 from proxy.visibility import reader_of_user, visible_exchanges
 
+from . import books
 from .clips import Clipper
 from .conversation import Turn, read_answer, read_turn, results_of
 from .exports import Told, as_file, joined, jsonl, markdown
-from .figures import cost_of, dollars, duration, share, short_count, unpriced
+from .figures import UNKNOWN, cost_of, dollars, duration, share, short_count, unpriced
 from .headers import harden
 from .live import only_readers, session_url
 from .session_shape import Lane, Step, broken_pairs, lanes_of, steps_of
@@ -103,8 +104,8 @@ def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
     rows = [step.row for step in steps]
     first, last = rows[0], rows[-1]
     ended = max((row.finished or row.created for row in rows), default=last.created)
-    fresh = sum((step.context or 0) - (step.row.cache_read_tokens or 0) for step in steps)
-    read = sum(row.cache_read_tokens or 0 for row in rows)
+    read = books.total(row.cache_read_tokens for row in rows)
+    sent = books.total(step.context for step in steps)
     cost, lacking = steps[-1].total_nanousd, any(unpriced(row) for row in rows)
     priced = bool(cost) or any(row.cost_nanousd is not None for row in rows)
     lost = sum(step.broke.nanousd or 0 for step in steps if step.broke)
@@ -115,9 +116,9 @@ def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
         "working": duration(sum(row.total_ms or 0 for row in rows)),
         "cost": dollars(cost if priced or not lacking else None),
         "floor": priced and lacking,
-        "input": short_count(fresh + read),
-        "cached": share(read, fresh),
-        "output": short_count(sum(row.output_tokens or 0 for row in rows)),
+        "input": short_count(sent),
+        "cached": UNKNOWN if read is None else share(read, (sent or 0) - read),
+        "output": short_count(books.total(row.output_tokens for row in rows)),
         "tool_calls": sum(row.tool_calls for row in rows),
         "failed": sum(tone_of(row)[0] == "bad" for row in rows),
         "agents": sum(lane.kind == "agent" for lane in lanes),

@@ -38,6 +38,7 @@ async def answer(entry: Exchange, route: Route) -> None:
             nobody = entry.consumer.unheard_from is not None
             if outlet.committed or entry.last_try or not may_do or nobody:
                 raise
+            entry.charge_attempt()
         else:
             if cooldown.troubles and not entry.outcome:  # nothing went wrong in the middle either
                 cooldown.answered(key_of(target, entry.model))

@@ -20,7 +20,7 @@ from proxy.counters.store import Ceiling, Standing, StoreAway, Verdict
 from proxy.models import Budget
 from proxy.record import spending
 from proxy.record.export import usd
-from proxy.record.pricing import cost_of
+from proxy.record.pricing import charge_of, cost_of
 from proxy.record.recorder import recorder
 from proxy.record.records import CloseRecord
 from translator.estimate import estimate_tokens
@@ -49,15 +49,16 @@ class Hold:
 
     request_id: str
     counters: tuple[str, ...]
+    worst_case: Mapping[str, int] | None = None
+    """``input`` and ``output`` tokens that a hard budget reserved; None: there is no hard one."""
 
     def end(self, closing: CloseRecord | None) -> None:
         """Settle for what it cost; None: it was never accepted. Nobody waits for that."""
         if closing is None:
             change = _pool.submit(budget_store().release, self.request_id, self.counters)
         else:
-            cost = cost_of(closing.usage, closing.price)
-            total = cost.total if cost else 0
-            change = _pool.submit(budget_store().settle, self.request_id, self.counters, total)
+            cost = charge_of(closing.usage, closing.price, closing.attempts) or 0
+            change = _pool.submit(budget_store().settle, self.request_id, self.counters, cost)
         change.add_done_callback(_watched)
 
 
@@ -69,9 +70,14 @@ async def reserve(entry: "Exchange", route: Route) -> None:
     budgets = entry.caller.budgets
     if not budgets:
         return
-    amount = _worst_case(entry, route)
+    asked = entry.request
+    tokens, most_output = estimate_tokens(asked), int(asked["max_tokens"])
+    amount = _worst_case(entry, route, tokens, most_output)
     counters = tuple(budget.counter(entry.created) for budget in budgets)
-    entry.hold = Hold(entry.head.request_id, counters)  # first: we may be cancelled while we wait
+    is_hard = any(budget.hard for budget in budgets)
+    worst_case = {"input": tokens, "output": most_output} if is_hard else None
+    # First: we may be cancelled while we wait.
+    entry.hold = Hold(entry.head.request_id, counters, worst_case)
     try:
         verdict = await asyncio.get_running_loop().run_in_executor(
             _pool, _reserved, entry.head.request_id, amount, budgets, entry.created
@@ -86,7 +92,7 @@ async def reserve(entry: "Exchange", route: Route) -> None:
         raise _spent(budget, standing, amount, entry.created)
 
 
-def _worst_case(entry: "Exchange", route: Route) -> int:
+def _worst_case(entry: "Exchange", route: Route, tokens: int, max_tokens: int) -> int:
     """All input at the dearest class, all output that was asked for, at the dearest target."""
     day = datetime.fromtimestamp(entry.created, UTC).date()
     costs = []
@@ -99,8 +105,7 @@ def _worst_case(entry: "Exchange", route: Route) -> int:
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             entry.remarks.append(Note("model", "ignored", reason))
         else:
-            asked = entry.request
-            costs.append(most(price, estimate_tokens(asked), int(asked["max_tokens"])))
+            costs.append(most(price, tokens, max_tokens))
     return max(costs, default=UNPRICED)
 
 
@@ -170,8 +175,10 @@ def _unpriced(asked: str, upstream: str, model: str) -> Refusal:
     return Refusal(
         402,
         "billing_error",
-        f"model {asked[:200]} has no price at upstream {upstream!r}{named}, so nobody can tell "
-        "what it would spend of your budget; an admin can add one",
+        f"model {asked[:200]} has no price at upstream {upstream!r}{named}, and a hard budget "
+        "covers this key: its cost could not be counted; ask an administrator to add a price "
+        f"(`[[prices]]` with upstream = {upstream!r} and model = {model[:100]!r}, or Prices in the "
+        "admin)",
         {"x-should-retry": "false"},
         detail="unpriced",
     )

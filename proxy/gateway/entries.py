@@ -63,9 +63,18 @@ def open_record(exchange: "Exchange", body: bytes | None, *, faulty: bool = Fals
         request_bytes=exchange.request_bytes,
         message_count=_length(request.get("messages")) if body is None or faulty else 0,
         target=target,
+        worst_case=_worst_case(exchange),
         body=body,
         faulty=faulty,
     )
+
+
+def _worst_case(exchange: "Exchange") -> dict[str, Any]:
+    """What a hard budget is charged should this process die: see OpenRecord."""
+    hold = exchange.hold
+    if hold is None or hold.worst_case is None:
+        return {}
+    return {**hold.worst_case, "source": "estimated"}
 
 
 def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
@@ -145,11 +154,15 @@ def _price(exchange: "Exchange", target: Mapping[str, Any]) -> dict[str, Any] | 
     """The price when the request was accepted; None: the ledger looks once more when it posts."""
     if not target:
         return None
-    day = day_of(int(exchange.created) // DAY_S)
     upstream, model = target["upstream"], target["model"]
-    price = exchange.prices.at(upstream, model, day)
+    price = price_of(exchange, upstream, model)
     (unpriced.remember if price is None else unpriced.forget)(upstream, model)
     return price
+
+
+def price_of(exchange: "Exchange", upstream: str, model: str) -> dict[str, Any] | None:
+    """The price in force when the request was accepted."""
+    return exchange.prices.at(upstream, model, day_of(int(exchange.created) // DAY_S))
 
 
 class _Told(NamedTuple):

@@ -15,8 +15,10 @@ from typing import Any, Final, Self
 from proxy.live.running import RUNNING, Row
 from proxy.record.errors import SpoolUnavailable
 from proxy.record.landing import Landing
+from proxy.record.pricing import cost_of
 from proxy.record.recorder import recorder
 from proxy.record.records import Chunk
+from proxy.record.unreported_usage import fill_unreported
 from translator.anthropic.fold import MessageFold
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream
@@ -25,7 +27,7 @@ from translator.notes import Note
 from .base import StreamingHttpConsumer
 from .budgets import Hold
 from .directory import Caller, directory
-from .entries import close_record, open_record, session_in
+from .entries import close_record, open_record, price_of, session_in, usage_record
 from .failures import log_ending, log_refusal
 from .faulty import kept_of
 from .glance import row_of
@@ -50,6 +52,9 @@ still reaches the client, but an answer without end must not fill the spool."""
 LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
 LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
 HEARD_OUT: Final = "heard_out"
+FOR_BUDGET: Final = Note(
+    "answer", "dropped", "the client left; the upstream is read to the end for its hard budget"
+)
 GOES_ON: Final = Note(
     "answer", "dropped", "the client left; its upstream is heard to the end: it bills all of it"
 )
@@ -68,9 +73,9 @@ class Exchange:
         "_kept_bytes", "_opening", "_reads", "_reads_bytes", "_reads_ms", "_saved_at", "accepted",
         "began", "body", "body_digest", "caller", "consumer", "created", "detail", "dials",
         "faulty", "first_content", "fold", "head", "hold", "input_estimate", "last_try",
-        "message", "model", "notes", "outcome", "prices", "remarks", "request", "request_bytes",
-        "route_name", "seat", "session_id", "stopped_by", "stream", "target", "target_record",
-        "trace", "upstream_request_id", "wishes",
+        "late_usage", "message", "model", "notes", "outcome", "prices", "remarks", "request",
+        "request_bytes", "route_name", "seat", "session_id", "stopped_by", "stream", "target",
+        "target_record", "trace", "upstream_request_id", "wishes",
     )  # fmt: skip
 
     def __init__(self, consumer: StreamingHttpConsumer, caller: Caller) -> None:
@@ -103,6 +108,7 @@ class Exchange:
         self.dials: list[Dial] = []
         self.notes: list[Note] = []  # of the request's translation
         self.stream: Stream | None = None
+        self.late_usage: Usage | None = None  # reported behind an answer that we ended ourselves
         self.fold = MessageFold()  # of the answer's events: the message that the transcript keeps
         self.message: dict[str, Any] | None = None  # the whole answer, where it was made anyway
         self.first_content: float | None = None
@@ -208,12 +214,33 @@ class Exchange:
         self.consumer.stop(Stop.STOPPED)
 
     def goes_on(self) -> bool:
-        """Whether the answer is heard to its end, now that nobody listens: it is billed whole."""
-        if not self.dials or self.target is None or not self.target.server.hears_out:
+        """Whether the answer is heard to its end, now that nobody listens.
+
+        Where its upstream bills all of it, or a hard budget must learn what it cost.
+        """
+        if not self.dials or self.target is None:
+            return False
+        for_budget = self.counts_all and self.dials[-1].may_be_billed
+        if not (self.target.server.hears_out or for_budget):
             return False
         self.outcome, self.detail = "client_gone", HEARD_OUT
-        self.remarks.append(GOES_ON)
+        self.remarks.append(GOES_ON if self.target.server.hears_out else FOR_BUDGET)
         return True
+
+    @property
+    def counts_all(self) -> bool:
+        """A hard budget covers the request: it counts all that may have been spent."""
+        return self.hold is not None and self.hold.worst_case is not None
+
+    def charge_attempt(self) -> None:
+        """Another target is tried: keep what the failed attempt may have cost a hard budget."""
+        if not (self.counts_all and self.dials):
+            return
+        dial, usage = self.dials[-1], usage_record(self.usage())
+        cost = cost_of(usage, price_of(self, dial.upstream, dial.model))
+        if cost is not None:
+            usage = {name: value for name, value in usage.items() if value is not None}
+            dial.charge = {"usage": usage, "cost_nanousd": cost.total}
 
     async def accept(self, route: Route, seat: Seat) -> None:
         """Begin to write the open record: the request is translated while the disk takes it."""
@@ -319,22 +346,26 @@ class Exchange:
     def usage(self) -> Usage:
         """What the upstream reported, or an estimate of what it must have counted.
 
-        Nothing is estimated when it never began to answer: nothing may have been billed.
+        Where it never began to answer, nothing is estimated, as nothing may have been billed; but
+        a hard budget is charged the worst case of what the upstream may have done unseen.
         """
         if self.stream is None:
             return Usage()
-        usage = self.stream.usage
-        if usage.source != "missing":
-            return usage
+        usage = self.late_usage or self.stream.usage
         content = (self.answered() or {}).get("content")
-        if not content:
+        if usage.source == "missing" and content:
+            said = len(json.dumps(content, ensure_ascii=False).encode())
+            usage = Usage(
+                input=self.input_estimate,
+                output=said // BYTES_PER_TOKEN,
+                source="estimated",
+            )
+        hold = self.hold
+        if hold is None or hold.worst_case is None or not self.dials:
             return usage
-        said = len(json.dumps(content, ensure_ascii=False).encode())
-        return Usage(
-            input=self.input_estimate,
-            output=said // BYTES_PER_TOKEN,
-            source="estimated",
-        )
+        if not self.dials[-1].may_be_billed:
+            return usage
+        return fill_unreported(usage, hold.worst_case, answered=bool(content))
 
     async def _record_refusal(self, refusal: Refusal) -> None:
         """A refused request of a known key has a row too; its body is kept if it is the fault."""

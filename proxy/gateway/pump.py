@@ -13,12 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from proxy.conf import conf
+from translator.anthropic_upstream.stream import CUT
 from translator.dialect import Stream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream, IllegalMove
 from translator.notes import Note
 from translator.repairs import REFUSED as REPAIRABLE
 from translator.upstream_errors import told_in_ours
 
+from .answer_rest import drain, reported_usage
 from .decoding import decode_json
 from .failures import log_page
 from .foreign_limits import told_limits
@@ -35,9 +37,6 @@ from .watch import TIMEOUTS, Stop
 from .wishes import Wishes
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
-DRAIN_S: Final = 0.1
-"""How long the upstream may take to end its body after its last event, to keep the connection."""
-
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """How nearly all servers spell it."""
 
@@ -71,6 +70,7 @@ class Attempt:
         self.stream: Stream
         self.body = b""  # for the upstream; empty once it answers: a stream need not keep 400 KB
         self.hearing: Hearing  # of an answer that is streamed
+        self.last_read = b""  # of an answer that ended, where a hard budget may need the rest
         self.guard = GrammarGuard()
         self.withheld: list[Note] = []  # what a policy of the upstream left out
         self.known_answer: dict[str, Any] | None = None  # nobody need be asked
@@ -150,12 +150,17 @@ class Attempt:
                     case "json":
                         await self.relay_whole(call)
                     case kind:
+                        call.dial.refused = True
                         self.keep(call, await call.peek())
                         error = _broken(f"upstream answered with {kind}")
                         raise UpstreamFailed(error, detail="bad_type")
+            if self.last_read and self.stream.stop_reason == "stop_sequence":
+                dialect = self.target.server.dialect
+                usage = await reported_usage(call, dialect, self.last_read, self.watch)
+                self.entry.late_usage = usage
             self.watch.wait = None
             if not call.wire.is_over:
-                await _read_to_end(call)
+                await drain(call)
         finally:
             call.close()
         return False
@@ -259,6 +264,7 @@ class Attempt:
             except BadUpstream:
                 await self.deliver(hearing.events)  # what came before it is sound
                 raise
+            self._ended_in(raw)
             await self.deliver(hearing.events)
             del raw  # or it is kept for as long as all that follows flows past here
         return None
@@ -276,6 +282,7 @@ class Attempt:
         now = self.watch.since = self.watch.now()
         self.entry.read(raw, now)
         if self.stream.finished:
+            self._ended_in(raw)
             raise Ended
         hearing.events, cause = self.guard.sound(hearing.events)
         if cause is not None:
@@ -283,6 +290,10 @@ class Attempt:
         if hearing.events:
             outlet.flow(hearing.events, now)
         return True
+
+    def _ended_in(self, raw: bytes) -> None:
+        if self.stream.finished and self.entry.counts_all:
+            self.last_read = raw
 
     async def relay_whole(self, call: Call) -> None:
         self.watch.expect(Stop.IDLE)
@@ -302,6 +313,8 @@ class Attempt:
         """
         stream = self.stream
         if stream.error is not None:
+            if stream.fault is None and stream.error is not CUT and self.entry.dials:
+                self.entry.dials[-1].refused = True  # an error event: the upstream's own word
             if not self.outlet.committed:
                 detail = "bad_event" if stream.fault is not None else ""
                 raise UpstreamFailed(stream.error, detail=detail)
@@ -373,16 +386,6 @@ def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
 
 def _broken(message: str) -> UpstreamError:
     return UpstreamError(status=502, error_type="api_error", message=message)
-
-
-async def _read_to_end(call: Call) -> None:
-    """Its body has more than was wanted; at its end, the connection can serve again."""
-    try:
-        async with asyncio.timeout(DRAIN_S):
-            while not call.ended and await call.read():
-                pass
-    except (TimeoutError, UpstreamFailed):
-        pass  # it is closed instead
 
 
 async def _kind_of(call: Call) -> str:

@@ -10,7 +10,7 @@ from proxy.logs import access
 from proxy.metrics.requests import Ended
 from proxy.metrics.worker import WorkerMetrics
 from proxy.record.export import usd
-from proxy.record.pricing import cost_of
+from proxy.record.pricing import charge_of
 from proxy.record.records import CloseRecord
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _log(consumer: "StreamingHttpConsumer", told: Ended) -> None:
 
 def _of_answer(closing: CloseRecord) -> dict[str, Any]:
     usage = closing.usage
-    cost = cost_of(usage, closing.price)
+    cost = charge_of(usage, closing.price, closing.attempts)
     return {
         "upstream": closing.upstream,
         "upstream_model": closing.model_upstream,
@@ -103,5 +103,5 @@ def _of_answer(closing: CloseRecord) -> dict[str, Any]:
         "input_tokens": usage.get("input"),
         "cache_read_tokens": usage.get("cache_read"),
         "output_tokens": usage.get("output"),
-        "cost_usd": usd(cost.total) if cost else None,
+        "cost_usd": usd(cost),
     }

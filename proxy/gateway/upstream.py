@@ -25,6 +25,8 @@ from .wire import ConnectTimeout, Early, Garbage, Origin, Unreachable, Wire, hea
 
 STALE_WITHIN_S: Final = 1.0
 """A pooled connection that turns out dead does so within a round trip; later is an answer lost."""
+GAVE_UP: Final = frozenset({408, 504, 524})
+"""Statuses of a proxy that waited in vain: the model behind it may have answered and be billed."""
 SLICE_BYTES: Final = 2**20  # how much of a compressed body is inflated at once
 ERROR_BODY_BYTES: Final = 64 * 1024
 RETRY_AFTER_S: Final = (1, 60)
@@ -81,15 +83,24 @@ class Dial:
     reused: bool = False  # it went out on a connection that had served before
     status: int | None = None
     error: str = ""
+    sent: bool = False  # the upstream may have the request
+    refused: bool = False  # the upstream's own word that it generated nothing: an error answer
+    charge: Mapping[str, Any] | None = None
+    """What a hard budget was charged for it after it failed: ``usage`` and ``cost_nanousd``."""
+
+    @property
+    def may_be_billed(self) -> bool:
+        return self.sent and not self.refused
 
     def as_record(self, now: float) -> dict[str, Any]:
-        return {
+        record = {
             "upstream": self.upstream,
             "model": self.model,
             "status": self.status,
             "error": self.error,
             "ms": int((now - self.at) * 10_000 + 0.5) / 10,  # ``round`` takes 1 µs
         }
+        return record if self.charge is None else {**record, **self.charge}
 
 
 _pools: Final[dict[asyncio.AbstractEventLoop, Pool]] = {}
@@ -253,9 +264,10 @@ async def post(
         dial.reused = wire is not None
         if wire is None:
             wire = await connections.connect(server.origin, server.timeouts.connect_s)
-        wire.upstream = server.name
+        wire.upstream, dial.sent = server.name, True
         await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
         dial.status = wire.status
+        dial.refused = wire.status != 200 and wire.status not in GAVE_UP
         return Call(wire, server.origin, dial, connections, owner)
     except CAUGHT as exc:
         if wire is not None:
@@ -264,10 +276,12 @@ async def post(
         dial.error = type(exc).__name__
         waited = asyncio.get_running_loop().time() - dial.at
         stale = fault.maybe_stale and dial.reused and waited < STALE_WITHIN_S
+        undelivered = fault.undelivered or stale
+        dial.sent = dial.sent and not undelivered
         raise UpstreamFailed(
             fault.error,
             outcome="upstream_timeout" if fault.timed_out else "upstream_error",
-            detail=UNDELIVERED if fault.undelivered or stale else "no_answer",
+            detail=UNDELIVERED if undelivered else "no_answer",
         ) from exc
     except BaseException:  # whoever asked has gone, or the body is packed in an unknown way
         if wire is not None:

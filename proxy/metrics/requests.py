@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.record.pricing import SOURCE_OF, cost_of, source_of
+from proxy.record.pricing import SOURCE_OF, charge_of, source_of
 from proxy.record.records import CloseRecord
 
 from . import catalogue as c
@@ -66,9 +66,9 @@ def _usage(tally: Tally, closing: CloseRecord, team: str) -> None:
         if number := usage.get(name):
             source = source_of(usage, name)
             tally.add(c.TOKENS, (closing.upstream, closing.model_upstream, name, source), number)
-    cost = cost_of(usage, closing.price)
+    cost = charge_of(usage, closing.price, closing.attempts)
     if cost is not None:
         labels = (team, closing.upstream, closing.model_upstream)
-        tally.add(c.COST, labels, cost.total / NANO)
+        tally.add(c.COST, labels, cost / NANO)
     elif closing.outcome == "completed":
         tally.add(c.UNPRICED, (closing.upstream, closing.model_upstream))

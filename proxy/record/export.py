@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 
 from proxy.models import Exchange, State
 
-from .pricing import cost_of
+from .pricing import Cost, cost_of, lost_in
 from .repricing import usage_of
 
 FACE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
@@ -102,13 +102,20 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "web_search_requests": row.web_searches,
         "usage_source": usage_source(row),
         "cost_usd": usd(row.cost_nanousd),
-        "cost_parts": {name: usd(nano) for name, nano in cost.parts.items()} if cost else {},
+        "cost_parts": _parts(row, cost),
         "price_version": f"{price.get('model')}@{price.get('since')}" if price else None,
         "priced": row.cost_nanousd is not None,
         "output_tps": _tokens_per_second(row),
         "aborted_by_client": row.outcome == "client_gone",
         "redacted": False,
     }
+
+
+def _parts(row: Exchange, cost: Cost | None) -> dict[str, str | None]:
+    """The cost by class of tokens, and that of failed attempts where a hard budget counts them."""
+    parts = {name: usd(nano) for name, nano in cost.parts.items()} if cost else {}
+    lost = lost_in(row.attempts)
+    return {**parts, "failed_attempts": usd(lost)} if lost else parts
 
 
 def _app(user_agent: str) -> str | None:
@@ -154,7 +161,8 @@ def usage_source(row: Exchange) -> str:
 
 
 def _tokens_per_second(row: Exchange) -> float | None:
-    if not row.output_tokens or row.total_ms is None or row.ttft_ms is None:
+    """None for an answer that did not stream: all of it arrives at once, however long it took."""
+    if not row.stream or not row.output_tokens or row.total_ms is None or row.ttft_ms is None:
         return None
     seconds = (row.total_ms - row.ttft_ms) / 1000
     return round(row.output_tokens / seconds, 2) if seconds > 0 else None

@@ -87,6 +87,29 @@ def source_of(usage: Mapping[str, Any], name: str) -> str:
     return str(usage.get(f"{SOURCE_OF[name]}_source") or usage.get("source") or "missing")
 
 
+def charge_of(
+    usage: Mapping[str, Any],
+    price: Mapping[str, Any] | None,
+    attempts: Iterable[Mapping[str, Any]] = (),
+) -> int | None:
+    """Nano-dollars of a request: its answer, and the attempts before it that may have been billed.
+
+    None: neither has a known cost. ``usage``, ``price``, ``attempts`` as in a CloseRecord.
+    """
+    cost, lost = cost_of(usage, price), lost_in(attempts)
+    return (lost or None) if cost is None else cost.total + lost
+
+
+def lost_in(attempts: Iterable[Mapping[str, Any]]) -> int:
+    """Nano-dollars charged for attempts that were sent and failed."""
+    return sum([attempt.get("cost_nanousd") or 0 for attempt in attempts])
+
+
+def estimated_in(attempts: Iterable[Mapping[str, Any]]) -> int:
+    """The part of ``lost_in`` that rests on estimated tokens."""
+    return lost_in([one for one in attempts if "estimated" in one.get("usage", {}).values()])
+
+
 class PriceList:
     """All prices, looked up by upstream, model and day."""
 

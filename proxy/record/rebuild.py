@@ -22,6 +22,7 @@ from translator.sse import ServerSentEvent, SSEDecoder
 
 from .conversation import Read, reads_of
 from .posting import Story
+from .unreported_usage import fill_unreported
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +154,21 @@ def _folded(events: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def partial(story: Story) -> Partial:
-    """Rebuild what a dead process had heard. Whatever fails, its row is closed all the same."""
+    """Rebuild what a dead process had heard. Whatever fails, its row is closed all the same.
+
+    Under a hard budget, what nobody knows of the usage is the worst case that was reserved.
+    """
+    known = _partial(story)
+    worst_case = story.opening.worst_case
+    if not worst_case:
+        return known
+    told = {name: known.usage[name] for name in USAGE_FIELDS if name in known.usage}
+    answered = bool((known.answer or {}).get("content"))
+    usage = fill_unreported(Usage(**told), worst_case, answered=answered)
+    return replace(known, usage={name: getattr(usage, name) for name in USAGE_FIELDS})
+
+
+def _partial(story: Story) -> Partial:
     reads = reads_of(story.chunks)
     named = [chunk.target for chunk in story.chunks if chunk.target]
     target = named[-1] if named else story.opening.target

@@ -48,6 +48,8 @@ class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     has_images: bool = False  # likewise
     target: dict[str, Any] = {}  # {upstream, model, dialect, profile, capabilities}: for replay
     body: bytes | None = None  # the client's bytes as received; None: the team keeps metadata only
+    # Under a hard budget, the usage to charge if no close record comes: as CloseRecord.usage.
+    worst_case: dict[str, Any] = {}
     faulty: bool = False  # the body was refused for what it says: nobody may rely on its shape
 
 

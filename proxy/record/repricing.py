@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from proxy.models import Exchange, State
 
 from .amendment import amend
-from .pricing import PriceList, cost_of
+from .pricing import PriceList, cost_of, lost_in
 from .rollups import TOKENS
 
 
@@ -53,10 +53,13 @@ def _some(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[Repriced]
     def change(row: Exchange) -> Mapping[str, Any] | None:
         price = prices.at(row.upstream, row.model_upstream, row.created.date())
         cost = cost_of(usage_of(row), price)
-        if cost is None or cost.total == row.cost_nanousd:
+        if cost is None:
             return None
-        changed.append(Repriced(row, row.cost_nanousd, cost.total))
-        return {"cost_nanousd": cost.total, "price": price}
+        total = cost.total + lost_in(row.attempts)  # charged as each attempt was priced
+        if total == row.cost_nanousd:
+            return None
+        changed.append(Repriced(row, row.cost_nanousd, total))
+        return {"cost_nanousd": total, "price": price}
 
     if dry_run:
         for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):

@@ -27,7 +27,7 @@ from proxy.models import (
 from proxy.models.rollups import UsageCounts
 
 from .latency import METRICS, Sketch, bucket_of, merged
-from .pricing import CLASSES, SOURCE_OF, Cost, cost_of
+from .pricing import CLASSES, SOURCE_OF, Cost, cost_of, estimated_in
 from .rows import AnyRow
 from .seals import hold_ledger
 from .statements import select, write
@@ -92,6 +92,7 @@ COUNTED: Final = tuple(  # the columns of a row that its counts are made of
             *METRICS,
             "cost_nanousd",
             "price",
+            "attempts",  # some of which may have a charge of their own
             "web_searches",
             "tool_calls",
         )
@@ -158,11 +159,12 @@ def _costs(columns: Mapping[str, Any]) -> dict[str, int]:
     usage |= {source: columns[source] for source in MISSING}
     cost = cost_of(usage, columns["price"]) or Cost(0, dict.fromkeys(CLASSES, 0), 0)
     parts = dict(cost.parts)
-    # parts are rounded one by one: the largest takes what is left, so that they are the whole
+    # Parts are rounded one by one, and failed attempts have no parts: the largest part takes what
+    # is left, so that they are the whole.
     parts[max(parts, key=parts.__getitem__)] += columns["cost_nanousd"] - sum(parts.values())
     return {
         "cost_nanousd": columns["cost_nanousd"],
-        "cost_estimated_nanousd": cost.estimated,
+        "cost_estimated_nanousd": cost.estimated + estimated_in(columns["attempts"]),
         **{f"cost_{name}_nanousd": part for name, part in parts.items()},
     }
 

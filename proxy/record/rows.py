@@ -14,7 +14,7 @@ from django.db import models
 
 from proxy.models import Exchange, Outcome, State
 
-from .pricing import PriceList, cost_of, source_of
+from .pricing import PriceList, charge_of, source_of
 from .records import CloseRecord, OpenRecord
 from .statements import evened, select
 
@@ -136,6 +136,8 @@ def opened(record: OpenRecord) -> dict[str, Any]:
         "state": State.OPEN.value,
         "created": moment(record.created),
         "ip": _address(record.ip),
+        # Until the row is closed, and for good if the process dies and its spool is lost.
+        **(tokens(record.worst_case) if record.worst_case else {}),
     }
 
 
@@ -168,8 +170,8 @@ def _charged(
     """Nano-dollars, and the price they come from; the gateway's own sum wins."""
     if record.price is not None and record.cost_nanousd is not None:
         return record.cost_nanousd, record.price
-    cost = cost_of(record.usage, price)
-    return (None, None) if cost is None else (cost.total, price)
+    cost = charge_of(record.usage, price, record.attempts)
+    return (None, None) if cost is None else (cost, price)
 
 
 def tokens(usage: Mapping[str, Any]) -> dict[str, Any]:

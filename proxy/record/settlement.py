@@ -11,6 +11,7 @@ from .amendment import amend
 from .drainer import adopt
 from .pricing import PriceList
 from .records import CloseRecord
+from .repricing import usage_of
 from .rows import closed
 
 MOST_TOGETHER: Final = 200  # rows of one transaction
@@ -31,15 +32,15 @@ def settle(directory: Path, older_than: datetime, now: datetime | None = None) -
     def change(row: Exchange) -> Mapping[str, Any] | None:
         if row.state != State.OPEN:
             return None
-        return closed(_ending(row.pk, now), row, prices)
+        return closed(_ending(row, now), row, prices)
 
     parts = (ids[at : at + MOST_TOGETHER] for at in range(0, len(ids), MOST_TOGETHER))
     return spools, sum(len(amend(part, change, now)) for part in parts)
 
 
-def _ending(exchange_id: str, now: datetime) -> CloseRecord:
+def _ending(row: Exchange, now: datetime) -> CloseRecord:
     return CloseRecord(
-        id=exchange_id,
+        id=row.pk,
         finished=now.timestamp(),
         outcome="interrupted",
         status=0,
@@ -47,5 +48,6 @@ def _ending(exchange_id: str, now: datetime) -> CloseRecord:
         error_message="the process that served the request is gone, and its spool with it",
         error_source="gateway",
         detail="settled",
+        usage=usage_of(row),  # what a hard budget reserved; without one, nothing is known
         delivered=False,
     )

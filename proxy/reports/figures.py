@@ -1,6 +1,6 @@
 """The reports made of sums: summary, timeseries, top, latency, errors, cache."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,7 +17,20 @@ from .base import ReportView
 from .parameters import Choice, Number, SpanParameters, Values
 from .raw import by_session, by_tool, minutes
 from .spans import BUCKETS, MINUTES, Span
-from .sums import DIMENSIONS, Key, Sums, Table, columns_of, cost_of, sketches, usage, usd
+from .sums import (
+    DIMENSIONS,
+    Key,
+    Sums,
+    Table,
+    columns_of,
+    cost_of,
+    known,
+    known_by,
+    sketches,
+    total,
+    usage,
+    usd,
+)
 from .usage import CountColumns, SpanHead, head_of
 
 FRACTIONS: Final = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -27,21 +40,14 @@ TIMES: Final = {
     "upstream_ms": "upstream_ms",
     "overhead_ms": "gateway_overhead_ms",
 }
-INPUTS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
-
-
-def known_by(names: Iterable[str]) -> Iterator[str]:
-    """The counts that ``known`` adds up."""
-    return (f"{name}_{source}" for name in names for source in ("reported", "estimated"))
-
-
-def known(sums: Sums, name: str) -> int:
-    return sums[f"{name}_reported"] + sums[f"{name}_estimated"]
+WRITES: Final = ("cache_write_5m", "cache_write_1h")
+INPUTS: Final = ("input", "cache_read", *WRITES)
 
 
 def cache_hit_rate(sums: Sums) -> float | None:
-    """Tokens read from a cache as a part of all prompt tokens; None without any."""
-    return ratio(known(sums, "cache_read"), sum(known(sums, name) for name in INPUTS))
+    """Tokens read from a cache as a part of all prompt tokens; None without any, or unknown."""
+    read, whole = known(sums, "cache_read"), total(known(sums, name) for name in INPUTS)
+    return None if read is None or whole is None else ratio(read, whole)
 
 
 def ratio(part: int, whole: int) -> float | None:
@@ -55,9 +61,9 @@ METRICS: Final[Mapping[str, Callable[[Sums], Any]]] = {
     "input_tokens": lambda s: known(s, "input"),
     "output_tokens": lambda s: known(s, "output"),
     "cache_read_input_tokens": lambda s: known(s, "cache_read"),
-    "cache_write_tokens": lambda s: known(s, "cache_write_5m") + known(s, "cache_write_1h"),
+    "cache_write_tokens": lambda s: total(known(s, name) for name in WRITES),
     "reasoning_tokens": lambda s: known(s, "reasoning"),
-    "total_tokens": lambda s: sum(known(s, name) for name in (*INPUTS, "output")),
+    "total_tokens": lambda s: total(known(s, name) for name in (*INPUTS, "output")),
     "cost": lambda s: usd(cost_of(s)),
     "tool_calls": lambda s: s["tool_calls"],
     "cache_hit_rate": cache_hit_rate,
@@ -66,7 +72,7 @@ TOKENS: Final = {
     "input_tokens": ("input",),
     "output_tokens": ("output",),
     "cache_read_input_tokens": ("cache_read",),
-    "cache_write_tokens": ("cache_write_5m", "cache_write_1h"),
+    "cache_write_tokens": WRITES,
     "reasoning_tokens": ("reasoning",),
     "total_tokens": (*INPUTS, "output"),
     "cache_hit_rate": INPUTS,
@@ -312,7 +318,7 @@ class TopView(ReportView):
 def _weights(metric: str) -> Callable[[Sums], int]:
     if metric == "cost":
         return lambda sums: sums["cost_nanousd"]
-    return METRICS[metric]
+    return lambda sums: METRICS[metric](sums) or 0
 
 
 def _top_row(value: Any, sums: Sums, share: float | None, *, is_other: bool = False) -> Row:

@@ -12,9 +12,8 @@ from proxy.record.pricing import NANOUSD_PER_TOKEN, PriceList
 from proxy.visibility import Reader
 
 from .answers import Row
-from .figures import known, known_by
 from .spans import DAY, Span
-from .sums import Key, Sums, usage, usd
+from .sums import Key, Sums, known, known_by, usage, usd
 
 CACHED: Final = ("cache_read", "cache_write_5m", "cache_write_1h")
 
@@ -54,7 +53,7 @@ def savings(reader: Reader, span: Span, groups: Sequence[str], condition: Q) -> 
     names = [*groups, "upstream", "model_upstream"]
     prices = PriceList.load()
     found: dict[Key, Saving] = {}
-    for (day, key), sums in usage(reader, days, names, condition, [*known_by(CACHED)]).items():
+    for (day, key), sums in usage(reader, days, names, condition, known_by(CACHED)).items():
         *group, upstream, model = key
         price = prices.at(upstream, model, days.edges[day].date())
         found.setdefault(tuple(group), Saving()).add(sums, price)

@@ -39,11 +39,11 @@ class SessionRow(serializers.Serializer[Any]):
     user = serializers.CharField()
     started_at = serializers.CharField()
     last_at = serializers.CharField()
-    input_tokens = serializers.IntegerField()
-    cache_read_input_tokens = serializers.IntegerField()
-    cache_write_5m_tokens = serializers.IntegerField()
-    cache_write_1h_tokens = serializers.IntegerField()
-    output_tokens = serializers.IntegerField()
+    input_tokens = serializers.IntegerField(allow_null=True)
+    cache_read_input_tokens = serializers.IntegerField(allow_null=True)
+    cache_write_5m_tokens = serializers.IntegerField(allow_null=True)
+    cache_write_1h_tokens = serializers.IntegerField(allow_null=True)
+    output_tokens = serializers.IntegerField(allow_null=True)
     cost_usd = serializers.CharField(allow_null=True)
     unpriced_requests = serializers.IntegerField()
 
@@ -182,11 +182,11 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "user": row["a_user"],
         "started_at": row["started"].isoformat().replace("+00:00", "Z"),
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
-        "input_tokens": row["fresh"] or 0,
-        "cache_read_input_tokens": row["read"] or 0,
-        "cache_write_5m_tokens": row["short"] or 0,
-        "cache_write_1h_tokens": row["long"] or 0,
-        "output_tokens": row["out"] or 0,
+        "input_tokens": row["fresh"],
+        "cache_read_input_tokens": row["read"],
+        "cache_write_5m_tokens": row["short"],
+        "cache_write_1h_tokens": row["long"],
+        "output_tokens": row["out"],
         "cost_usd": usd(row["cost"] if row["cost"] is not None or row["unpriced"] else 0),
         "unpriced_requests": row["unpriced"],
     }

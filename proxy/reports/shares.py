@@ -1,5 +1,6 @@
 """Latency, errors and the cache, each by one dimension."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.http import HttpResponseBase
@@ -10,12 +11,12 @@ from rest_framework.response import Response
 
 from proxy.record.latency import Sketch, value_of
 
-from .answers import Row
+from .answers import Row, columns_of
 from .base import ReportView
-from .figures import METRICS, NEEDS, Latencies, by_group, cache_hit_rate, known, percentiles, ratio
+from .figures import METRICS, NEEDS, Latencies, by_group, cache_hit_rate, percentiles, ratio
 from .parameters import Choice, SpanParameters
 from .savings import Saving, savings
-from .sums import DIMENSIONS, Sums, sketches, usage
+from .sums import DIMENSIONS, Key, Sums, known, sketches, usage
 from .usage import SpanHead, head_of
 
 
@@ -64,12 +65,15 @@ class LatencyView(ReportView):
 def _speed(sums: Sums, sketch: Sketch) -> float | None:
     buckets = sketch.get("upstream_ms", {})
     ms = sum(value_of(int(bucket)) * requests for bucket, requests in buckets.items())
-    return round(1000 * known(sums, "output") / ms, 2) if ms else None
+    output = known(sums, "output")
+    return round(1000 * output / ms, 2) if ms and output is not None else None
 
 
-def _by_answer(view: ReportView, asked: Row, name: str, rows: list[Row]) -> HttpResponseBase:
+def _by_answer(
+    view: ReportView, asked: Row, name: str, rows: list[Row], columns: Sequence[str] = ()
+) -> HttpResponseBase:
     if asked["format"] != "json":
-        return view.rows_answer(asked, name, rows)
+        return view.rows_answer(asked, name, rows, columns)
     return Response({**head_of(asked["span"]), "by": asked.get("by"), "data": rows})
 
 
@@ -98,7 +102,10 @@ class ErrorAnswer(SpanHead):
 
 
 class ErrorsView(ReportView):
-    """What failed; clients that left are counted apart, since nothing was wrong with the answer."""
+    """What failed; clients that left are counted apart, since nothing was wrong with the answer.
+
+    By error type, only requests that failed or whose client left are counted.
+    """
 
     parameters = ErrorParameters
 
@@ -107,6 +114,8 @@ class ErrorsView(ReportView):
         asked = self.asked()
         by = "error_type" if asked["by"] == TYPE else asked["by"]
         groups = by_group(usage(self.reader, asked["span"], [by], asked["condition"], ENDS))
+        if by == "error_type":
+            groups = _faulty(groups)
         rows = [
             {
                 "value": key[0],
@@ -120,19 +129,32 @@ class ErrorsView(ReportView):
                 groups.items(), key=lambda one: (-one[1]["errors"], str(one[0]))
             )
         ]
-        return _by_answer(self, asked, "errors", rows)
+        return _by_answer(self, asked, "errors", rows, columns_of(ErrorRow()))
+
+
+def _faulty(groups: Mapping[Key, Sums]) -> dict[Key, Sums]:
+    """The groups by error type, without requests that ended well: these have no type.
+
+    Under None is what failed without one, and the clients that left.
+    """
+    found = {key: sums for key, sums in groups.items() if key[0]}
+    for key, sums in groups.items():
+        failed = sums["errors"] + sums["client_gone"]
+        if not key[0] and failed:
+            found[None,] = Sums({**sums.counts, "requests": failed})
+    return found
 
 
 class CacheRow(serializers.Serializer[Any]):
     value = serializers.JSONField(allow_null=True)
-    uncached_input_tokens = serializers.IntegerField()
-    cache_read_input_tokens = serializers.IntegerField()
-    cache_write_tokens = serializers.IntegerField()
+    uncached_input_tokens = serializers.IntegerField(allow_null=True)
+    cache_read_input_tokens = serializers.IntegerField(allow_null=True)
+    cache_write_tokens = serializers.IntegerField(allow_null=True)
     cache_hit_rate = serializers.FloatField(allow_null=True)
     saved_usd = serializers.CharField(
         allow_null=True,
         help_text="What reading saved, less what writing cost more than plain input, by each day's "
-        "prices; null: none of it has a price.",
+        "prices; null: none of it has a price, or nobody reported what was cached.",
     )
     saved_is_partial = serializers.BooleanField(help_text="True when some of it has no price.")
 
@@ -155,14 +177,20 @@ class CacheView(ReportView):
         groups = by_group(usage(self.reader, span, names, condition, NEEDS["cache_hit_rate"]))
         saved = savings(self.reader, span, names, condition)
         rows = [
-            {
-                "value": key[0] if key else None,
-                "uncached_input_tokens": known(sums, "input"),
-                "cache_read_input_tokens": known(sums, "cache_read"),
-                "cache_write_tokens": METRICS["cache_write_tokens"](sums),
-                "cache_hit_rate": cache_hit_rate(sums),
-                **saved.get(key, Saving()).columns(),
-            }
+            _cache_row(key[0] if key else None, sums, saved.get(key, Saving()))
             for key, sums in sorted(groups.items(), key=lambda one: str(one[0]))
         ]
         return _by_answer(self, asked, "cache", rows)
+
+
+def _cache_row(value: Any, sums: Sums, saving: Saving) -> Row:
+    read, written = known(sums, "cache_read"), METRICS["cache_write_tokens"](sums)
+    row = {
+        "value": value,
+        "uncached_input_tokens": known(sums, "input"),
+        "cache_read_input_tokens": read,
+        "cache_write_tokens": written,
+        "cache_hit_rate": cache_hit_rate(sums),
+        **saving.columns(),
+    }
+    return {**row, "saved_usd": None} if read is None and written is None else row

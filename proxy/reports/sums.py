@@ -1,6 +1,6 @@
 """Adds up the rollups: counts by bucket and group. No report scans the requests (D9)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -26,6 +26,7 @@ from proxy.models import (
 )
 from proxy.models.rollups import UsageCounts
 from proxy.record.latency import Sketch, merged
+from proxy.record.pricing import SOURCE_OF
 from proxy.record.rollups import DIMENSIONS as COLUMNS
 from proxy.record.rollups import SKETCHED, rows_of
 from proxy.visibility import Reader, visible_rows
@@ -50,8 +51,11 @@ SUMMED: Final = (
 COST_COUNTS: Final = ("requests", "cost_nanousd", "unpriced")
 TOKEN_COUNTS: Final = (
     *(f"{name}_{source}" for name in CLASSES for source in ("reported", "estimated")),
+    *(f"{name}_missing" for name in MISSING),
     "web_searches",
 )
+MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.items()}
+"""A class of tokens -> the count of requests without a number of it."""
 SILENT: Final = timedelta(minutes=10)
 
 DIMENSIONS: Final[Mapping[str, str]] = {  # what a caller says -> the column
@@ -280,6 +284,28 @@ def usd(nanousd: int | None) -> str | None:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def known(sums: Sums, name: str) -> int | None:
+    """Tokens of a class, reported or estimated; None when no request of the group has a count.
+
+    A sum in which only some have one is a floor: ``{name}_missing`` tells how many have none.
+    """
+    tokens = sums[f"{name}_reported"] + sums[f"{name}_estimated"]
+    missing = sums[MISSING_OF[name]]
+    return None if missing and not tokens and missing >= sums["requests"] else tokens
+
+
+def known_by(names: Iterable[str]) -> list[str]:
+    """The counts that ``known`` reads."""
+    sums = [f"{name}_{source}" for name in names for source in ("reported", "estimated")]
+    return [*sums, *dict.fromkeys(MISSING_OF[name] for name in names)]
+
+
+def total(tokens: Iterable[int | None]) -> int | None:
+    """The sum of what is known; None when nothing is."""
+    found = [count for count in tokens if count is not None]
+    return sum(found) if found else None
+
+
 def cost_of(sums: Sums) -> int | None:
     """The sum of what had a price; None when nothing of what used tokens had one."""
     return None if sums["unpriced"] and not sums["cost_nanousd"] else sums["cost_nanousd"]
@@ -290,7 +316,7 @@ def columns_of(sums: Sums) -> dict[str, Any]:
     row: dict[str, Any] = {name: sums[name] for name in ("requests", "errors", "client_gone")}
     for name in CLASSES:
         label = LABELS[name]
-        row[label] = sums[f"{name}_reported"] + sums[f"{name}_estimated"]
+        row[label] = known(sums, name)
         row[f"{label}_reported"] = sums[f"{name}_reported"]
         row[f"{label}_estimated"] = sums[f"{name}_estimated"]
     for name in MISSING:

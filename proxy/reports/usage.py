@@ -22,33 +22,40 @@ from .sums import DIMENSIONS, Sums, Table, columns_of, refreshed_at, usage
 
 
 class CountColumns(serializers.Serializer[Any]):
-    """What was counted. Tokens are known = reported + estimated; ``_missing_requests`` had none."""
+    """What was counted. Tokens are known = reported + estimated; ``_missing_requests`` had none.
+
+    Known tokens are null where no request of the group has a count.
+    """
 
     requests = serializers.IntegerField(help_text="Finished requests, whatever became of them.")
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF takes fields off the class
         help_text="Failed for another cause than the client's leaving."
     )
     client_gone = serializers.IntegerField(help_text="The client left before the end.")
-    input_tokens = serializers.IntegerField(help_text="Neither read from nor written to a cache.")
+    input_tokens = serializers.IntegerField(
+        allow_null=True, help_text="Neither read from nor written to a cache."
+    )
     input_tokens_reported = serializers.IntegerField()
     input_tokens_estimated = serializers.IntegerField()
     input_missing_requests = serializers.IntegerField()
-    output_tokens = serializers.IntegerField(help_text="Reasoning included.")
+    output_tokens = serializers.IntegerField(allow_null=True, help_text="Reasoning included.")
     output_tokens_reported = serializers.IntegerField()
     output_tokens_estimated = serializers.IntegerField()
     output_missing_requests = serializers.IntegerField()
-    cache_read_input_tokens = serializers.IntegerField()
+    cache_read_input_tokens = serializers.IntegerField(allow_null=True)
     cache_read_input_tokens_reported = serializers.IntegerField()
     cache_read_input_tokens_estimated = serializers.IntegerField()
     cache_read_missing_requests = serializers.IntegerField()
-    cache_write_5m_tokens = serializers.IntegerField()
+    cache_write_5m_tokens = serializers.IntegerField(allow_null=True)
     cache_write_5m_tokens_reported = serializers.IntegerField()
     cache_write_5m_tokens_estimated = serializers.IntegerField()
-    cache_write_1h_tokens = serializers.IntegerField()
+    cache_write_1h_tokens = serializers.IntegerField(allow_null=True)
     cache_write_1h_tokens_reported = serializers.IntegerField()
     cache_write_1h_tokens_estimated = serializers.IntegerField()
     cache_write_missing_requests = serializers.IntegerField()
-    reasoning_tokens = serializers.IntegerField(help_text="A part of output_tokens.")
+    reasoning_tokens = serializers.IntegerField(
+        allow_null=True, help_text="A part of output_tokens."
+    )
     reasoning_tokens_reported = serializers.IntegerField()
     reasoning_tokens_estimated = serializers.IntegerField()
     reasoning_missing_requests = serializers.IntegerField()

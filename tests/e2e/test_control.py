@@ -128,7 +128,8 @@ def test_two_processes_let_in_no_more_than_one(gateway: Gateway, player: Scripte
     assert spent(gateway, "poor") == 4 * 50_000
 
 
-def test_what_a_killed_gateway_had_reserved_comes_back(gateway: Gateway, player: ScriptedUpstream):
+def test_what_a_killed_gateway_had_reserved_is_charged(gateway: Gateway, player: ScriptedUpstream):
+    """The upstream may have answered all of it: a hard budget counts what may have been spent."""
     player.on("m", [stream_head(), chunk(b": wait\n\n"), Stall()])
     held = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(4)]
     body = json.dumps({**ASKED, "stream": True}).encode()
@@ -145,5 +146,24 @@ def test_what_a_killed_gateway_had_reserved_comes_back(gateway: Gateway, player:
     player.on("m", json_answer(scripts.COMPLETION))
     gateway.start()
 
-    until(lambda: ask(gateway, "POOR") == 200)
-    until(lambda: (spent(gateway, "poor"), 0) == counted(gateway))
+    until(lambda: (spent(gateway, "poor"), 0) == counted(gateway) == (4 * 1_000_000, 0))
+    assert ask(gateway, "POOR") == 402
+    assert ask(gateway, "FAST") == 200
+
+
+def test_what_a_drained_gateway_cut_off_is_charged(player: ScriptedUpstream, tmp_path: Path):
+    config = toml_for({"chat": {"dialect": "chat", "base_url": player.base_url}}, CONTROL)
+    environment = {**SECRETS, "BRIDGE_DRAIN_S": "0.2"}
+    player.on("m", [Stall()])
+    with Gateway(tmp_path / "gateway", config=config, environment=environment) as gateway:
+        seen: list[int] = []
+        client = threading.Thread(target=lambda: seen.append(ask(gateway, "POOR")))
+        client.start()
+        player.wait_until(lambda asked: len(asked) == 1)
+
+        assert gateway.stop() == 0
+        client.join()
+
+        assert seen == [529]
+        gateway.start()
+        until(lambda: (spent(gateway, "poor"), 0) == counted(gateway) == (1_000_000, 0))

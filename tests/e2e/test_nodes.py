@@ -66,7 +66,7 @@ name = "once"
     + "".join(
         f'\n[[prices]]\nupstream = "chat"\nmodel = "{model}"\nsince = 2026-01-01\n'
         'usd = { input = "1", output = "10" }\n'
-        for model in ("crowd", "slow")
+        for model in ("crowd", "slow", "held")
     )
     + "".join(
         f'\n[[keys]]\nteam = "{name.lower()}"\nname = "k"\nsecret = {{ env = "BRIDGE_KEY_{name}" }}\n'

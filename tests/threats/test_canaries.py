@@ -41,6 +41,7 @@ secret = { env = "BRIDGE_KEY_QUIET" }
 team = "e2e"
 usd = "500"
 period = "month"
+hard = false
 webhook = "https://hooks.example.com/x"
 webhook_secret = { env = "HOOK_SECRET" }
 """

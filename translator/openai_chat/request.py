@@ -23,6 +23,7 @@ from translator.draft import (
 )
 from translator.errors import BadRequest
 from translator.thinking import ASKED_BY
+from translator.unsent import note_unsent
 
 from .formats import response_format
 from .messages import build_messages
@@ -167,6 +168,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     body = build_fields(draft, BUILDERS)
     if draft.effort is not None and ASKED_BY.isdisjoint(request):
         body |= reasoning_fields(draft)
+    note_unsent(draft, body["messages"], system_messages=False, long_marks=False)
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]

@@ -70,6 +70,8 @@ def _definition(
         definition["description"] = found.description
     definition["parameters"] = normalise(found.parameters)
     if not draft.profile.strict_schemas:
+        if tool.get("strict"):
+            draft.note(f"{path}.strict", "dropped", "the schema has no strict form here")
         return definition
     definition["strict"] = False  # left out it may mean: make optional properties required
     if tool.get("strict"):

@@ -26,6 +26,7 @@ from translator.errors import BadRequest
 from translator.render import system_blocks
 from translator.schemas import normalise, strict
 from translator.thinking import ASKED_BY, effort_of, thinking_shown
+from translator.unsent import note_unsent
 
 from .input_items import build_input, limit_breakpoints
 from .parts import PARTS
@@ -240,6 +241,7 @@ def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
     body = {"store": False, **build_fields(draft, BUILDERS)}
     if draft.effort is not None and ASKED_BY.isdisjoint(request):
         body |= _reasoning(draft)
+    note_unsent(draft, body["input"])
     for name in COPIED:
         if request.get(name):
             body[name] = request[name]

@@ -170,6 +170,13 @@ def _mcp_toolset(tool: Tool, path: str, draft: Draft) -> None:
     names = {server["name"] for server in draft.request.get("mcp_servers") or []}
     if tool.get("mcp_server_name") not in names:
         raise BadRequest(f"{path}.mcp_server_name", "no such server among mcp_servers")
+    default, configs = tool.get("default_config") or {}, tool.get("configs") or {}
+    switches = [default, *(config or {} for config in configs.values())]
+    if any(switch.get("defer_loading") for switch in switches):
+        draft.note(f"{path}.defer_loading", "emulated", "the server's tools are there at once")
+    off = [name for name, config in configs.items() if (config or {}).get("enabled") is False]
+    if off and default.get("enabled") is not False:  # else only those that are on are allowed
+        raise BadRequest(f"{path}.configs", f"the upstream cannot leave out a tool: {off[0]!r}")
 
 
 def _max_calls(tools: list[Tool], draft: Draft) -> dict[str, Any]:

@@ -14,16 +14,16 @@ from rest_framework.response import Response
 
 from proxy.models import State
 from proxy.reports.answers import page_of
-from proxy.reports.figures import INPUTS, known
+from proxy.reports.figures import INPUTS
 from proxy.reports.parameters import Choice, Number
 from proxy.reports.spans import DAY, midnight, zone_named
-from proxy.reports.sums import COST_COUNTS, SUMMED, Sums, cost_of, refreshed_at
+from proxy.reports.sums import COST_COUNTS, SUMMED, Sums, cost_of, known, refreshed_at, total
 from proxy.visibility import visible_exchanges
 
 from . import shapes
 from .groups import ALL, filters, grouped
 from .lists import WireView, organization_id
-from .usage_report import cents
+from .usage_report import cents, token_fields
 from .windows import WindowParameters, WireParameters, values, zulu
 
 Row = dict[str, Any]
@@ -136,15 +136,8 @@ class AnalyticsUsageView(AnalyticsView):
     def figures(self, sums: Sums) -> Row:
         return {
             "usage": {
-                "uncached_input_tokens": known(sums, "input"),
-                "output_tokens": known(sums, "output"),
-                "cache_read_input_tokens": known(sums, "cache_read"),
-                "cache_creation": {
-                    "ephemeral_5m_input_tokens": known(sums, "cache_write_5m"),
-                    "ephemeral_1h_input_tokens": known(sums, "cache_write_1h"),
-                },
-                "server_tool_use": {"web_search_requests": sums["web_searches"]},
-                "total_tokens": sum(known(sums, name) for name in (*INPUTS, "output")),
+                **token_fields(sums),
+                "total_tokens": total(known(sums, name) for name in (*INPUTS, "output")) or 0,
                 "requests": sums["requests"],
             }
         }
@@ -182,7 +175,10 @@ class ClaudeCodeParameters(WireParameters):
 
 
 class ClaudeCodeView(WireView):
-    """One UTC day of Claude Code by key. Lines, commits and edits are not seen here: they are 0."""
+    """One UTC day of Claude Code by key.
+
+    Null is what nobody here knows: lines, commits, edits, and tokens that were not reported.
+    """
 
     parameters = ClaudeCodeParameters
     answer = shapes.CLAUDE_CODE
@@ -201,11 +197,11 @@ class ClaudeCodeView(WireView):
             "team", "key_name"
         )
         models = actors.values("team", "key_name", "model_requested").annotate(
-            fresh=Sum("input_tokens", default=0),
-            out=Sum("output_tokens", default=0),
-            read=Sum("cache_read_tokens", default=0),
-            short=Sum("cache_write_5m_tokens", default=0),
-            long=Sum("cache_write_1h_tokens", default=0),
+            fresh=Sum("input_tokens"),
+            out=Sum("output_tokens"),
+            read=Sum("cache_read_tokens"),
+            short=Sum("cache_write_5m_tokens"),
+            long=Sum("cache_write_1h_tokens"),
             cost=Sum("cost_nanousd"),
         )
         used: dict[tuple[str, str], list[Row]] = {}
@@ -225,7 +221,7 @@ def _model(row: Mapping[str, Any]) -> Row:
             "input": row["fresh"],
             "output": row["out"],
             "cache_read": row["read"],
-            "cache_creation": row["short"] + row["long"],
+            "cache_creation": total([row["short"], row["long"]]),
         },
         "estimated_cost": {"amount": cents(row["cost"]), "currency": "USD"},
     }
@@ -242,10 +238,10 @@ def _actor(start: datetime, row: Mapping[str, Any], models: list[Row]) -> Row:
         "terminal_type": None,
         "core_metrics": {
             "num_sessions": row["n"],
-            "lines_of_code": {"added": 0, "removed": 0},
-            "commits_by_claude_code": 0,
-            "pull_requests_by_claude_code": 0,
+            "lines_of_code": {"added": None, "removed": None},
+            "commits_by_claude_code": None,
+            "pull_requests_by_claude_code": None,
         },
-        "tool_actions": {name: {"accepted": 0, "rejected": 0} for name in tools},
+        "tool_actions": {name: {"accepted": None, "rejected": None} for name in tools},
         "model_breakdown": models,
     }

@@ -46,6 +46,7 @@ def an(optional: dict[str, Schema] | None = None, **fields: Schema) -> Schema:
 
 TEXT: Final = some("string")
 COUNT: Final = some("integer")
+COUNT_OR_NULL: Final = or_null(COUNT)
 FLAG: Final = some("boolean")
 TEXT_OR_NULL: Final = or_null(TEXT)
 
@@ -65,6 +66,14 @@ def buckets(row: Schema) -> Schema:
 
 
 CACHE_CREATION: Final = an(ephemeral_5m_input_tokens=COUNT, ephemeral_1h_input_tokens=COUNT)
+MISSING_REQUESTS: Final = an(
+    {
+        "uncached_input_tokens": COUNT,
+        "cache_creation": COUNT,
+        "cache_read_input_tokens": COUNT,
+        "output_tokens": COUNT,
+    }
+)
 TOKENS: Final = {
     "uncached_input_tokens": COUNT,
     "cache_creation": CACHE_CREATION,
@@ -74,7 +83,8 @@ TOKENS: Final = {
 }
 THEIR_GROUPS: Final = dict.fromkeys(THEIRS, TEXT_OR_NULL)
 OUR_GROUPS: Final = dict.fromkeys(OURS, TEXT_OR_NULL)
-USAGE_REPORT: Final = buckets(an(OUR_GROUPS, **TOKENS, **THEIR_GROUPS))
+OURS_OF_TOKENS: Final = {"missing_requests": MISSING_REQUESTS}
+USAGE_REPORT: Final = buckets(an(OUR_GROUPS | OURS_OF_TOKENS, **TOKENS, **THEIR_GROUPS))
 COST_ROW: Final = an(
     {**OUR_GROUPS, "api_key_id": TEXT_OR_NULL, "account_id": TEXT_OR_NULL}
     | {"unpriced_requests": COUNT},
@@ -92,7 +102,7 @@ COST_ROW: Final = an(
 COST_REPORT: Final = buckets(COST_ROW)
 
 MONEY: Final = an(amount=TEXT_OR_NULL, currency=TEXT)
-DECISIONS: Final = an(accepted=COUNT, rejected=COUNT)
+DECISIONS: Final = an(accepted=COUNT_OR_NULL, rejected=COUNT_OR_NULL)
 CLAUDE_CODE: Final = turned(
     an(
         date=TEXT,
@@ -103,9 +113,9 @@ CLAUDE_CODE: Final = turned(
         terminal_type=TEXT_OR_NULL,
         core_metrics=an(
             num_sessions=COUNT,
-            lines_of_code=an(added=COUNT, removed=COUNT),
-            commits_by_claude_code=COUNT,
-            pull_requests_by_claude_code=COUNT,
+            lines_of_code=an(added=COUNT_OR_NULL, removed=COUNT_OR_NULL),
+            commits_by_claude_code=COUNT_OR_NULL,
+            pull_requests_by_claude_code=COUNT_OR_NULL,
         ),
         tool_actions=an(
             edit_tool=DECISIONS,
@@ -116,7 +126,12 @@ CLAUDE_CODE: Final = turned(
         model_breakdown=listed(
             an(
                 model=TEXT,
-                tokens=an(input=COUNT, output=COUNT, cache_read=COUNT, cache_creation=COUNT),
+                tokens=an(
+                    input=COUNT_OR_NULL,
+                    output=COUNT_OR_NULL,
+                    cache_read=COUNT_OR_NULL,
+                    cache_creation=COUNT_OR_NULL,
+                ),
                 estimated_cost=MONEY,
             )
         ),
@@ -131,7 +146,9 @@ def analysed(**figures: Schema) -> Schema:
     )
 
 
-ANALYTICS_USAGE: Final = analysed(usage=an(**TOKENS, total_tokens=COUNT, requests=COUNT))
+ANALYTICS_USAGE: Final = analysed(
+    usage=an(OURS_OF_TOKENS, **TOKENS, total_tokens=COUNT, requests=COUNT)
+)
 ANALYTICS_COST: Final = analysed(
     cost=an(amount=TEXT_OR_NULL, list_amount=TEXT_OR_NULL, currency=TEXT, requests=COUNT)
 )

@@ -11,10 +11,9 @@ from rest_framework.response import Response
 
 from proxy.record.export import workspace_id
 from proxy.reports.base import ReportView
-from proxy.reports.figures import known
 from proxy.reports.parameters import Choice
 from proxy.reports.spans import Span, zone_named
-from proxy.reports.sums import COST_COUNTS, TOKEN_COUNTS, Sums, cost_of, usage
+from proxy.reports.sums import COST_COUNTS, TOKEN_COUNTS, Sums, cost_of, known, usage
 from proxy.visibility import Reader
 
 from . import shapes
@@ -68,18 +67,39 @@ class UsageReportView(ReportView):
 def usage_row(said: Row, sums: Sums, groups: Sequence[str]) -> Row:
     """Every dimension of theirs is there, null unless grouped by; ours only when asked for."""
     return {
-        "uncached_input_tokens": known(sums, "input"),
-        "cache_creation": {
-            "ephemeral_5m_input_tokens": known(sums, "cache_write_5m"),
-            "ephemeral_1h_input_tokens": known(sums, "cache_write_1h"),
-        },
-        "cache_read_input_tokens": known(sums, "cache_read"),
-        "output_tokens": known(sums, "output"),
-        "server_tool_use": {"web_search_requests": sums["web_searches"]},
+        **token_fields(sums),
         **dict.fromkeys(THEIRS),
         **{name: None for name in groups if name in OURS},
         **said,
     }
+
+
+MISSING_FIELDS: Final = {
+    "input_missing": "uncached_input_tokens",
+    "output_missing": "output_tokens",
+    "cache_read_missing": "cache_read_input_tokens",
+    "cache_write_missing": "cache_creation",
+}
+
+
+def token_fields(sums: Sums) -> Row:
+    """Anthropic's fields, whose types are integers: clients break on a null there.
+
+    So what is unknown is told beside them: ``missing_requests`` is ours, and counts the requests
+    without a number, by field. A 0 with as many as the row has requests is not known to be 0.
+    """
+    fields: Row = {
+        "uncached_input_tokens": known(sums, "input") or 0,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": known(sums, "cache_write_5m") or 0,
+            "ephemeral_1h_input_tokens": known(sums, "cache_write_1h") or 0,
+        },
+        "cache_read_input_tokens": known(sums, "cache_read") or 0,
+        "output_tokens": known(sums, "output") or 0,
+        "server_tool_use": {"web_search_requests": sums["web_searches"]},
+    }
+    missing = {field: sums[name] for name, field in MISSING_FIELDS.items() if sums[name]}
+    return {**fields, "missing_requests": missing} if missing else fields
 
 
 class CostReportParameters(WindowParameters):

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from pytest_django.plugin import DjangoDbBlocker
 from proxy.conf import conf
 from proxy.config.connections import GuardedConnection
 from proxy.gateway.directory import directory
-from proxy.models import ApiKey, Exchange, Revision, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.record.recorder import recorder
 from tests.fakes.upstream import ScriptedUpstream
 
+from . import scripts
 from .browser import Browser
+from .budgeted import MODEL, Cast
 
 PATIENT = {"connect_s": 60, "first_byte_s": 60, "idle_s": 60, "total_s": 120}
 """Longer than any machine is too busy for."""
@@ -170,6 +173,22 @@ def deadlines(world: str, reload: Callable[[], None]) -> Iterator[Callable[..., 
 
     yield give
     give()
+
+
+@pytest.fixture
+def priced(gateway: Browser, scripted: ScriptedUpstream) -> str:
+    """A model at 10 dollars a million output tokens and nothing for input."""
+    scripted.on(MODEL, scripts.chat())
+    chat = Upstream.objects.get(name="chat")
+    since = datetime(2026, 1, 1, tzinfo=UTC).date()
+    free = {"input": 0, "output": 10}
+    Price.objects.get_or_create(upstream=chat, model=MODEL, since=since, defaults=free)
+    return MODEL
+
+
+@pytest.fixture
+def cleo(gateway: Browser, reload) -> Cast:
+    return Cast(reload)
 
 
 def row(request_id: str, *, within_s: float = 60, **expected: Any) -> Exchange:

@@ -12,11 +12,10 @@ import pytest
 from proxy.counters.shared import budget_store
 from proxy.counters.store import Standing
 from proxy.counters.windows import window
-from proxy.gateway.budgets import UNPRICED
 from proxy.gateway.ledger import Exchange
 from proxy.gateway.limits import limits
 from proxy.live.running import RUNNING, stop_here
-from proxy.models import ApiKey, Budget, Team
+from proxy.models import ApiKey, Budget, Price, Team
 from proxy.record import spool_file
 from proxy.record.recorder import recorder
 from proxy.record.records import OpenRecord, decode
@@ -94,13 +93,14 @@ def test_a_client_that_leaves_while_its_record_is_written_is_never_dialled_for_a
     team = Team.objects.create(name="impatient", limits={"concurrency": 1})
     _, secret = ApiKey.issue(team, "key", scopes=["messages"])
     budget = Budget.objects.create(team=team, usd=1, period="month")
+    Price.objects.create(model="chat-impatient", since="2026-01-01", input=0, output=10)
     counter = counter_of(budget.pk, window("month", "UTC", time.time()))
     reload()
 
     with held_disk():
         with gateway.open(message("chat-impatient"), x_api_key=secret):
             until(lambda: [one for one in running("chat-impatient") if one.target is not None])
-            assert budget_store().standing(counter) == Standing(0, 0, UNPRICED)
+            assert budget_store().standing(counter) == Standing(0, 0, 1_000_000)
         until(lambda: not running("chat-impatient"))
         assert limits._teams["impatient"].running == 0
         until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))

@@ -1,10 +1,9 @@
 """Money: the worst case is held at the door, the real cost settles it, and the rest is told."""
 
 import dataclasses
-import itertools
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -12,84 +11,25 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from proxy.conf import conf
-from proxy.counters.shared import budget_store
 from proxy.counters.store import Ceiling, Standing, StoreAway, Verdict
 from proxy.counters.windows import window
 from proxy.gateway import budgets
 from proxy.gateway.budgets import most, reserve
 from proxy.gateway.ceilings import BudgetEntry
 from proxy.gateway.refusals import Refusal
-from proxy.models import ApiKey, Budget, Exchange, Price, Team, Upstream
+from proxy.models import ApiKey, Budget, Team
 from proxy.record import spending
 from proxy.record.recorder import recorder
 from tests.fakes.steps import Hold, Stall, json_answer
 from tests.fakes.upstream import ScriptedUpstream
+from translator.estimate import estimate_tokens
 
 from . import scripts
 from .browser import Browser
+from .budgeted import Cast, booked, numbers, settled, standing
 from .conftest import message, row
 
-numbers = itertools.count()
-MODEL = "chat-priced"
 NOBODYS = 10**6  # no budget has this number
-
-
-@pytest.fixture
-def priced(gateway: Browser, scripted: ScriptedUpstream) -> str:
-    """A model at 10 dollars a million output tokens and nothing for input."""
-    scripted.on(MODEL, scripts.chat())
-    chat = Upstream.objects.get(name="chat")
-    since = datetime(2026, 1, 1, tzinfo=UTC).date()
-    free = {"input": 0, "output": 10}
-    Price.objects.get_or_create(upstream=chat, model=MODEL, since=since, defaults=free)
-    return MODEL
-
-
-class Cast:
-    """A team with one key and budgets of its own."""
-
-    def __init__(self, reload) -> None:
-        self.team = Team.objects.create(name=f"spending-{next(numbers)}")
-        self.key, self.secret = ApiKey.issue(self.team, "cleo", scopes=["messages"])
-        self.reload = reload
-        reload()
-
-    def budget(self, usd: str, **fields) -> Budget:
-        owner = {} if "key" in fields or "user" in fields else {"team": self.team}
-        made = Budget.objects.create(usd=Decimal(usd), **{"period": "month", **owner, **fields})
-        self.reload()
-        return made
-
-
-@pytest.fixture
-def cleo(gateway: Browser, reload) -> Cast:
-    return Cast(reload)
-
-
-def standing(budget: Budget) -> Standing | None:
-    when = window(budget.period, budget.zone, time.time())
-    return budget_store().standing(spending.counter_of(budget.pk, when))
-
-
-def settled(budget: Budget) -> Standing:
-    """When every row is in the ledger and nothing is held."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = standing(budget)
-        if found is not None and not found.settled and not found.reserved:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"still held: {standing(budget)}")
-
-
-def booked(budget: Budget, **whose: str) -> int:
-    """What the rows cost, once it is what the budget says: its counter moves just before them."""
-    spent, deadline = settled(budget).spent, time.monotonic() + 60
-    rows = Exchange.objects.filter(**whose, state="closed")
-    while (costs := sum(row.cost_nanousd or 0 for row in rows.all())) != spent:
-        assert time.monotonic() < deadline, f"the rows cost {costs}, the budget says {spent}"
-        time.sleep(0.02)
-    return costs
 
 
 def test_of_fifty_at_once_with_room_for_four_at_most_four_pass(
@@ -239,7 +179,7 @@ def test_a_client_that_leaves_gives_its_room_back(
 ):
     head, *rest = scripts.chat_events(["first", "second"])
     scripted.on(priced, scripts.pieces([head, rest[0]], Stall()))
-    budget = cleo.budget("1")
+    budget = cleo.budget("1", hard=False)
 
     with gateway.open(message(priced, stream=True), x_api_key=cleo.secret) as connection:
         while b"first" not in connection.recv(65_536):
@@ -252,8 +192,9 @@ def test_a_client_that_leaves_gives_its_room_back(
 
 
 def test_a_model_without_a_price_is_noted_and_refused_by_a_spent_budget_only(
-    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, priced: str, monkeypatch
 ):
+    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=False))
     scripted.on("chat-unpriced", scripts.chat())
     budget = cleo.budget("0.0011")
 
@@ -271,10 +212,9 @@ def test_a_model_without_a_price_is_noted_and_refused_by_a_spent_budget_only(
 
 
 @pytest.mark.parametrize("hard", [True, False])
-def test_a_hard_budget_can_refuse_what_has_no_price(
-    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, monkeypatch, hard
+def test_a_hard_budget_refuses_what_has_no_price(
+    gateway: Browser, scripted: ScriptedUpstream, cleo: Cast, hard
 ):
-    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=True))
     model = f"chat-unpriced-{hard}"
     scripted.on(model, scripts.chat())
     budget = cleo.budget("5", hard=hard)
@@ -294,7 +234,8 @@ def test_a_hard_budget_can_refuse_what_has_no_price(
 def test_the_name_that_lacks_a_price_is_told():
     told = budgets._unpriced("claude-x", "vllm", "qwen3").message
 
-    assert told.startswith("model claude-x has no price at upstream 'vllm' as 'qwen3', so nobody")
+    assert told.startswith("model claude-x has no price at upstream 'vllm' as 'qwen3', and a hard")
+    assert "`[[prices]]` with upstream = 'vllm' and model = 'qwen3'" in told
 
 
 def test_a_soft_budget_refuses_nobody_and_counts(gateway: Browser, cleo: Cast, priced: str):
@@ -328,7 +269,7 @@ def asked(database, monkeypatch) -> SimpleNamespace:
     month = BudgetEntry(id=NOBODYS, owner="team x", limit=5, period="month", zone="UTC", hard=True)
     entry = SimpleNamespace(
         caller=SimpleNamespace(budgets=(month,)), created=0.0, remarks=[], hold=None,
-        head=SimpleNamespace(request_id="req_1"),
+        head=SimpleNamespace(request_id="req_1"), request={"messages": [], "max_tokens": 9},
     )  # fmt: skip
     route = SimpleNamespace(targets=())
     told = SimpleNamespace(entry=entry, route=route, verdicts=[], seen=[], published=[])
@@ -363,7 +304,8 @@ async def test_money_is_not_spent_unseen(asked, verdicts):
     assert refusal.headers == {"retry-after": "5"}
     assert (refusal.outcome, refusal.source) == ("gateway_error", "gateway")
     assert refusal.detail == "budgets"
-    assert asked.entry.hold == budgets.Hold("req_1", (COUNTER,))
+    worst_case = {"input": estimate_tokens(asked.entry.request), "output": 9}
+    assert asked.entry.hold == budgets.Hold("req_1", (COUNTER,), worst_case)
     assert asked.verdicts == []
 
 

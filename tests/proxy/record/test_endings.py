@@ -15,6 +15,7 @@ from proxy.record.posting import Story, post
 from proxy.record.rebuild import Partial
 from proxy.record.recorder import Recorder
 from proxy.record.records import Chunk, CloseRecord
+from proxy.record.repricing import usage_of
 from proxy.record.spool_file import Backlog
 
 from .making import NOON, closing, exchange_id, opening, rows
@@ -23,7 +24,8 @@ from .making import NOON, closing, exchange_id, opening, rows
 def test_a_row_whose_process_is_gone_says_so():
     at = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-    assert settlement._ending("req_1", at) == CloseRecord(
+    row = Exchange(pk="req_1")
+    assert settlement._ending(row, at) == CloseRecord(
         id="req_1",
         finished=at.timestamp(),
         outcome="interrupted",
@@ -32,6 +34,7 @@ def test_a_row_whose_process_is_gone_says_so():
         error_message="the process that served the request is gone, and its spool with it",
         error_source="gateway",
         detail="settled",
+        usage=usage_of(row),
         delivered=False,
     )
 
@@ -159,6 +162,38 @@ def test_open_rows_that_are_old_are_settled_in_parts(
     assert [row.finished for row in told][1:] == [*[later] * 5, None]
     with django_assert_num_queries(2):  # nothing is locked where nothing is open
         assert settlement.settle(tmp_path, at) == (0, 0)
+
+
+@pytest.mark.django_db
+def test_an_open_row_under_a_hard_budget_is_settled_for_its_worst_case(tmp_path: Path):
+    Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=10)
+    worst = {"input": 70, "output": 900, "source": "estimated"}
+    post([Story(opening(1, worst_case=worst), []), Story(opening(2), [])])
+    at = datetime.fromtimestamp(NOON + 6, UTC)
+    assert [row.output_source for row in Exchange.objects.order_by("pk")] == [
+        "estimated",
+        "missing",
+    ]
+
+    assert settlement.settle(tmp_path, at) == (0, 2)
+
+    hard, soft = Exchange.objects.order_by("pk")
+    assert (hard.input_tokens, hard.output_tokens, hard.output_source) == (70, 900, "estimated")
+    assert hard.cost_nanousd == 70 * 1_000 + 900 * 10_000
+    assert (soft.input_tokens, soft.output_source, soft.cost_nanousd) == (None, "missing", None)
+
+
+@pytest.mark.django_db
+def test_what_the_close_record_says_replaces_the_worst_case():
+    Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=10)
+    worst = {"input": 70, "output": 900, "source": "estimated"}
+    post([Story(opening(1, worst_case=worst), [])])
+
+    post([Story(opening(1, worst_case=worst), [], closing(1, usage={}))])
+
+    kept = Exchange.objects.get()
+    assert (kept.input_tokens, kept.output_tokens, kept.output_source) == (None, None, "missing")
+    assert kept.cost_nanousd is None
 
 
 def test_spools_that_nobody_owns_are_drained_first(tmp_path: Path, team):

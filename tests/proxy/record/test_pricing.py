@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.models import Price, Upstream
 from proxy.record.export import usd
-from proxy.record.pricing import PriceList, cost_of, source_of
+from proxy.record.pricing import PriceList, charge_of, cost_of, estimated_in, lost_in, source_of
 
 PRICE = {"input": "1.25", "output": "10", "cache_read": "0.125", "cache_write_5m": None,
          "cache_write_1h": "2.5"}  # fmt: skip
@@ -39,6 +39,29 @@ def test_unknown_tokens_cost_nobody_knows_what(usage: dict) -> None:
 
 def test_without_a_price_the_cost_is_unknown_and_not_zero() -> None:
     assert cost_of({"input": 1, "output": 1}, None) is None
+
+
+LOST = [
+    {"upstream": "a", "usage": {"source": "reported"}, "cost_nanousd": 30},
+    {"upstream": "b", "usage": {"source": "reported", "output_source": "estimated"},
+     "cost_nanousd": 400},
+    {"upstream": "c"},
+]  # fmt: skip
+
+
+def test_failed_attempts_are_charged_beside_the_answer() -> None:
+    usage = {"input": 1, "output": 1, "source": "reported"}
+
+    assert (lost_in(LOST), estimated_in(LOST)) == (430, 400)
+    assert charge_of(usage, PRICE, LOST) == 11_250 + 430
+    assert charge_of(usage, PRICE) == 11_250
+    assert charge_of(usage, None, LOST) == charge_of({}, PRICE, LOST) == 430
+
+
+@pytest.mark.parametrize("attempts", [(), LOST[2:]])
+def test_without_a_known_cost_the_charge_is_unknown_and_not_zero(attempts) -> None:
+    assert charge_of({}, PRICE, attempts) is None
+    assert charge_of({"input": 1, "output": 1}, {"input": "0", "output": "0"}, attempts) == 0
 
 
 def test_a_free_model_costs_zero() -> None:

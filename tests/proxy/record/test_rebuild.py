@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.record import rebuild
@@ -53,6 +54,29 @@ def test_an_unknown_target_costs_the_words_and_not_the_row(target: dict[str, Any
 
     assert part.answer is None
     assert part.reads
+
+
+WORST = {"input": 70, "output": 900, "source": "estimated"}
+
+
+def test_a_hard_budget_is_charged_the_worst_case_of_what_never_began() -> None:
+    told = story()
+    told.opening = msgspec.structs.replace(told.opening, worst_case=WORST)
+
+    usage = rebuild.partial(told).usage
+
+    assert (usage["input"], usage["output"]) == (70, 900)
+    assert (usage["source"], usage["output_source"]) == ("estimated", "estimated")
+
+
+def test_a_hard_budget_is_charged_what_arrived_before_the_end() -> None:
+    told = story(chunk(content="Half an answer"))
+    told.opening = msgspec.structs.replace(told.opening, worst_case=WORST)
+
+    usage = rebuild.partial(told).usage
+
+    assert usage["source"] == "estimated"
+    assert 0 < usage["output"] < 900
 
 
 def test_the_last_attempt_counts() -> None:

@@ -48,7 +48,8 @@ def filled(kind: type[OpenRecord | CloseRecord]) -> dict[str, Any]:
 
 
 def test_each_column_of_an_open_record_is_its_own() -> None:
-    record = OpenRecord(**{**filled(OpenRecord), "created": NOON, "ip": "2001:DB8::1"})
+    fields = {**filled(OpenRecord), "worst_case": {}}
+    record = OpenRecord(**fields | {"created": NOON, "ip": "2001:DB8::1"})
 
     told = opened(record)
 
@@ -62,6 +63,7 @@ def test_each_column_of_an_open_record_is_its_own() -> None:
 
 def test_each_column_of_a_close_record_is_its_own() -> None:
     fields = {**filled(CloseRecord), "outcome": "drained", "usage": {}, "answer": None}
+    fields["attempts"] = [{"upstream": "attempts"}]
     record = CloseRecord(**fields | {"price": None, "finished": NOON})
 
     told = closed(record, begun(), NOBODY)
@@ -72,6 +74,16 @@ def test_each_column_of_a_close_record_is_its_own() -> None:
         "state": "closed", "finished": moment(NOON), "cost_nanousd": None, "price": None,
         **tokens({}),
     }  # fmt: skip
+
+
+def test_what_a_hard_budget_reserved_stands_in_an_open_row() -> None:
+    worst = {"input": 70, "output": 900, "source": "estimated"}
+
+    told = opened(opening(worst_case=worst))
+
+    assert {name: told[name] for name in tokens(worst)} == tokens(worst)
+    assert (told["output_tokens"], told["output_source"]) == (900, "estimated")
+    assert not tokens(worst).keys() & opened(opening()).keys()
 
 
 def test_who_answered_stays_where_the_close_record_does_not_say() -> None:

@@ -17,7 +17,9 @@ def test_a_row_carries_what_was_recorded(ask):
     cast.price()
     ci, _ = cast.key("ci")
     one = cast.record(
-        key=ci, opening={"session_id": "s1"}, closing={"attempts": [{"ms": 1}, {"ms": 2}]}
+        key=ci,
+        opening={"session_id": "s1", "stream": True},
+        closing={"attempts": [{"ms": 1}, {"ms": 2}]},
     )
 
     row = ask(f"requests/{one.pk}").json()
