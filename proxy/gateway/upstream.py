@@ -18,6 +18,7 @@ from yarl import URL
 from translator.dialect import UpstreamError
 
 from .head import printable
+from .masking import Redactor, masked_headers
 from .refusals import UpstreamFailed
 from .targets import Server
 from .wire import ConnectTimeout, Garbage, Origin, Pool, Unreachable, Wire, head_of
@@ -118,11 +119,14 @@ async def close_transport() -> None:
 
 
 class Call:
-    """An upstream's answer whose head is here; its body is read piece by piece."""
+    """An upstream's answer whose head is here; its body is read piece by piece.
 
-    def __init__(self, wire: Wire, origin: Origin, dial: Dial, pool: Pool) -> None:
+    Nothing of it holds ``secret``, the credential of the upstream, should it repeat it.
+    """
+
+    def __init__(self, wire: Wire, origin: Origin, dial: Dial, pool: Pool, secret: bytes) -> None:
         self.status = wire.status
-        self.headers = wire.headers
+        self.headers = masked_headers(wire.headers, secret)
         self.dial = dial
         self.ended = False
         self.wire = wire
@@ -131,6 +135,7 @@ class Call:
         packed = wire.headers.get("content-encoding")
         self._unpacker: Any = _unpacker(packed) if packed else None
         self._peeked = b""
+        self._redactor = Redactor(secret)
 
     @property
     def content_type(self) -> str:
@@ -151,16 +156,22 @@ class Call:
         if self._peeked:
             peeked, self._peeked = self._peeked, b""
             return peeked
-        try:
-            piece: bytes = await (
-                self.wire.read(take) if self._unpacker is None else self._unpacked()
-            )
-        except zlib.error:
-            raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
-        except CAUGHT as exc:
-            raise UpstreamFailed(fault_of(exc).error, detail="cut") from exc
-        self.ended = not piece
-        return piece
+        redactor = self._redactor
+        while True:
+            try:
+                piece: bytes = await (
+                    self.wire.read(None if redactor.held else take)
+                    if self._unpacker is None
+                    else self._unpacked()
+                )
+            except zlib.error:
+                raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
+            except CAUGHT as exc:
+                raise UpstreamFailed(fault_of(exc).error, detail="cut") from exc
+            self.ended = not piece
+            clean = redactor.feed(piece) if piece else redactor.end()
+            if clean or not piece:
+                return clean
 
     async def _unpacked(self) -> bytes:
         while packed := self._unpacker.unconsumed_tail or await self.wire.read():
@@ -244,7 +255,7 @@ async def post(
             wire = await connections.connect(server.origin, server.timeouts.connect_s)
         await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
         dial.status = wire.status
-        return Call(wire, server.origin, dial, connections)
+        return Call(wire, server.origin, dial, connections, server.secret)
     except CAUGHT as exc:
         if wire is not None:
             wire.close()
