@@ -25,8 +25,8 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 EPOCH: Final = date(1970, 1, 1)
 DAY_S: Final = 24 * 60 * 60
-QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-"""What ``repr`` quotes: a text with an apostrophe stands in double quotes."""
+QUOTED: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)""", re.DOTALL)
+"""What ``repr`` quotes, in double quotes where it has an apostrophe; to the end if not closed."""
 MESSAGE_CHARACTERS: Final = 2_000
 
 
