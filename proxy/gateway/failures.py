@@ -49,7 +49,8 @@ def log_ending(
 def log_page(upstream: str, status: int, raw: bytes) -> None:
     """An upstream answered with something that is no JSON. Its text may quote the conversation."""
     if raw.strip() and raw.lstrip()[:1] not in b"{[":
-        log.info("%s answered with status %d and no JSON: %d bytes", upstream, status, len(raw))
+        size = len(raw)
+        log.info("%s answered with status %d and no JSON: %d bytes", upstream, status, size)
 
 
 def _own_message(source: str, message: str) -> str:

