@@ -16,7 +16,8 @@ UNKNOWN: Final = re.compile(
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
 SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret)\b")
-AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$(?P<at>.*)`)?$", re.DOTALL)
+AT: Final = re.compile(r" - at `(?:key in )?\$")
+"""Stands before the path, which ends in a backtick at the end of the message."""
 
 
 MANAGED: Final = "{} is managed by bridge.toml; change it there and run applyconfig"
@@ -33,9 +34,8 @@ def told(error: str, kind: Any, value: Any) -> str:
         known = _keys_at(kind, unknown["at"] or "")
         where = _path(unknown["at"])
         return f"{where}unknown key {unknown['key']!r}{did_you_mean(unknown['key'], known)}"
-    found = AT.match(error)
-    at = (found and found["at"]) or ""
-    what = found["what"] if found else error
+    found = AT.search(error) if error.endswith("`") else None
+    what, at = (error[: found.start()], error[found.end() : -1]) if found else (error, "")
     if SECRET.search(at):  # whatever stands there is not repeated
         if "got `str`" in what:
             what = 'a secret is never written here: { env = "NAME" } or { file = "/path" }'

@@ -104,10 +104,10 @@ def _as_json(text: str) -> str:
     """Python's spelling rewritten as JSON's, and trailing commas removed; "" where hopeless."""
     pieces: list[str] = []
     for token in _TOKEN.finditer(text):
-        piece = token.group()
-        match token.lastgroup:
-            case "open":  # a quote that is never closed: truncated, hands off
-                return ""
+        piece, kind = token.group(), token.lastgroup
+        if kind in QUOTED and token[f"{kind}_end"] is None:  # never closed: truncated, hands off
+            return ""
+        match kind:
             case "single":
                 pieces.append(_double_quoted(piece[1:-1]))
             case "comma":
@@ -134,6 +134,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
 
 
+QUOTED: Final = frozenset({"double", "single"})
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 _STRICT: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
@@ -144,12 +145,13 @@ _BRACKET: Final = re.compile(r"[\[\]{}]")
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
 _TOKEN: Final = re.compile(
     r"""
-    (?P<double>"(?:[^"\\]|\\.)*")
-    | (?P<single>'(?:[^'\\]|\\.)*')
-    | (?P<open>["'])
+    (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
+    | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
     | (?P<comma>,(?=\s*[}\]]))
     | (?P<word>\b(?:True|False|None)\b)
     | (?P<other>[^"',TFN]+|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""A string that is never closed matches, too, without its end: if it did not, each quote in it
+would be tried as a beginning of its own."""

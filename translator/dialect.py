@@ -105,6 +105,8 @@ class UpstreamError:
     """Set where the failure is a policy refusal: a message with stop_reason ``refusal``."""
     is_refusal: bool = False
     param: str | None = None
+    code: str = ""
+    """The upstream's own name of the failure, for the log; never a text."""
 
 
 class Stream(Protocol):

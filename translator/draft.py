@@ -157,7 +157,7 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
         target=draft.target,
         tool_names=draft.tool_names,
         optional_properties=draft.optional_properties,
-        stop_sequences=tuple(request.get("stop_sequences") or ()),
+        stop_sequences=_stop_sequences(request),
         thinking=thinking_shown(request) if "thinking" in request else "hidden",
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),
         call_ids=_call_ids(request),
@@ -165,6 +165,22 @@ def answer_context(draft: Draft, **known: Any) -> AnswerContext:
         answered=NO_FIELDS if ANSWERED.isdisjoint(request) else _answered(request),
         **known,
     )
+
+
+MAX_STOP_SEQUENCES: Final = 64
+MAX_STOP_CHARACTERS: Final = 4_096
+"""Of all of them: each is looked for in each piece of the answer."""
+
+
+def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
+    sequences = tuple(request.get("stop_sequences") or ())
+    if len(sequences) > MAX_STOP_SEQUENCES or sum(map(len, sequences)) > MAX_STOP_CHARACTERS:
+        raise BadRequest(
+            "stop_sequences",
+            f"this route takes at most {MAX_STOP_SEQUENCES} sequences"
+            f" of {MAX_STOP_CHARACTERS} characters in all",
+        )
+    return sequences
 
 
 ANSWERED: Final = frozenset({"context_management", "diagnostics", "speed"})

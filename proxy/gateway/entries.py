@@ -25,7 +25,8 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 EPOCH: Final = date(1970, 1, 1)
 DAY_S: Final = 24 * 60 * 60
-QUOTED: Final = re.compile(r"'[^']*'")
+QUOTED: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)""", re.DOTALL)
+"""What ``repr`` quotes, in double quotes where it has an apostrophe; to the end if not closed."""
 MESSAGE_CHARACTERS: Final = 2_000
 SESSION_CHARACTERS: Final = 200
 STOP_CHARACTERS: Final = 40
@@ -134,7 +135,7 @@ def close_record(exchange: "Exchange", refusal: Refusal | None) -> CloseRecord:
         upstream_request_sha256=exchange.body_digest,
         target=target,
         attempt=len(dials) - 1 if dials else 0,
-        reads=exchange.unsaved(),
+        reads=exchange.unsaved(broken=not whole),
         answer=message if exchange.caller.team.store_full else None,
     )
 

@@ -11,9 +11,9 @@ from proxy.ulids import new_ulid
 from translator.errors import BadRequest
 from translator.notes import Note
 
-USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-]+)[/ ]v?(\d[\w.+-]*)")
+USER_AGENT: Final = re.compile(r"([A-Za-z0-9_.@/-]*?[A-Za-z0-9_.@-])[/ ]v?(\d[\w.+-]*)")
 """Anthropic's own SDKs put a space before their version: ``Anthropic/Python 2.12.0``."""
-TAG: Final = re.compile(r"\s*([\w.-]{1,64})=([^,;]{0,200})")
+TAG: Final = re.compile(r"([\w.-]{1,64})=([^,;]{0,200})")
 UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 

@@ -32,7 +32,7 @@ from .failures import log_ending, log_refusal
 from .faulty import kept_of
 from .glance import row_of
 from .limits import Seat
-from .masking import masked_reads
+from .masking import masked_error
 from .refusals import Refusal, refusal_of, stopped
 from .routes import Route
 from .targets import Target
@@ -185,7 +185,7 @@ class Exchange:
         closing = self.consumer.closing = close_record(self, refusal)
         try:
             if closing.outcome != "completed":
-                log_ending(closing, exc)
+                log_ending(closing, self.stream.error if self.stream else None, exc)
             recorder.settle(closing, self.consumer.watch.loop)
             closing.reads.clear()  # they are said; whoever counts keeps the rest for a second
         finally:
@@ -261,7 +261,7 @@ class Exchange:
     def dialled(self, dial: Dial, target: Target, stream: Stream) -> None:
         """Another attempt goes out: what an earlier one said no longer counts."""
         if self.dials:
-            self.checkpoint()
+            self.checkpoint(broken=True)
             self.fold = MessageFold()
             self._kept_bytes = 0
             self.upstream_request_id = ""
@@ -288,10 +288,12 @@ class Exchange:
         if self._reads and now - self._saved_at >= CHECKPOINT_S:
             self.checkpoint()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, broken: bool = False) -> None:
         """Hand what was read so far to the spool; nobody waits for it."""
         self._saved_at = self.consumer.watch.now()
-        if reads := self.unsaved():
+        if self.stream is not None and self.stream.error is not None:
+            broken = True
+        if reads := self.unsaved(broken=broken):
             attempt = len(self.dials) - 1
             target = self.target_record if attempt else {}
             recorder.chunk(
@@ -304,13 +306,16 @@ class Exchange:
                 )
             )
 
-    def unsaved(self) -> list[tuple[float, bytes]]:
-        """What was read since the last checkpoint, for a record; it is kept here no longer."""
+    def unsaved(self, *, broken: bool = False) -> list[tuple[float, bytes]]:
+        """What was read since the last checkpoint, for a record; it is kept here no longer.
+
+        ``broken``: the answer did not end well, so its last read may hold an error.
+        """
         if not self._reads or self.target is None:
             return []
         reads = [*zip(self._reads_ms, self._reads, strict=True)]
         self._reads, self._reads_ms, self._reads_bytes = [], array("d"), 0
-        return masked_reads(reads, self.target.server.secret)
+        return masked_error(reads) if broken else reads
 
     def all_notes(self) -> list[Note]:
         """Also of what the transcript leaves out, because there was too much of it."""

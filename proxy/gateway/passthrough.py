@@ -14,12 +14,12 @@ from yarl import URL
 
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
+from translator.secret_redaction import masked_shapes, redacted
 from translator.sse import SSEDecoder
 
 from .decoding import decode_event, decode_json
 from .frames import frames
 from .head import Head
-from .masking import masked
 from .policies import NONE as NO_POLICIES
 from .pump import MAX_ANSWER_BYTES, Attempt, upstream_error
 from .refusals import Header, UpstreamFailed
@@ -66,7 +66,7 @@ class Passthrough(Attempt):
         return spliced(self.entry.body, request, wanted), headers
 
     async def refused(self, call: Call) -> None:
-        raw = masked(await call.beginning(), self.target.server.secret)
+        raw = await call.beginning()
         self.keep(call, raw)
         if call.status == 401:  # our key, not the client's: it must not drop its own
             raise UpstreamFailed(CREDENTIALS_REFUSED, detail="status_401")
@@ -76,10 +76,11 @@ class Passthrough(Attempt):
         except BadUpstream:
             body = None
         anthropic = isinstance(body, dict) and body.get("type") == "error"
+        clean = redacted(body)
         raise UpstreamFailed(
             error,
             detail=f"status_{call.status}",
-            raw=raw if anthropic else None,
+            raw=(raw if clean is body else _encode(clean)) if anthropic else None,
             headers=returned(call, self.consumer.extra_headers),
         )
 
@@ -93,8 +94,6 @@ class Passthrough(Attempt):
             watch.expect(Stop.IDLE)
             raw = await call.read()
             watch.expect(Stop.WRITE)
-            if raw:
-                entry.read(raw, watch.since)
             out: list[bytes] = []
             heard: list[dict[str, Any]] = []
             try:
@@ -105,9 +104,12 @@ class Passthrough(Attempt):
                     if stream.finished:
                         break
             except BadUpstream:
+                entry.read(masked_shapes(raw), watch.since)
                 await self.deliver(heard, b"".join(out))  # sound, and before it
                 raise
-            if not raw:
+            if raw:  # kept now that it is known whether it holds an error
+                entry.read(raw, watch.since)
+            else:
                 events = stream.end()
                 out += [outlet.dressing(events), self._framed(events)]
                 heard += events
@@ -149,11 +151,8 @@ class Passthrough(Attempt):
         raw = await call.whole(MAX_ANSWER_BYTES)
         if raw is None:
             raise BadUpstream("upstream's answer is too large")
+        events = self.stream.feed_whole(self.decoded(raw))
         self.entry.read(raw, self.watch.now())
-        value = decode_json(raw)
-        if not isinstance(value, dict):
-            raise BadUpstream("upstream's answer is not a JSON object")
-        events = self.stream.feed_whole(value)
         streaming = self.entry.request.get("stream") is True
         await self.deliver(events, frames(events) if streaming else raw)
 

@@ -14,6 +14,7 @@ from proxy.models import Upstream, UpstreamPolicy
 from proxy.probing import LONGEST_S, QUESTIONS, Finding, Question
 from proxy.record.rebuild import replay
 from translator.errors import TranslatorError
+from translator.secret_redaction import masked_shapes
 from translator.sse import format_sse
 
 from .directory import server_of
@@ -25,9 +26,7 @@ from .upstream import Call, Dial, close_transport, post
 
 SHOWN_CHARS: Final = 8_000
 MOST_BYTES: Final = 2**20
-HIDDEN: Final = "•••"
 ANTHROPIC: Final = {"anthropic-version": "2023-06-01"}
-CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key"})
 
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
@@ -101,29 +100,27 @@ class _Asked:
         return (asyncio.get_running_loop().time() - self.began) * 1000
 
     def finding(self, *, ok: bool, says: str) -> Finding:
-        heard = b"".join(piece for _, piece in self.reads)
+        heard = b"".join(piece for _, piece in self.reads)[:MOST_BYTES]
+        if not ok:  # it may be an error that quotes a credential
+            heard = masked_shapes(heard)
         return Finding(
             question=self.question,
             ok=ok,
-            says=self._clean(says),
+            says=_shown(says),
             status=self.call.status if self.call else None,
             head_ms=self.head_ms,
             first_ms=self.reads[0][0] if self.reads else None,
             total_ms=self.ended_ms,
             reads=len(self.reads),
-            sent=self._clean(msgspec.json.format(self.body, indent=2).decode(errors="replace")),
-            heard=self._clean(heard[:MOST_BYTES].decode(errors="replace")),
-            told=self._clean(self.told),
-            answer=self._clean(self.answer),
+            sent=_shown(msgspec.json.format(self.body, indent=2).decode(errors="replace")),
+            heard=_shown(heard.decode(errors="replace")),
+            told=_shown(self.told),
+            answer=_shown(self.answer),
         )
 
-    def _clean(self, text: str) -> str:
-        """Without our secret, should the other side repeat it (T18), and not too long."""
-        headers = self.target.server.headers
-        for name in CREDENTIALS & headers.keys():
-            secret = headers[name].removeprefix("Bearer ")
-            text = text.replace(secret, HIDDEN) if secret else text
-        return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
 def _judged(asked: _Asked, request: dict[str, Any]) -> Finding:

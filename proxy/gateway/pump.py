@@ -18,6 +18,7 @@ from translator.dialect import Stream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream, IllegalMove
 from translator.notes import Note
 from translator.repairs import REFUSED as REPAIRABLE
+from translator.secret_redaction import masked_shapes
 from translator.upstream_errors import told_in_ours
 
 from .answer_rest import drain, reported_usage
@@ -27,21 +28,18 @@ from .foreign_limits import told_limits
 from .guarding import BUG, ILLEGAL, GrammarGuard
 from .hearing import Hearing
 from .ledger import Exchange
-from .masking import masked, masked_beginning
+from .masking import sought
 from .outlets import Outlet
 from .policies import NONE as NO_POLICIES
 from .refusals import SHUTTING_DOWN, STOPPED, UpstreamFailed
 from .targets import Target
-from .upstream import UNDELIVERED, Call, Dial, post, retry_after
+from .upstream import ERROR_BODY_BYTES, UNDELIVERED, Call, Dial, post, retry_after
 from .watch import TIMEOUTS, Stop
 from .wishes import Wishes
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """How nearly all servers spell it."""
-
-FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
-"""What a stream of events begins with, and JSON never, by whatever type a proxy calls it."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,6 +65,7 @@ class Attempt:
         self.consumer = entry.consumer
         self.watch = entry.consumer.watch
         self.url = target.server.url
+        self.secret = sought(target.server.secret)
         self.stream: Stream
         self.body = b""  # for the upstream; empty once it answers: a stream need not keep 400 KB
         self.hearing: Hearing  # of an answer that is streamed
@@ -144,7 +143,7 @@ class Attempt:
                 await self.refused(call)
             else:
                 told = call.headers.get("content-type")
-                match "events" if told in EVENT_STREAM else await _kind_of(call):
+                match "events" if told in EVENT_STREAM else await call.kind():
                     case "events":
                         await self.relay_events(call)
                     case "json":
@@ -198,10 +197,7 @@ class Attempt:
             if exc.detail != UNDELIVERED or self.consumer.unheard_from is not None:
                 raise
             call = await self._dial(headers)
-        request_id = call.request_id
-        if request_id:
-            request_id = masked(request_id.encode(), self.target.server.secret).decode()
-        self.entry.upstream_request_id = request_id
+        self.entry.upstream_request_id = call.request_id
         answer = self.consumer
         answer.extra_headers = told_limits(answer.extra_headers, call.headers)
         return call
@@ -235,15 +231,10 @@ class Attempt:
         raise UpstreamFailed(error, detail=f"status_{call.status}")
 
     def keep(self, call: Call, raw: bytes) -> None:
-        """What came instead of an answer, in the transcript, and a page in the log, too.
-
-        It may quote the request, and some teams want no word of it kept.
-        """
-        if raw and self.entry.caller.team.store_full:
-            server = self.target.server
-            clean = masked_beginning(raw, server.secret)
-            self.entry.read(clean, self.watch.now())
-            log_page(server.name, call.status, clean)
+        """What came instead of an answer, in the transcript. The log gets no word of it."""
+        log_page(self.target.server.name, call.status, raw)
+        if raw:
+            self.entry.read(masked_shapes(raw), self.watch.now())
 
     async def relay_events(self, call: Call) -> None:
         stream, watch, entry = self.stream, self.watch, self.entry
@@ -257,13 +248,14 @@ class Attempt:
             except IllegalMove as cause:
                 return await self._end_here(hearing.events, cause)
             watch.wait, watch.since = Stop.WRITE, watch.now()
-            if raw:
-                entry.read(raw, watch.since)
             try:
                 hearing.feed(raw)
             except BadUpstream:
+                entry.read(masked_shapes(raw), watch.since)
                 await self.deliver(hearing.events)  # what came before it is sound
                 raise
+            if raw:
+                entry.read(raw, watch.since)  # now: it is known whether it holds an error
             self._ended_in(raw)
             await self.deliver(hearing.events)
             del raw  # or it is kept for as long as all that follows flows past here
@@ -277,8 +269,8 @@ class Attempt:
         ours; what may leave before it is in ``hearing.events``.
         """
         outlet, hearing = self.outlet, self.hearing
-        if not outlet.flows or not hearing.flow(raw):
-            return False
+        if self.secret in raw or not outlet.flows or not hearing.flow(raw):
+            return False  # ``Call.read`` masks the secret
         now = self.watch.since = self.watch.now()
         self.entry.read(raw, now)
         if self.stream.finished:
@@ -300,11 +292,21 @@ class Attempt:
         raw = await call.whole(MAX_ANSWER_BYTES)
         if raw is None:
             raise BadUpstream("upstream's answer is too large")
+        events = self.stream.feed_whole(self.decoded(raw))
         self.entry.read(raw, self.watch.now())
-        value = decode_json(raw)
-        if not isinstance(value, dict):
-            raise UpstreamFailed(self.target.server.dialect.map_error(502, value))
-        await self.deliver(self.stream.feed_whole(value))
+        await self.deliver(events)
+
+    def decoded(self, raw: bytes) -> dict[str, Any]:
+        """A whole answer. What is none may be an error: it is kept without credentials."""
+        fault: Exception
+        try:
+            if isinstance(value := decode_json(raw), dict):
+                return value
+            fault = UpstreamFailed(self.target.server.dialect.map_error(502, value))
+        except BadUpstream as exc:
+            fault = exc
+        self.entry.read(masked_shapes(raw[:ERROR_BODY_BYTES]), self.watch.now())
+        raise fault
 
     async def deliver(self, events: list[dict[str, Any]], raw: bytes | None = None) -> None:
         """Hand events to the client; a failure that it need not see yet is raised instead.
@@ -370,7 +372,6 @@ class Attempt:
 
 def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
     """The upstream's error answer in Anthropic's terms (mapping.md 5.2)."""
-    raw = masked(raw, target.server.secret)
     try:
         body = decode_json(raw)
     except BadUpstream:
@@ -386,16 +387,3 @@ def upstream_error(target: Target, call: Call, raw: bytes) -> UpstreamError:
 
 def _broken(message: str) -> UpstreamError:
     return UpstreamError(status=502, error_type="api_error", message=message)
-
-
-async def _kind_of(call: Call) -> str:
-    """``events`` or ``json``, else what it is; servers that name no type are listened to first."""
-    kind = call.content_type
-    if kind == "text/event-stream":
-        return "events"
-    first = (await call.peek()).lstrip()[:1]
-    if kind == "application/json":
-        return "events" if first in FIELDS else "json"
-    if kind == "text/html" or first == b"<":
-        return "a web page"
-    return "json" if first in {b"{", b"["} else "events"

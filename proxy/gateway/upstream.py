@@ -19,9 +19,10 @@ from translator.dialect import UpstreamError
 
 from .connection_pool import OWNERS, SHARED, Pool
 from .head import printable
+from .masking import Redactor, masked_headers
 from .refusals import UpstreamFailed
 from .targets import Server
-from .wire import ConnectTimeout, Early, Garbage, Origin, Unreachable, Wire, head_of
+from .wire import ConnectTimeout, Early, Garbage, Unreachable, Wire, head_of
 
 STALE_WITHIN_S: Final = 1.0
 """A pooled connection that turns out dead does so within a round trip; later is an answer lost."""
@@ -130,23 +131,31 @@ async def close_transport() -> None:
         await asyncio.sleep(0)  # sockets are closed in the loop's next turn
 
 
+EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
+"""What a stream of events begins with, and JSON never, by whatever type a proxy calls it."""
+
+
 class Call:
-    """An upstream's answer whose head is here; its body is read piece by piece."""
+    """An upstream's answer whose head is here; its body is read piece by piece.
+
+    Nothing of it holds the credential of ``server``, should the upstream repeat it.
+    """
 
     def __init__(
-        self, wire: Wire, origin: Origin, dial: Dial, pool: Pool, owner: int = SHARED
+        self, wire: Wire, server: Server, dial: Dial, pool: Pool, owner: int = SHARED
     ) -> None:
         self.status = wire.status
-        self.headers = wire.headers
+        self.headers = masked_headers(wire.headers, server.secret)
         self.dial = dial
         self.ended = False
         self.wire = wire
-        self._origin = origin
+        self._origin = server.origin
         self._pool = pool
         self._owner = owner
         packed = wire.headers.get("content-encoding")
         self._unpacker: Any = _unpacker(packed) if packed else None
         self._peeked = b""
+        self._redactor = Redactor(server.secret)
 
     @property
     def content_type(self) -> str:
@@ -167,16 +176,22 @@ class Call:
         if self._peeked:
             peeked, self._peeked = self._peeked, b""
             return peeked
-        try:
-            piece: bytes = await (
-                self.wire.read(take) if self._unpacker is None else self._unpacked()
-            )
-        except zlib.error:
-            raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
-        except CAUGHT as exc:
-            raise UpstreamFailed(fault_of(exc).error, detail="cut") from exc
-        self.ended = not piece
-        return piece
+        redactor = self._redactor
+        while True:
+            try:
+                piece: bytes = await (
+                    self.wire.read(None if redactor.held else take)
+                    if self._unpacker is None
+                    else self._unpacked()
+                )
+            except zlib.error:
+                raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
+            except CAUGHT as exc:
+                raise UpstreamFailed(fault_of(exc).error, detail="cut") from exc
+            self.ended = not piece
+            clean = redactor.feed(piece) if piece else redactor.end()
+            if clean or not piece:
+                return clean
 
     async def _unpacked(self) -> bytes:
         unpacker = self._unpacker
@@ -187,6 +202,18 @@ class Call:
             plain: bytes = unpacker.decompress(packed, SLICE_BYTES) if packed else b""
             if plain or not packed:
                 return plain
+
+    async def kind(self) -> str:
+        """Return ``events`` or ``json``, else what it is; without a type the body decides."""
+        kind = self.content_type
+        if kind == "text/event-stream":
+            return "events"
+        first = (await self.peek()).lstrip()[:1]
+        if kind == "application/json":
+            return "events" if first in EVENT_FIELDS else "json"
+        if kind == "text/html" or first == b"<":
+            return "a web page"
+        return "json" if first in {b"{", b"["} else "events"
 
     async def peek(self) -> bytes:
         """The next bytes, left to be read again."""
@@ -268,7 +295,7 @@ async def post(
         await wire.ask(b"%b%d\r\n\r\n" % (head, len(body)), body)
         dial.status = wire.status
         dial.refused = wire.status != 200 and wire.status not in GAVE_UP
-        return Call(wire, server.origin, dial, connections, owner)
+        return Call(wire, server, dial, connections, owner)
     except CAUGHT as exc:
         if wire is not None:
             wire.close()

@@ -7,6 +7,7 @@ import pytest
 from translator import openai_chat, openai_responses
 from translator.anthropic.fold import fold
 from translator.dialect import Target
+from translator.draft import MAX_STOP_CHARACTERS, MAX_STOP_SEQUENCES
 from translator.errors import BadRequest
 from translator.openai_chat import request as chat
 from translator.openai_responses import request as responses
@@ -147,3 +148,16 @@ def test_only_edits_that_change_something_are_told(tables, edits, told):
     notes = tables.build_request(request, Target()).notes
 
     assert [note.fate for note in notes] == told
+
+
+@pytest.mark.parametrize(
+    "sequences", [["STOP"] * (MAX_STOP_SEQUENCES + 1), ["x" * MAX_STOP_CHARACTERS, "y"]]
+)
+@pytest.mark.parametrize("translate", [openai_chat.build_request, openai_responses.build_request])
+def test_more_stop_sequences_than_can_be_looked_for_are_refused(translate, sequences):
+    asked = {**SMALLEST, "stop_sequences": sequences}
+
+    with pytest.raises(BadRequest, match="stop_sequences: this route takes at most"):
+        translate(asked, Target())
+    built = translate(asked | {"stop_sequences": sequences[:-1]}, Target())
+    assert built.answer.stop_sequences == tuple(sequences[:-1])

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from translator.secret_redaction import REMOVED, error_text
+
 STATUS_BY_TYPE: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -38,19 +40,19 @@ TYPE_BY_STATUS: Final[Mapping[int, str]] = {
 
 MAX_MESSAGE: Final = 500
 
-_SECRETS: Final = re.compile(
+_PRIVATE: Final = re.compile(
     r"""
-    \b[a-z][a-z0-9+.-]*://[^\s"'<>]+             # a URL names hosts and may hold credentials
-    | \b(?:sk|pk|rk|org|proj|sess|key|gsk|xai|AIza)[-_][A-Za-z0-9*_-]{6,}
-    | \bAIza[A-Za-z0-9_-]{20,}
-    | \bBearer\s+\S+
-    | \b(?:[a-z0-9-]+\.)+(?:com|net|org|io|ai|dev|cloud|local|internal|azure)\b(?::\d+)?
-    | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b
-    | \blocalhost\b(?::\d+)?
-    | (?:(?<=\bhost\ )|(?<=\bto\ )|(?<=\bat\ ))[a-z][\w-]*:\d{2,5}\b  # a name of one label
+    \b[a-z][a-z0-9+.-]{0,20}://[^\s"'<>]+         # a URL names hosts
+    | \b(?:org|proj|sess|key)[-_][A-Za-z0-9*_-]{6,}
+    | \b(?:[a-z0-9-]{1,63}\.){1,8}(?:com|net|org|io|ai|dev|cloud|local|internal|azure)\b
+      (?::\d{1,5})?
+    | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b
+    | \blocalhost\b(?::\d{1,5})?
+    | (?:(?<=\bhost\ )|(?<=\bto\ )|(?<=\bat\ ))[a-z][\w-]{0,62}:\d{2,5}\b  # one label
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+"""What names the operator's network or account; credentials are gone before (``error_text``)."""
 
 
 def error_body(
@@ -71,7 +73,6 @@ def error_type_of(status: int) -> str:
 
 
 def client_message(text: str) -> str:
-    """An upstream's words, fit for a client: one line, no keys, URLs, hosts or organisations."""
-    line = " ".join(text[: 4 * MAX_MESSAGE].split())
-    line = _SECRETS.sub("[removed]", line)
+    """Return an upstream's text fit for a client: one line, no keys, URLs, hosts or accounts."""
+    line = _PRIVATE.sub(REMOVED, " ".join(error_text(text).split()))
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"

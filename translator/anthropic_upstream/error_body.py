@@ -1,13 +1,16 @@
 """Errors of Anthropic upstreams: their own words, since clients repair themselves by them."""
 
+import re
 from typing import Any, Final
 
 from translator.anthropic.error_body import STATUS_BY_TYPE, client_message, error_type_of
 from translator.dialect import UpstreamError
+from translator.secret_redaction import error_text
 from translator.upstream_errors import told_of
 
 NOT_OURS_TO_TELL: Final = frozenset({401})
 """The credential that was refused is the gateway's, not the client's."""
+TYPE: Final = re.compile(r"[a-z_]{1,64}")
 
 
 def map_error(status: int, body: Any) -> UpstreamError:
@@ -21,7 +24,9 @@ def map_error(status: int, body: Any) -> UpstreamError:
         )
     error = error_in(body)
     if error is not None:
-        return UpstreamError(status=status, error_type=error[0], message=error[1])
+        return UpstreamError(
+            status=status, error_type=error[0] or error_type_of(status), message=error[1]
+        )
     words = body.get("error") if isinstance(body, dict) else None
     if isinstance(words, dict):
         words = words.get("message")
@@ -35,16 +40,24 @@ def map_error(status: int, body: Any) -> UpstreamError:
 
 def error_of_event(event: dict[str, Any]) -> UpstreamError:
     """The failure that an ``error`` event tells; its status is the one of its type."""
-    error_type, message = error_in(event) or ("api_error", "upstream failed")
+    error_type, message = error_in(event) or ("", "upstream failed")
     return UpstreamError(
-        status=STATUS_BY_TYPE.get(error_type, 500), error_type=error_type, message=message
+        status=STATUS_BY_TYPE.get(error_type, 500),
+        error_type=error_type or "api_error",
+        message=message,
     )
 
 
 def error_in(body: Any) -> tuple[str, str] | None:
-    """Type and message of an Anthropic error object; None when it is none."""
+    """Type and message of an Anthropic error object; None when it is none.
+
+    The type is "" where it is no name: it goes into the log, which quotes no upstream.
+    """
     error = body.get("error") if isinstance(body, dict) and body.get("type") == "error" else None
     if not isinstance(error, dict) or not isinstance(error.get("type"), str):
         return None
     message = error.get("message")
-    return error["type"], message if isinstance(message, str) else "upstream failed"
+    return (
+        error["type"] if TYPE.fullmatch(error["type"]) else "",
+        error_text(message) if isinstance(message, str) else "upstream failed",
+    )

@@ -13,6 +13,7 @@ from translator.anthropic.usage import Usage, usage_from_wire
 from translator.dialect import AnswerContext, UpstreamError
 from translator.errors import TranslatorError
 from translator.notes import Note
+from translator.secret_redaction import redacted
 from translator.unknown_events import UnknownEvents
 
 from .error_body import error_of_event
@@ -94,7 +95,7 @@ class AnthropicStream:
         return self._ended(error, {"type": "error", "error": words})
 
     def _failed(self, event: Event) -> list[Event]:
-        return self._ended(error_of_event(event), event)
+        return self._ended(error_of_event(event), redacted(event))
 
     def _ended(self, error: UpstreamError, event: Event) -> list[Event]:
         if self.finished:

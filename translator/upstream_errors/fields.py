@@ -10,14 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from translator.secret_redaction import error_text
+
 MAX_RETRY_AFTER_S: Final = 300
 
 SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+NUMBER: Final = r"\d{1,9}(?:\.\d{1,6})?"
 WAIT_TEXT: Final = re.compile(
-    r"(?:retry|try again) (?:after|in) ((?:\d+(?:\.\d+)? ?(?:h|ms|m|s)?)+)", re.IGNORECASE
+    rf"(?:retry|try again) (?:after|in) ({NUMBER}(?: ?(?:h|ms|m|s){NUMBER}){{0,3}} ?(?:h|ms|m|s)?)",
+    re.IGNORECASE,
 )
-WAIT_PART: Final = re.compile(r"(\d+(?:\.\d+)?) ?(h|ms|m|s)?", re.IGNORECASE)
-
+WAIT_PART: Final = re.compile(rf"({NUMBER}) ?(h|ms|m|s)?", re.IGNORECASE)
+MAX_DURATION: Final = 64
+"""Characters of a duration: ``6m0s``."""
+CODE: Final = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}", re.ASCII)
+"""What an upstream calls an error or a field: a name. A longer one would be a text."""
+MAX_PARTS: Final = 16
+"""Of a message that is a list."""
 
 MESSAGES: Final = ("message", "detail", "error", "errors", "Message", "msg", "error_msg")
 """Where an error has its text; the last two are those of Chinese vendors and their proxies."""
@@ -45,7 +54,8 @@ def read_error(body: Any) -> ErrorFields:
     if isinstance(body, list):  # Gemini
         body = next((entry for entry in body if isinstance(entry, dict)), None)
     if not isinstance(body, dict):
-        return ErrorFields(message=body if isinstance(body, str) else "", readable=False)
+        page = error_text(body) if isinstance(body, str) else ""
+        return ErrorFields(message=page, readable=False)
     inner = body.get("error") or error_aside(body)
     if isinstance(inner, dict):
         return _fields(inner, body)
@@ -73,7 +83,7 @@ def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
         message=message,
         type=_word(error.get("type")),
         code=_word(error.get("code")) or _word(error.get("status")),
-        param=_word(error.get("param")),
+        param=error_text(param) if isinstance(param := error.get("param"), str) else "",
         status=_status(error) or _status(body),
         retry_after_s=_retry_after(error, message),
         filters=_filters(error.get("innererror")),
@@ -92,17 +102,18 @@ def _message(error: Mapping[str, Any]) -> str:
 
 def _text_of(value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return error_text(value)
     if isinstance(value, dict):
         names = ("detail", "msg", "message", "error")
         return _text_of(next((value[name] for name in names if value.get(name)), None))
     if isinstance(value, list):
-        return "; ".join(filter(None, map(_text_of, value)))
+        return error_text("; ".join(filter(None, map(_text_of, value[:MAX_PARTS]))))
     return ""
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    """A type or a code: "" for what is no name, since that could quote anything."""
+    return error_text(value) if isinstance(value, str) and CODE.fullmatch(value) else ""
 
 
 def _status(error: Mapping[str, Any]) -> int | None:
@@ -120,7 +131,7 @@ def _retry_after(error: Mapping[str, Any], message: str) -> int | None:
     details = error.get("details")
     waits = [
         entry["retryDelay"]
-        for entry in (details if isinstance(details, list) else ())
+        for entry in (details[:MAX_PARTS] if isinstance(details, list) else ())
         if isinstance(entry, dict) and isinstance(entry.get("retryDelay"), str)
     ]
     sentence = WAIT_TEXT.search(message)
@@ -131,7 +142,7 @@ def _retry_after(error: Mapping[str, Any], message: str) -> int | None:
 
 def seconds_in(duration: str) -> float | None:
     """The seconds of ``6m0s``, ``86ms`` or ``12``; None where nothing like that is said."""
-    parts = WAIT_PART.findall(duration)
+    parts = WAIT_PART.findall(duration[:MAX_DURATION])
     return sum(float(n) * SECONDS[unit.lower()] for n, unit in parts) if parts else None
 
 
@@ -141,6 +152,6 @@ def _filters(inner: Any) -> tuple[str, ...]:
         return ()
     return tuple(
         name
-        for name, verdict in sorted(result.items())
-        if isinstance(verdict, dict) and verdict.get("filtered")
+        for name, verdict in sorted(result.items())[:MAX_PARTS]
+        if isinstance(verdict, dict) and verdict.get("filtered") and CODE.fullmatch(name)
     )

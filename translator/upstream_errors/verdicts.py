@@ -121,12 +121,20 @@ BY_TYPE_ALONE: Final = {
 
 BY_PHRASE: Final = (
     (
-        re.compile(r"(?:incorrect|invalid) api key|api key not valid", re.IGNORECASE),
+        (re.compile(r"(?:incorrect|invalid) api key|api key not valid", re.IGNORECASE),),
         UNAUTHENTICATED,
     ),
-    (re.compile(r"\bmodel\b.*\b(?:not found|does not exist)", re.IGNORECASE), NO_MODEL),
-    (re.compile(r"\boverloaded\b", re.IGNORECASE), OVERLOADED),
+    (
+        (
+            re.compile(r"\bmodel\b", re.IGNORECASE),
+            re.compile(r"\b(?:not found|does not exist)", re.IGNORECASE),
+        ),
+        NO_MODEL,
+    ),
+    ((re.compile(r"\boverloaded\b", re.IGNORECASE),), OVERLOADED),
 )
+"""Phrases that stand in the text one behind the other: as one pattern, ``model.*not found`` would
+scan the whole rest of the text for each ``model`` in it."""
 
 TOO_LONG: Final = re.compile(
     r"context[ _](?:length|window|size)|(?:prompt|messages|input) (?:is )?too long"
@@ -188,6 +196,7 @@ def map_error(status: int, body: Any) -> UpstreamError:
             error_type="invalid_request_error",
             message=_too_long_message(fields.message),
             should_retry=False,
+            code=fields.code or fields.type,
         )
     verdict = _verdict(status, fields)
     message = verdict.message or client_message(_own_words(status, fields))
@@ -199,6 +208,7 @@ def map_error(status: int, body: Any) -> UpstreamError:
         retry_after_s=fields.retry_after_s,
         # "model" lets the gateway say the name that the client asked for.
         param="model" if verdict is NO_MODEL else fields.param or None,
+        code=fields.code or fields.type,
     )
 
 
@@ -220,10 +230,21 @@ def _verdict(status: int, fields: ErrorFields) -> Verdict:
         elif verdict is not None and verdict is not FAILED:
             return verdict
     if by_status in (INVALID, NO_ENDPOINT, BROKEN, FAILED):
-        for phrase, verdict in BY_PHRASE:
-            if fields.readable and phrase.search(fields.message):
+        for phrases, verdict in BY_PHRASE:
+            if fields.readable and _stand_in(fields.message, phrases):
                 return verdict
     return by_status
+
+
+def _stand_in(text: str, phrases: tuple[re.Pattern[str], ...]) -> bool:
+    """Whether each phrase is found behind the one before it. One pass over the text."""
+    end = 0
+    for phrase in phrases:
+        found = phrase.search(text, end)
+        if found is None:
+            return False
+        end = found.end()
+    return True
 
 
 def _own_words(status: int, fields: ErrorFields) -> str:
@@ -273,4 +294,5 @@ def _refusal(fields: ErrorFields) -> UpstreamError:
         is_refusal=True,
         refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
         param=fields.param or None,
+        code=fields.code or fields.type,
     )

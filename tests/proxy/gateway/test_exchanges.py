@@ -272,6 +272,52 @@ def test_what_was_read_is_handed_over_after_a_second_or_a_full_buffer(monkeypatc
     assert (told[0].attempt, told[0].target, len(told[0].reads)) == (1, OF_TARGET, 2)
 
 
+KEY = b"sk-of-somebody-0123456789"
+STARS = b"*" * len(KEY)
+
+
+def test_what_looks_like_a_key_is_kept_of_an_answer_and_not_of_what_broke_one_off(monkeypatch):
+    told: list[Chunk] = []
+    monkeypatch.setattr(ledger.recorder, "_spool", SimpleNamespace(enter=told.append))
+    one = Asked()
+    one.dial(100.0)
+    one.read(KEY, 100.0)
+    one.checkpoint()
+    assert [raw for _, raw in told.pop().reads] == [KEY]
+
+    one.read(KEY, 100.0)
+    one.dial(101.0)  # it failed, or there would be no other attempt
+    assert [raw for _, raw in told.pop().reads] == [STARS]
+
+    one.read(KEY, 101.0)
+    one.stream.fail(LATE)
+    one.checkpoint()
+    assert [raw for _, raw in told.pop().reads] == [STARS]
+
+    one.read(KEY, 101.0)
+    assert [raw for _, raw in entries.close_record(one, None).reads] == [STARS]
+
+
+def test_the_row_of_an_answer_that_ended_well_has_its_bytes_as_they_came():
+    one = Asked()
+    one.dial(100.0)
+    one.hear(SAID[1], END, {**PIECE, "choices": [], "usage": USAGE})
+    one.stream.end()
+    one.read(KEY, 100.0)
+
+    assert [raw for _, raw in entries.close_record(one, None).reads] == [KEY]
+
+
+@pytest.mark.parametrize("quoted", ["'a word'", '"a word\'s"', "'a \\'word'"])
+def test_a_note_of_a_team_that_keeps_no_words_quotes_none(quoted):
+    one = Asked(store_full=False)
+    one.remarks.append(Note("tools", "renamed", f"known as {quoted} now"))
+
+    (told,) = entries.close_record(one, None).notes
+
+    assert told["reason"] == "known as '…' now"
+
+
 def test_an_upstream_s_bytes_are_kept_up_to_a_bound_for_each_attempt(monkeypatch):
     monkeypatch.setattr(ledger, "MOST_READ_BYTES", 10)
     one = Asked()

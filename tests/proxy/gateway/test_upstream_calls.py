@@ -114,7 +114,7 @@ def test_a_web_page_never_reaches_the_client(gateway: Browser, scripted: Scripte
 
 
 @pytest.mark.parametrize("dialect", ["chat", "anthropic"])
-def test_the_beginning_of_a_web_page_is_in_the_log(
+def test_the_log_notes_a_web_page_and_no_word_of_it(
     gateway: Browser, scripted: ScriptedUpstream, caplog: pytest.LogCaptureFixture, dialect: str
 ):
     page = f"<html>{UPSTREAM_SECRET} <p>no backend</p>{'x' * 3_000}".encode()
@@ -128,10 +128,9 @@ def test_the_beginning_of_a_web_page_is_in_the_log(
     failed(reply, 502, "api_error")
     assert reply.json["error"]["message"] == "upstream returned HTTP 502 (text/html)"
     (told,) = [each.getMessage() for each in caplog.records if "no JSON" in each.getMessage()]
-    assert f"{dialect} answered with status 502" in told
-    assert "<p>no backend</p>" in told
-    assert UPSTREAM_SECRET not in told
-    assert len(told) < 2_200
+    assert told == f"{dialect} answered with status 502 and no JSON: {len(page)} bytes"
+    assert "no backend" not in caplog.text
+    assert "oops" not in caplog.text
 
 
 def test_an_endless_error_body_is_not_waited_for(gateway: Browser, scripted: ScriptedUpstream):
