@@ -136,7 +136,17 @@ def _calls(ask: Ask, *, required: bool) -> tuple[Call, ...]:
 
 def _names(prompt: str, tool: str) -> bool:
     """Whether the tool's name stands in the prompt as a word."""
-    return re.search(rf"(?<!\w){re.escape(tool)}(?!\w)", prompt) is not None
+    at = prompt.find(tool) if tool else -1
+    while at >= 0:
+        end = at + len(tool)
+        if not (_is_word(prompt[at - 1 : at]) or _is_word(prompt[end : end + 1])):
+            return True
+        at = prompt.find(tool, end)
+    return False
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 ACTS: Final = frozenset(
@@ -156,7 +166,7 @@ ACTS: Final = frozenset(
 
 def is_harmless(tool: str) -> bool:
     """Whether no word of the tool's name, such as ``TodoWrite`` or ``run_command``, is an act."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", tool)
+    words = {*re.findall(r"[A-Z]?[a-z]+", tool), *re.split(r"[^A-Za-z]+", tool)}
     return ACTS.isdisjoint(word.lower() for word in words)
 
 

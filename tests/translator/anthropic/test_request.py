@@ -105,6 +105,8 @@ def test_good_requests(more):
             "'vidéo' does not match",
         ),
         ({"model": ""}, "model", "at least 1 character"),
+        ({"model": "m" * 201}, "model", "at most 200 characters"),
+        ({"tools": [{"name": "t" * 257}]}, "tools.0.name", "at most 256 characters"),
         ({"system": 5}, "system", "valid list"),
         ({"system": [{"type": "image"}]}, "system.0.type", "'text'"),
         ({"stream": "yes"}, "stream", "valid boolean"),
