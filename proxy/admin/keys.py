@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import ForeignKey, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -19,6 +19,7 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.audit_trail import note
 from proxy.models import ApiKey, DayWho, Scope, Team, rules
 from proxy.visibility import reader_of_user, visible_keys, visible_teams
+from proxy.write_permissions import REVOKE, ROTATE, may_write
 
 from .base import ManagedAdmin
 from .figures import UNKNOWN, dollars
@@ -89,7 +90,6 @@ class KeyForm(KeyModelForm):
         help_text="Such as 10.0.0.0/8, one on each line; empty: from anywhere.",
     )
     options = OptionsField(required=False)
-    may_grant_admin = False  # set by KeyAdmin for superusers
 
     class Meta:
         model = ApiKey
@@ -108,13 +108,6 @@ class KeyForm(KeyModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         tell_what_cannot_be_read(self)
-
-    def clean_scopes(self) -> list[str]:
-        scopes: list[str] = self.cleaned_data["scopes"]
-        had = self.instance.scopes if self.instance.pk else []
-        if Scope.ADMIN in scopes and Scope.ADMIN not in had and not self.may_grant_admin:
-            raise forms.ValidationError("only a superuser grants the scope 'admin'")
-        return scopes
 
 
 class RotateForm(forms.Form):
@@ -166,21 +159,6 @@ class KeyAdmin(ManagedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets if obj else self.fieldsets[:2]
 
-    def get_form(
-        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
-    ) -> Any:
-        form = super().get_form(request, obj, change=change, **kwargs)
-        setattr(form, "may_grant_admin", request.user.is_superuser)  # noqa: B010  # the stubs know not KeyForm
-        return form
-
-    def formfield_for_foreignkey(
-        self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
-    ) -> Any:
-        reader = reader_of_user(request.user)
-        if db_field.name == "team" and reader.teams:
-            kwargs["queryset"] = visible_teams(reader)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
-
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Keys are revoked, not deleted: a deleted key's requests would lose their owner."""
         return False
@@ -225,7 +203,10 @@ class KeyAdmin(ManagedAdmin):
     @sensitive_variables("secret")
     def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:
         """A new secret under the same name; the old one goes on under another name for a while."""
-        key = self._changeable(request, key_id)
+        key = self._visible(request, key_id)
+        may = may_write(request.user, ROTATE, ApiKey, key)
+        if not (may and self.has_change_permission(request, key)):
+            raise PermissionDenied
         if key.successor:
             raise Http404("an old secret ends; its successor is rotated")
         form = RotateForm(request.POST or None)
@@ -238,8 +219,22 @@ class KeyAdmin(ManagedAdmin):
             note(request.user, retiring, f"Made by rotation of {key}.")
         return self.once(request, key, secret)
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        key = context.get("original")
+        context["may_revoke"] = key is not None and self.has_revoke_permission(request, key)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:
+        """Ending a key hands nothing out, so it takes less than changing the key."""
+        may = may_write(request.user, REVOKE, ApiKey, key) and not key.managed
+        return may and request.user.has_perm("proxy.change_apikey")
+
     def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
-        key = self._changeable(request, key_id)
+        key = self._visible(request, key_id)
+        if not self.has_revoke_permission(request, key):
+            raise PermissionDenied
         if request.method != "POST":
             return self._ask(request, key, "Revoke", None)
         if key.revoke():
@@ -247,12 +242,10 @@ class KeyAdmin(ManagedAdmin):
             self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
         return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
 
-    def _changeable(self, request: HttpRequest, key_id: int) -> ApiKey:
+    def _visible(self, request: HttpRequest, key_id: int) -> ApiKey:
         key = self.get_queryset(request).filter(pk=key_id).first()
         if key is None:
             raise Http404("no such key")
-        if not self.has_change_permission(request, key):
-            raise PermissionDenied
         return key
 
     def _ask(

@@ -24,11 +24,11 @@ from proxy.models import Exchange, State, TokenSource
 from proxy.visibility import (
     Reader,
     may_open_windows,
-    may_stop,
     reader_of_user,
     sees,
     visible_exchanges,
 )
+from proxy.write_permissions import may_stop
 
 from .figures import cost_of, duration, short_count
 from .headers import harden

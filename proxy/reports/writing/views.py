@@ -61,7 +61,7 @@ class WritableView(ListView):
         """The checked body, by the names of the model."""
         if not isinstance(self.request.data, dict):
             raise ParseError("the body is no JSON object")
-        context = {"reader": self.reader}
+        context = {"user": self.request.user}
         shape = self.shape(data=self.request.data, partial=partly, context=context)
         shape.is_valid(raise_exception=True)
         return dict(shape.validated_data)
@@ -184,7 +184,7 @@ class KeyView(OneView, lists.KeysView):
     def delete(self, request: Request, **_: Any) -> HttpResponseBase:
         key = self.found()
         desk.refuse_managed(key)
-        if not desk.desk_of(ApiKey).has_change_permission(request, key):
+        if not desk.desk_of(ApiKey).has_revoke_permission(request, key):
             raise PermissionDenied
         if key.revoke():
             note(request.user, key, "Revoked.")
