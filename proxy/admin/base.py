@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import unfold.fields
 from django import forms
 from django.contrib import admin
-from django.db.models import ForeignKey, Model, QuerySet
+from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,17 +14,17 @@ from django.utils.safestring import SafeString
 from proxy.models.routes import SEALED
 from proxy.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
 
+from .json_fields import StorableJson
+from .lookups import CheckedAutocomplete, CheckedQueries
+
 if TYPE_CHECKING:  # the theme's classes are Django's with other widgets; only Django's have types
-    Admin = admin.ModelAdmin[Any]
     Inline = admin.TabularInline[Any, Any]
     ModelForm = forms.ModelForm[Any]
 else:
     from django.forms import ModelForm
-    from unfold.admin import ModelAdmin as Admin
     from unfold.admin import TabularInline as Inline
 
 __all__ = [
-    "Admin",
     "Inline",
     "ManagedAdmin",
     "ModelForm",
@@ -47,7 +47,7 @@ unfold.fields.prettify_json = plain_json
 """The theme's own colours it by ``style`` attributes, twice, and our policy (T26) stops each."""
 
 
-class ReadOnlyAdmin(Admin):
+class ReadOnlyAdmin(CheckedQueries):
     """A window, not a door: nobody adds, changes or deletes here, superusers included."""
 
     actions = None
@@ -76,7 +76,7 @@ def guarded(form: Any, user: Any, action: str) -> Any:
     return Guarded
 
 
-class ToldChanges(Admin):
+class ToldChanges(CheckedQueries):
     """An admin that writes what ``proxy.write_permissions`` lets a person write.
 
     Its log says what a field was and what it became (T43).
@@ -103,9 +103,22 @@ class ToldChanges(Admin):
         """For lists whose rows are changed on the list itself."""
         return guarded(super().get_changelist_form(request, **kwargs), request.user, CHANGE)
 
+    def formfield_for_dbfield(
+        self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if not isinstance(db_field, JSONField):
+            return super().formfield_for_dbfield(db_field, request, **kwargs)
+        field: Any = super().formfield_for_dbfield(
+            db_field, request, form_class=StorableJson, **kwargs
+        )
+        field.empty = db_field.get_default()
+        return field
+
     def formfield_for_foreignkey(
         self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
     ) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = CheckedAutocomplete(db_field, self.admin_site)
         field = super().formfield_for_foreignkey(db_field, request, **kwargs)
         if field is not None and field.queryset is not None:
             field.queryset = choices(request.user, field.queryset)

@@ -11,8 +11,6 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,10 +37,10 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
-from tests.fakes.gateway import REPOSITORY, Gateway
+from tests.fakes.gateway import Gateway
 from tests.fakes.web_session import FORM, WebSession
 
-from .write_company import PEOPLE
+from .write_company import PEOPLE, fill
 from .writes import WRITES, Write
 
 TABLE = Path(__file__).with_name("write_matrix.txt")
@@ -145,15 +143,7 @@ class Company:
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
     with Gateway(tmp_path_factory.mktemp("writes"), key="") as gateway:
-        ended = subprocess.run(
-            [sys.executable, "-m", "tests.house.write_company"],
-            cwd=REPOSITORY,
-            env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
-                 "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
-        yield Company(gateway, json.loads(ended.stdout))
+        yield Company(gateway, fill(gateway))
 
 
 def table() -> dict[tuple[str, str], tuple[str, ...]]:

@@ -6,8 +6,10 @@ password of all people, the secrets of the keys and the ids of the rows by name.
 
 import json
 import os
+import subprocess
 import sys
 from datetime import timedelta
+from typing import Any
 
 import django
 
@@ -28,6 +30,7 @@ from proxy.models import (  # noqa: E402
     UpstreamPolicy,
 )
 from proxy.roles import AUDITOR, MEMBER, OWNER  # noqa: E402
+from tests.fakes.gateway import REPOSITORY, Gateway  # noqa: E402
 from tests.proxy.admin import cast  # noqa: E402
 
 PASSWORD = "a long enough password"
@@ -47,6 +50,19 @@ PEOPLE = {
     "root": ("root", (), ()),
 }
 """Role -> name, permissions, groups. Lead and owner may delete more than their group does."""
+
+
+def fill(gateway: Gateway) -> Any:
+    """Run this in a process of the gateway's own settings; what it prints."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.house.write_company"],
+        cwd=REPOSITORY,
+        env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
+             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
 
 
 def company() -> dict[str, object]:
