@@ -223,7 +223,8 @@ class KeyAdmin(ManagedAdmin):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         key = context.get("original")
-        context["may_revoke"] = key is not None and self.has_revoke_permission(request, key)
+        if key is not None and key.revoked is None:
+            context["may_revoke"] = self.has_revoke_permission(request, key)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:

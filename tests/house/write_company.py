@@ -23,6 +23,7 @@ from django.utils.timezone import now  # noqa: E402
 from proxy.models import (  # noqa: E402
     Budget,
     Drift,
+    Price,
     Route,
     RouteTarget,
     SavedView,
@@ -113,7 +114,7 @@ def company() -> dict[str, object]:
         "old_request": old,
         "vllm": upstream,
         "idle": idle,
-        "price": cast.price(),
+        "price": Price.objects.create(model="m", since="2026-01-01", input=1, output=2),
         "policy": UpstreamPolicy.objects.create(kind="beta", name="old", action="drop"),
         "drift": Drift.objects.create(kind="beta", name="b", first_seen=at, last_seen=at),
         "team_budget": Budget.objects.create(team=teams["platform"], usd=10),
