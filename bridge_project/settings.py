@@ -199,7 +199,10 @@ LOGGING = {
         },
         "json": {"()": "proxy.logs.JsonLines"},
     },
-    "handlers": {"stderr": {"class": "proxy.logs.Lines", "formatter": LOG_FORMAT}},
+    "filters": {"refusals": {"()": "proxy.logs.Refusals"}},
+    "handlers": {
+        "stderr": {"class": "proxy.logs.Lines", "formatter": LOG_FORMAT, "filters": ["refusals"]}
+    },
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "proxy": {"level": "INFO"},

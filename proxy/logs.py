@@ -49,6 +49,15 @@ class Lines(logging.StreamHandler[Any]):
             self.handleError(record)
 
 
+class Refusals(logging.Filter):
+    """Keeps the traceback off a page that was refused: its message says what refused it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "status_code", 500) < 500:  # Django's own loggers name the status
+            record.exc_info = record.exc_text = None
+        return True
+
+
 _never_waits = False
 
 

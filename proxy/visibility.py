@@ -11,8 +11,8 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 
 from .admission import Rehearsal, without_figures
-from .models import ApiKey, Budget, Exchange, Scope, Team
-from .roles import OWN_REQUESTS, STOP_REQUESTS
+from .models import ApiKey, Budget, Exchange, Route, Scope, Team
+from .roles import OWN_REQUESTS
 
 TEAM_GROUP: Final = "team:"
 SEE_LEDGER: Final = "proxy.view_exchange"
@@ -56,9 +56,14 @@ def reader_of_user(user: Any) -> Reader:
         return Reader(user=name, label=label)
     if user.is_superuser:
         return Reader(everything=True, user=name, label=label)
-    groups = user.groups.filter(name__startswith=TEAM_GROUP).values_list("name", flat=True)
-    teams = frozenset(group.removeprefix(TEAM_GROUP) for group in groups)
+    teams = teams_of(user)
     return Reader(everything=not teams, teams=teams, user=name, label=label)
+
+
+def teams_of(user: Any) -> frozenset[str]:
+    """The teams that this user leads, by their groups."""
+    groups = user.groups.filter(name__startswith=TEAM_GROUP).values_list("name", flat=True)
+    return frozenset(group.removeprefix(TEAM_GROUP) for group in groups)
 
 
 def may_open_windows(user: Any) -> bool:
@@ -93,11 +98,6 @@ def sees(reader: Reader, *, team: str, key_id: int | None, user: str) -> bool:
     return reader.everything or own or team in reader.teams
 
 
-def may_stop(user: Any, *, owner: str) -> bool:
-    """Whether a request that this user sees may be stopped by them: their own, always."""
-    return bool(user.has_perm(f"proxy.{STOP_REQUESTS}") or owner == user.get_username())
-
-
 def visible_exchanges(reader: Reader) -> QuerySet[Exchange]:
     return Exchange.objects.filter(visible_rows(reader))
 
@@ -119,6 +119,14 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     if reader.key_id is not None:
         condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
     return budgets.filter(condition)
+
+
+def visible_routes(reader: Reader) -> QuerySet[Route]:
+    """Who leads teams sees the routes of these, and those that count in every team."""
+    routes = Route.objects.all()
+    if not reader.teams:
+        return routes
+    return routes.filter(Q(team__name__in=reader.teams) | Q(team=None))
 
 
 def visible_keys(reader: Reader) -> QuerySet[ApiKey]:

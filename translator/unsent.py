@@ -69,7 +69,7 @@ def _in_options(request: dict[str, Any]) -> Iterator[Found]:
         yield "block_binding", "thinking.block_binding", False
     for number, tool in enumerate(request.get("tools") or ()):
         for name in OF_TOOLS:
-            if name in tool and tool[name]:
+            if name in tool and tool[name]:  # noqa: RUF019 - no call for each tool
                 yield name, f"tools.{number}.{name}", False
         if "allowed_callers" in tool and tool["allowed_callers"] not in (None, [], ["direct"]):
             yield "allowed_callers", f"tools.{number}.allowed_callers", False
@@ -95,7 +95,7 @@ def _in_blocks(blocks: list[Any], path: str, *, marked: bool) -> Iterator[Found]
     for number, block in enumerate(blocks):
         here = f"{path}.{number}"
         has_place = marked and block["type"] in MARKED
-        if MARK in block and block[MARK]:
+        if MARK in block and block[MARK]:  # noqa: RUF019 - as above
             yield MARK, f"{here}.{MARK}", has_place
             if block[MARK].get("ttl") == "1h":
                 yield "ttl", f"{here}.{MARK}.ttl", has_place

@@ -8,30 +8,30 @@ from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from proxy.complaints import MANAGED
 from proxy.models.routes import SEALED
+from proxy.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
+
+from .json_fields import StorableJson
+from .lookups import CheckedAutocomplete, CheckedQueries
 
 if TYPE_CHECKING:  # the theme's classes are Django's with other widgets; only Django's have types
-    Admin = admin.ModelAdmin[Any]
     Inline = admin.TabularInline[Any, Any]
     ModelForm = forms.ModelForm[Any]
 else:
     from django.forms import ModelForm
-    from unfold.admin import ModelAdmin as Admin
     from unfold.admin import TabularInline as Inline
 
 __all__ = [
-    "Admin",
     "Inline",
     "ManagedAdmin",
     "ModelForm",
     "ReadOnlyAdmin",
-    "SuperusersOnly",
     "ToldChanges",
     "refuse_managed",
 ]
@@ -51,7 +51,7 @@ unfold.fields.prettify_json = plain_json
 """The theme's own colours it by ``style`` attributes, twice, and our policy (T26) stops each."""
 
 
-class ReadOnlyAdmin(Admin):
+class ReadOnlyAdmin(CheckedQueries):
     """A window, not a door: nobody adds, changes or deletes here, superusers included."""
 
     actions = None
@@ -66,8 +66,67 @@ class ReadOnlyAdmin(Admin):
         return False
 
 
-class ToldChanges(Admin):
-    """An admin whose log says what a field was and what it became (T43)."""
+def guarded(form: Any, user: Any, action: str) -> Any:
+    """The form, which also refuses what this person may not write."""
+
+    class Guarded(form):  # type: ignore[misc]  # Django makes each form as it is asked for
+        def _post_clean(self) -> None:
+            super()._post_clean()
+            if self.errors:
+                return
+            for field, why in faults(user, action, type(self.instance), self.instance):
+                self.add_error(field if field in self.fields else None, why)
+
+    return Guarded
+
+
+class ToldChanges(CheckedQueries):
+    """An admin that writes what ``proxy.write_permissions`` lets a person write.
+
+    Its log says what a field was and what it became (T43).
+    """
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return may_write(request.user, ADD, self.model) and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        may = may_write(request.user, CHANGE, self.model, obj)
+        return may and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        may = may_write(request.user, DELETE, self.model, obj)
+        return may and super().has_delete_permission(request, obj)
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        return guarded(form, request.user, CHANGE if change else ADD)
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """For lists whose rows are changed on the list itself."""
+        return guarded(super().get_changelist_form(request, **kwargs), request.user, CHANGE)
+
+    def formfield_for_dbfield(
+        self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if not isinstance(db_field, JSONField):
+            return super().formfield_for_dbfield(db_field, request, **kwargs)
+        field: Any = super().formfield_for_dbfield(
+            db_field, request, form_class=StorableJson, **kwargs
+        )
+        field.empty = db_field.get_default()
+        return field
+
+    def formfield_for_foreignkey(
+        self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = CheckedAutocomplete(db_field, self.admin_site)
+        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if field is not None and field.queryset is not None:
+            field.queryset = choices(request.user, field.queryset)
+        return field
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -129,19 +188,6 @@ class ManagedAdmin(ToldChanges):
     @admin.display(description="set in")
     def from_file(self, obj: Any) -> str:
         return "bridge.toml" if obj.managed else "admin"
-
-
-class SuperusersOnly(ToldChanges):
-    """Others may look, if they have the permission to view."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return request.user.is_superuser and super().has_add_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.is_superuser and super().has_delete_permission(request, obj)
 
 
 def refuse_managed(obj: Any) -> None:

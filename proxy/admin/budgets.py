@@ -14,6 +14,7 @@ from proxy.visibility import reader_of_user, visible_budgets
 
 from .base import Inline, ManagedAdmin, ModelForm
 from .figures import NANO, UNKNOWN, dollars
+from .lookups import CheckedList
 from .standings import states_of
 
 WHOM_TO_TELL = ("webhook", "webhook_secret", "emails")
@@ -45,7 +46,7 @@ class NoticeInline(Inline):
         return False
 
 
-class StandingChangeList(ChangeList):
+class StandingChangeList(CheckedList):
     """Asks how the budgets of the page stand, all at once."""
 
     def get_results(self, request: HttpRequest) -> None:

@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import ForeignKey, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -21,6 +21,7 @@ from proxy.audit_trail import note, rotated
 from proxy.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.models import ApiKey, DayWho, Scope, Team, rules
 from proxy.visibility import reader_of_user, visible_keys, visible_teams
+from proxy.write_permissions import REVOKE, ROTATE, may_write
 
 from .base import ManagedAdmin, refuse_managed
 from .figures import UNKNOWN, dollars
@@ -93,7 +94,6 @@ class KeyForm(KeyModelForm):
         help_text="Such as 10.0.0.0/8, one on each line; empty: from anywhere.",
     )
     options = OptionsField(required=False)
-    may_grant_admin = False  # set by KeyAdmin for superusers
 
     class Meta:
         model = ApiKey
@@ -112,13 +112,6 @@ class KeyForm(KeyModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         tell_what_cannot_be_read(self)
-
-    def clean_scopes(self) -> list[str]:
-        scopes: list[str] = self.cleaned_data["scopes"]
-        had = self.instance.scopes if self.instance.pk else []
-        if Scope.ADMIN in scopes and Scope.ADMIN not in had and not self.may_grant_admin:
-            raise forms.ValidationError("only a superuser grants the scope 'admin'")
-        return scopes
 
 
 class RotateForm(forms.Form):
@@ -171,21 +164,6 @@ class KeyAdmin(ManagedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets if obj else self.fieldsets[:2]
 
-    def get_form(
-        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
-    ) -> Any:
-        form = super().get_form(request, obj, change=change, **kwargs)
-        setattr(form, "may_grant_admin", request.user.is_superuser)  # noqa: B010  # the stubs know not KeyForm
-        return form
-
-    def formfield_for_foreignkey(
-        self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
-    ) -> Any:
-        reader = reader_of_user(request.user)
-        if db_field.name == "team" and reader.teams:
-            kwargs["queryset"] = visible_teams(reader)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
-
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Keys are revoked, not deleted: a deleted key's requests would lose their owner."""
         return False
@@ -232,7 +210,8 @@ class KeyAdmin(ManagedAdmin):
         """A new secret under the same name; the old one goes on under another name for a while."""
         key = self._visible(request, key_id)
         refuse_managed(key)
-        if not self.has_change_permission(request, key):
+        may = may_write(request.user, ROTATE, ApiKey, key)
+        if not (may and self.has_change_permission(request, key)):
             raise PermissionDenied
         if key.successor:
             raise Http404("an old secret ends; its successor is rotated")
@@ -255,11 +234,14 @@ class KeyAdmin(ManagedAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:
-        """As for any change, but that bridge.toml declares the key does not matter."""
-        return super(ManagedAdmin, self).has_change_permission(request, key)
+        """Ending a key hands nothing out, so it takes less than changing the key.
+
+        Also of a key that bridge.toml declares: the file does not open it again.
+        """
+        may = may_write(request.user, REVOKE, ApiKey, key)
+        return may and request.user.has_perm("proxy.change_apikey")
 
     def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
-        """Also of a key that bridge.toml declares: the file does not open it again."""
         key = self._visible(request, key_id)
         if not self.has_revoke_permission(request, key):
             raise PermissionDenied

@@ -3,17 +3,17 @@
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.http import HttpRequest
 
+from .lookups import CheckedList, refusing_bad_values
 from .patience import TooSlow, patient
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
 
 
-class KeysetChangeList(ChangeList):
+class KeysetChangeList(CheckedList):
     """Rows newest first; ``older_than`` and ``newer_than`` name the row beside the page."""
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
@@ -32,7 +32,7 @@ class KeysetChangeList(ChangeList):
         """What was found in time; ``too_slow`` says that it was not."""
         self.too_slow = False
         try:
-            with patient():
+            with patient(), refusing_bad_values():
                 found, more_newer, more_older = self._found()
         except TooSlow:
             self.too_slow = True

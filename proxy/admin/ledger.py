@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.urls import URLPattern, path, reverse
@@ -80,7 +81,9 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return KeysetChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        return lookup in LINKED_FIELDS or any(f.parameter_name == lookup for f in FILTERS)
+        if lookup in LINKED_FIELDS:
+            return "\x00" not in value
+        return any(f.parameter_name == lookup for f in FILTERS)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -109,7 +112,10 @@ class ExchangeAdmin(ReadOnlyAdmin):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):
             raise PermissionDenied
-        cl = self.get_changelist_instance(request)
+        try:
+            cl = self.get_changelist_instance(request)
+        except IncorrectLookupParameters as wrong:
+            raise BadRequest(str(wrong)) from None
         rows = cl.get_queryset(request).defer(None).order_by("-created", "-pk")
         found = map(request_row, rows.iterator(chunk_size=1000))
         return harden(streamed(request, found, "csv", "requests", columns_of(RequestRow())))

@@ -24,11 +24,11 @@ from proxy.models import Exchange, State, TokenSource
 from proxy.visibility import (
     Reader,
     may_open_windows,
-    may_stop,
     reader_of_user,
     sees,
     visible_exchanges,
 )
+from proxy.write_permissions import may_stop
 
 from .figures import cost_of, duration, short_count
 from .headers import harden
@@ -156,7 +156,7 @@ def rows_view(request: HttpRequest) -> HttpResponse:
     reader = reader_of_user(request.user)
     look = look_for(request.user, reader)
     running = {row["id"] for row in look.rows}
-    known = [name for name in request.GET.get("known", "").split(",") if name]
+    known = [name for name in request.GET.get("known", "").replace("\x00", "").split(",") if name]
     ended = settled(reader, [name for name in known if name not in running])
     told = {"rows": look.rows, "count": look.count, "away": look.away, "settled": ended}
     return harden(JsonResponse(told))

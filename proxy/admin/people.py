@@ -1,6 +1,7 @@
 """Users and groups: Django's own forms, for superusers only, with the differences in the log.
 
-Whoever may change users may make themselves a superuser, so no group grants it.
+Whoever may change users may make themselves a superuser, so no group grants it. Who leads teams
+sees the people of these.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from proxy.models import Identity
+from proxy.write_permissions import choices
 
-from .base import Inline, SuperusersOnly
+from .base import Inline, ToldChanges
 
 if TYPE_CHECKING:  # the stubs' class is generic, Django's is not
     Users = UserAdmin[User]
@@ -34,7 +37,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class PeopleAdmin(SuperusersOnly, Users):
+class PeopleAdmin(ToldChanges, Users):
     actions = None
     form = UserChangeForm
     add_form = UserCreationForm
@@ -43,11 +46,14 @@ class PeopleAdmin(SuperusersOnly, Users):
     filter_horizontal = ()  # a plain choice of several: its two boxes cannot be named for readers
     list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        return choices(request.user, super().get_queryset(request))
+
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
         return () if obj is None else (IdentityInline,)
 
 
 @admin.register(Group)
-class GroupsAdmin(SuperusersOnly, GroupAdmin):
+class GroupsAdmin(ToldChanges, GroupAdmin):
     actions = None
     filter_horizontal = ()

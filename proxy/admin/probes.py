@@ -1,7 +1,7 @@
 """“Test this upstream”: asks it two small questions and shows what it really answers, as text."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.contrib import admin
@@ -13,15 +13,13 @@ from django.views.decorators.http import require_http_methods
 from proxy.audit_trail import note
 from proxy.models import RouteTarget, Upstream
 from proxy.probing import QUESTIONS, Finding, probe
-from proxy.roles import PROBE_UPSTREAMS
 from proxy.secrets import ConfigError
+from proxy.write_permissions import may_probe
 from translator.errors import TranslatorError
 
 from .clips import printable
 from .figures import duration
 from .headers import harden
-
-MAY_PROBE: Final = f"proxy.{PROBE_UPSTREAMS}"
 
 
 class ProbeForm(forms.Form):
@@ -36,7 +34,7 @@ class ProbeForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def probe_view(request: HttpRequest, upstream_id: int) -> HttpResponse:
     """GET only asks which model; POST puts the questions."""
-    if not request.user.has_perm(MAY_PROBE):
+    if not may_probe(request.user):
         raise PermissionDenied
     upstream = Upstream.objects.filter(pk=upstream_id).first()
     if upstream is None:

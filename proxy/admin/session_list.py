@@ -96,8 +96,8 @@ def asked_of(request: HttpRequest, at: datetime) -> Asked:
         since=since,
         until=until,
         sort=get["sort"] if get.get("sort") in SORTS else "newest",
-        team=get.get("team", "")[:64],
-        query=get.get("q", "").strip()[:200],
+        team=get.get("team", "")[:64].replace("\x00", ""),
+        query=get.get("q", "")[:200].replace("\x00", "").strip(),
         page=int(page) if page.isascii() and page.isdigit() and len(page) < 5 else 0,
     )
 

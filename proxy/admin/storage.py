@@ -17,14 +17,12 @@ from proxy.conf import conf
 from proxy.models import Purge, PurgeState
 from proxy.record import purging
 from proxy.record.purging import Due, Space
-from proxy.roles import PURGE_TRANSCRIPTS
-from proxy.visibility import reader_of_user
+from proxy.write_permissions import may_purge
 
 from .figures import size
 from .headers import harden
 from .patience import TooSlow, patient
 
-MAY_PURGE: Final = f"proxy.{PURGE_TRANSCRIPTS}"
 SHOWN: Final = 10
 LOOK_AGAIN_S: Final = 5
 
@@ -79,9 +77,7 @@ def purge_view(request: HttpRequest) -> HttpResponse:
 
 
 def _only_purgers(request: HttpRequest) -> None:
-    """Whoever sees some teams only must not hear of the others, nor delete what is theirs."""
-    user = request.user
-    if not (user.has_perm(MAY_PURGE) and reader_of_user(user).everything):
+    if not may_purge(request.user):
         raise PermissionDenied
 
 

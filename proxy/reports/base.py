@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
-from django.http import HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils.http import parse_etags
 from drf_spectacular.openapi import AutoSchema
 from rest_framework.negotiation import BaseContentNegotiation
@@ -99,6 +99,11 @@ class ReportView(APIView):
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         self.request_id = new_request_id()
         return super().initialize_request(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if "\x00" in request.path:  # no row is called so, and PostgreSQL raises where it is asked
+            raise Http404("a name in the path holds a null character")
 
     def get_exception_handler(self) -> Any:
         return error_answer

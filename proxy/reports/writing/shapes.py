@@ -15,7 +15,7 @@ from rest_framework import serializers
 from proxy.models import ConnectionReuse, Leaving, Scope, Store, Team, Upstream
 from proxy.models.routes import DialectName
 from proxy.reports.parameters import Choice, Number
-from proxy.visibility import visible_teams
+from proxy.write_permissions import choices
 
 MOST: Final = 200  # entries of a list
 
@@ -37,16 +37,14 @@ class Shape(serializers.Serializer[Any]):
 
 
 class Named(serializers.SlugRelatedField[Any]):
-    """A row of another table, by its name."""
+    """A row of another table, by its name; one that the caller may not name does not exist."""
 
     default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
 
-
-class TeamNamed(Named):
-    """A team that the caller sees; of others it is not told whether they exist."""
-
-    def get_queryset(self) -> "QuerySet[Team]":
-        return visible_teams(self.context["reader"])
+    def get_queryset(self) -> "QuerySet[Any]":
+        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[assignment]  # it is given
+        user = self.context.get("user")  # none when the schema is made
+        return rows if user is None else choices(user, rows)
 
 
 class Network(serializers.CharField):
@@ -98,7 +96,7 @@ class OptionsShape(Shape):
 
 
 class KeyShape(Shape):
-    team = TeamNamed(slug_field="name", queryset=Team.objects.none())
+    team = Named(slug_field="name", queryset=Team.objects.all())
     name = serializers.SlugField(max_length=64)
     user = Named(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
@@ -152,9 +150,7 @@ class TargetShape(Shape):
 
 class ModelShape(Shape):
     model = serializers.CharField(max_length=200, help_text="A name or a glob.")
-    team = TeamNamed(
-        slug_field="name", queryset=Team.objects.none(), required=False, allow_null=True
-    )
+    team = Named(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
     position = Number(min_value=0, max_value=2**31 - 1, required=False)
     targets = serializers.ListField(child=TargetShape(), min_length=1, max_length=MOST)
 

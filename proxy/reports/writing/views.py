@@ -61,7 +61,7 @@ class WritableView(ListView):
         """The checked body, by the names of the model."""
         if not isinstance(self.request.data, dict):
             raise ParseError("the body is no JSON object")
-        context = {"reader": self.reader}
+        context = {"user": self.request.user}
         shape = self.shape(data=self.request.data, partial=partly, context=context)
         shape.is_valid(raise_exception=True)
         return dict(shape.validated_data)

@@ -92,7 +92,7 @@ def test_keys_are_never_deleted(root):
 
 def test_only_a_superuser_grants_the_admin_scope(client):
     team = cast.team()
-    client.force_login(cast.staff("dan", "add_apikey", "view_apikey"))
+    client.force_login(cast.staff("dan", "add_apikey", "view_apikey", "view_exchange"))
 
     refused = client.post(f"{URL}add/", form(team, scopes=["admin"]))
     granted = client.post(f"{URL}add/", form(team, scopes=["messages", "reports"]))
