@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from .anthropic.request import FIELDS
@@ -16,7 +17,7 @@ from .dialect import NO_FIELDS, AnswerContext, Target
 from .errors import BadRequest
 from .notes import Fate, Note
 from .profiles import Effort, Profile
-from .thinking import thinking_shown
+from .thinking import end_of_last_words, thinking_shown
 
 SESSION: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
 """Claude Code ends ``metadata.user_id`` with the session's id."""
@@ -33,7 +34,7 @@ class Draft:
         self.request = request
         self.target = target
         self.profile: Profile = target.profile  # looked at for nearly every block
-        self.notes: list[Note] = []
+        self.notes: dict[Note, None] = {}  # each once, in order: every block may have its own
         self.tool_names: dict[str, str] = {}  # upstream's -> client's, where bent
         self.optional_properties: dict[str, frozenset[str]] = {}
         self.origins: list[int] = []
@@ -43,9 +44,25 @@ class Draft:
         self.system_additions: list[str] = []  # Chat: join the system message
 
     def note(self, path: str, fate: Fate, reason: str) -> None:
-        found = Note(path, fate, reason)
-        if found not in self.notes:
-            self.notes.append(found)
+        self.notes[Note(path, fate, reason)] = None
+
+    # What is looked for in the whole request is looked for once, not for each block of it.
+
+    @cached_property
+    def last_user_message(self) -> int:
+        """The number of the last message of the user; -1: there is none."""
+        messages = self.request["messages"]
+        numbers = range(len(messages) - 1, -1, -1)
+        return next((number for number in numbers if messages[number]["role"] == "user"), -1)
+
+    @cached_property
+    def effort_until(self) -> int:
+        """The number of the message until which an effort holds for the answer to come."""
+        return end_of_last_words(self.request["messages"])
+
+    @cached_property
+    def mcp_server_names(self) -> frozenset[str]:
+        return frozenset(server["name"] for server in self.request.get("mcp_servers") or ())
 
 
 MOST_SHOWN: Final = 5  # of the fields that nobody knows

@@ -53,16 +53,21 @@ def thinking_shown(request: MessagesRequest) -> Literal["shown", "omitted", "hid
     return "omitted" if thinking.get("display") == "omitted" else "shown"
 
 
-def begins_now(messages: list[dict[str, Any]], number: int) -> bool:
-    """Whether the effort in the system message of this number holds for the answer to come.
+def end_of_last_words(messages: list[dict[str, Any]]) -> int:
+    """Return the number of the message until which an effort holds for the answer to come.
 
-    It begins with the words of the user that it directly follows, else with the next ones; the
-    results of tools are no such words. Source: Anthropic's "Per-message effort".
+    An effort in a system message begins with the words of the user that it directly follows, else
+    with the next ones; the results of tools are no such words. So the efforts before the end of the
+    last such words, and of the system messages behind them, hold. 0: there are no words.
+    Source: Anthropic's "Per-message effort".
     """
-    before = number - 1
-    while before > 0 and messages[before]["role"] == "system":
-        before -= 1
-    return any(_has_words(message) for message in messages[max(before, 0) :])
+    end = len(messages)
+    for number in range(len(messages) - 1, -1, -1):
+        if _has_words(messages[number]):
+            return end
+        if messages[number]["role"] != "system":
+            end = number
+    return 0
 
 
 def _has_words(message: dict[str, Any]) -> bool:

@@ -2,7 +2,7 @@ import pytest
 
 from tests.translator.requests import assistant, call, result, system, text, user
 from translator.profiles import EFFORTS, PROFILES, Profile
-from translator.thinking import begins_now, effort_of, thinking_shown
+from translator.thinking import effort_of, end_of_last_words, thinking_shown
 
 ALL = Profile(efforts=EFFORTS)
 SOME = Profile(efforts=("none", "medium", "high"))
@@ -97,7 +97,7 @@ CHANGE = system(output_config={"effort": "low"})
     ],
 )
 def test_an_effort_begins_with_words_of_the_user(messages, begins):
-    assert begins_now(messages, messages.index(CHANGE)) is begins
+    assert (messages.index(CHANGE) < end_of_last_words(messages)) is begins
 
 
 @pytest.mark.parametrize(

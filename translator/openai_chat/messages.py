@@ -11,7 +11,6 @@ from translator.draft import SYSTEM, Draft
 from translator.errors import BadRequest
 from translator.names import upstream_call_id
 from translator.render import system_blocks, tool_error_text
-from translator.thinking import begins_now
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_message, read_turn
@@ -149,12 +148,11 @@ def _told(blocks: list[dict[str, Any]], path: str, between: Between, draft: Draf
 def _system(message: dict[str, Any], number: int, between: Between, draft: Draft) -> None:
     """A system message in mid conversation: in place, or hoisted where templates forbid that."""
     path = f"messages.{number}"
-    later = draft.request["messages"][number + 1 :]
-    if message.get("clear_at") == "next_user_message" and any(m["role"] == "user" for m in later):
+    if message.get("clear_at") == "next_user_message" and number < draft.last_user_message:
         draft.note(path, "emulated", "cleared: a user message follows")
         return
     effort = (message.get("output_config") or {}).get("effort")
-    if effort and begins_now(draft.request["messages"], number):
+    if effort and number < draft.effort_until:
         draft.effort = (effort, f"{path}.output_config.effort")
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content

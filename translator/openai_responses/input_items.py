@@ -9,7 +9,6 @@ from typing import Any, Final
 from translator.draft import Draft
 from translator.names import upstream_call_id
 from translator.render import tool_error_text
-from translator.thinking import begins_now
 from translator.tool_changes import CHANGES
 
 from .assistant import assistant_turn
@@ -130,14 +129,13 @@ def _tool_result(block: dict[str, Any], path: str, between: Between, draft: Draf
 def _system(message: dict[str, Any], number: int, between: Between, draft: Draft) -> None:
     """A system message in mid conversation becomes a developer message in its place."""
     path = f"messages.{number}"
-    later = draft.request["messages"][number + 1 :]
-    if message.get("clear_at") == "next_user_message" and any(m["role"] == "user" for m in later):
+    if message.get("clear_at") == "next_user_message" and number < draft.last_user_message:
         draft.note(path, "emulated", "cleared: a user message follows")
         return
     effort = (message.get("output_config") or {}).get("effort")
     if effort and effort in draft.profile.efforts and draft.profile.configuration_update:
         between.spoken.append({"type": "configuration_update", "reasoning": {"effort": effort}})
-    elif effort and begins_now(draft.request["messages"], number):
+    elif effort and number < draft.effort_until:
         draft.effort = (effort, f"{path}.output_config.effort")
     content = message["content"]
     if not isinstance(content, str):

@@ -167,8 +167,7 @@ def _mcp_server(server: Tool, toolset: Tool | None) -> Tool:
 
 def _mcp_toolset(tool: Tool, path: str, draft: Draft) -> None:
     """Its server brings the tools: see ``_mcp_servers``."""
-    names = {server["name"] for server in draft.request.get("mcp_servers") or []}
-    if tool.get("mcp_server_name") not in names:
+    if tool.get("mcp_server_name") not in draft.mcp_server_names:
         raise BadRequest(f"{path}.mcp_server_name", "no such server among mcp_servers")
     default, configs = tool.get("default_config") or {}, tool.get("configs") or {}
     switches = [default, *(config or {} for config in configs.values())]

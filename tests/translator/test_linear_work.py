@@ -1,0 +1,79 @@
+"""A request of four times the size takes about four times the work, whatever it is full of.
+
+Otherwise one request within the limits of size would hold a worker up for minutes.
+"""
+
+import contextlib
+import gc
+import time
+
+import pytest
+
+from translator import openai_chat, openai_responses
+from translator.dialect import Target
+from translator.errors import BadRequest
+from translator.profiles import PROFILES
+
+SMALL = 6_000
+QUADRATIC = 10  # times the work for four times the size: 4 is linear, 16 is quadratic
+EFFORT = {"output_config": {"effort": "low"}}
+
+
+def said(*content):
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+def system_messages(count):
+    """An effort in each, and nothing behind them in which it could hold."""
+    changes = [{"role": "system", "content": "x", **EFFORT} for _ in range(count)]
+    return {"messages": [{"role": "user", "content": "hi"}, *changes]}
+
+
+def cleared_messages(count):
+    each = {"role": "system", "content": "x", "clear_at": "next_user_message"}
+    return {"messages": [{"role": "user", "content": "hi"}, *[each] * count]}
+
+
+def blocks_with_notes(count):
+    text = [{"type": "text", "text": "x"}]
+    found = {"type": "search_result", "source": "s", "title": "t", "content": text}
+    return said(*[found] * count)
+
+
+def servers(count):
+    names = [f"server{number}" for number in range(count)]
+    return {
+        **said({"type": "text", "text": "hi"}),
+        "mcp_servers": [{"type": "url", "name": name, "url": "https://mcp"} for name in names],
+        "tools": [{"type": "mcp_toolset", "mcp_server_name": name} for name in names],
+    }
+
+
+REQUESTS = {made.__name__: made for made in (
+    system_messages, cleared_messages, blocks_with_notes, servers,
+)}  # fmt: skip
+
+
+def cpu_of(dialect, request):
+    """The least of three runs, in seconds of the processor."""
+    body = {"model": "m", "max_tokens": 9, **request}
+    target = Target(upstream="u", model="m", profile=PROFILES["openai"])
+    runs = []
+    for _ in range(3):
+        began = time.process_time()
+        with contextlib.suppress(BadRequest):  # so many servers are refused, after a look at each
+            dialect.build_request(body, target)
+        runs.append(time.process_time() - began)
+    return min(runs)
+
+
+@pytest.mark.parametrize("made", REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize("dialect", [openai_chat, openai_responses], ids=["chat", "responses"])
+def test_four_times_the_request_is_about_four_times_the_work(dialect, made):
+    gc.disable()
+    try:
+        small, large = cpu_of(dialect, made(SMALL)), cpu_of(dialect, made(4 * SMALL))
+    finally:
+        gc.enable()
+
+    assert large < QUADRATIC * max(small, 0.001)
