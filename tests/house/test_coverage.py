@@ -37,7 +37,7 @@ BOOKS: Final = frozenset({
 
 TESTS_OF_GATEWAY: Final = (
     "before_the_dial", "budgets", "configuration", "cooldown", "counting", "entries", "exchanges",
-    "keeping", "limit_figures", "limits", "routes", "shared_limits",
+    "exchange_budgets", "keeping", "limit_figures", "limits", "routes", "shared_limits",
 )  # fmt: skip
 TESTS_OF_RECORD: Final = (
     "beginnings", "draining", "endings", "fitting", "landing", "pace", "posting", "pricing",

@@ -8,18 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from proxy.gateway import entries, ledger
-from proxy.gateway.base import StreamingHttpConsumer
-from proxy.gateway.budgets import Hold
-from proxy.gateway.dialects import DIALECTS
-from proxy.gateway.directory import NO_LIMITS, Caller, Globs, TeamEntry
 from proxy.gateway.entries import usage_record
-from proxy.gateway.head import Head
-from proxy.gateway.ledger import CHECKPOINT_BYTES, Exchange
+from proxy.gateway.ledger import CHECKPOINT_BYTES
 from proxy.gateway.limits import Bucket, Meter, Seat
 from proxy.gateway.refusals import Refusal, refusal_of, stopped
-from proxy.gateway.targets import Server, Target, Timeouts
-from proxy.gateway.upstream import Dial
-from proxy.gateway.watch import Stop, Watch
+from proxy.gateway.targets import Target
+from proxy.gateway.watch import Stop
 from proxy.gateway.wishes import PLAIN
 from proxy.live.running import RUNNING
 from proxy.models import Price
@@ -29,83 +23,26 @@ from proxy.record.records import Chunk, CloseRecord, OpenRecord
 from translator import said
 from translator.anthropic import fold
 from translator.anthropic.usage import Usage
-from translator.dialect import AnswerContext, UpstreamError
 from translator.notes import Note
-from translator.profiles import profile_with
 
-LATE = UpstreamError(status=504, error_type="timeout_error", message="m" * 3_000)
-REFUSED = Refusal(429, "rate_limit_error", "r" * 3_000, source="gateway")
-HEADERS = [
-    (b"user-agent", b"claude-cli/2.1.329 (external, cli)"),
-    (b"anthropic-version", b"2024-01-01"),
-    (b"anthropic-beta", b"b-2,a-1"),
-    (b"x-gateway-tags", b"team=blue"),
-    (b"x-claude-code-session-id", b"s" * 201),
-    (b"x-claude-code-agent-id", b"agent-1"),
-    (b"x-claude-code-parent-agent-id", b"agent-0"),
-    (b"traceparent", b"t" * 101),
-]
-ASKED = {
-    "model": "m" * 201, "stream": True, "max_tokens": 9, "temperature": 0, "top_p": 1, "top_k": 2,
-    "messages": [{"role": "user", "content": "Hi."}] * 3,
-    "metadata": {"user_id": '{"session_id": "in_the_body"}'},
-}  # fmt: skip
-PIECE = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-x"}
-CALLED = {"index": 0, "id": "call_1", "function": {"name": "f", "arguments": "{}"}}
-SAID = [
-    {**PIECE, "choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}}]},
-    {**PIECE, "choices": [{"index": 0, "delta": {"content": "Well: é."}}]},
-    {**PIECE, "choices": [{"index": 0, "delta": {"tool_calls": [CALLED]}}]},
-]
-USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
-END = {**PIECE, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
-SERVER = Server.of(
-    name="up", dialect=DIALECTS["chat"], dialect_name="chat", base_url="https://up.test/v1",
-    secret="sk-" + "0" * 40, profile=profile_with("vllm", {}), timeouts=Timeouts(), extra_body={},
-    capabilities={"seed": True},
-)  # fmt: skip
-TARGET = Target(server=SERVER, model="gpt-x")
-OF_TARGET = {
-    "upstream": "up", "model": "gpt-x", "dialect": "chat", "profile": "vllm",
-    "capabilities": {"seed": True},
-}  # fmt: skip
+from .exchanges import (
+    ASKED,
+    END,
+    LATE,
+    OF_TARGET,
+    PIECE,
+    REFUSED,
+    SAID,
+    SERVER,
+    USAGE,
+    Asked,
+)
 
 
 @pytest.fixture(autouse=True)
 def nobody_writes(monkeypatch):
     """Another file's gateway may still run in this process, and its recorder with it."""
     monkeypatch.setattr(ledger, "recorder", Recorder())
-
-
-class Asked(Exchange):
-    """An exchange of a request that came at second 100 of a clock that only ``at`` moves."""
-
-    def __init__(self, headers=HEADERS, *, store_full: bool = True) -> None:
-        self.at = 100.0
-        consumer = StreamingHttpConsumer()
-        consumer.head = Head({"path": "/", "headers": headers, "client": ("192.0.2.7", 1)})
-        loop = SimpleNamespace(time=lambda: self.at, call_soon_threadsafe=lambda work: work())
-        consumer.watch = Watch(consumer.stop, loop)
-        consumer.began, consumer.begun, consumer.stopped = 100.0, False, None
-        consumer.delivered, consumer.response_bytes = True, 321
-        super().__init__(consumer, _caller(store_full))
-
-    def dial(self, at: float, target: Target = TARGET) -> None:
-        self.at = at
-        stream = DIALECTS["chat"].stream(AnswerContext(message_id="msg_1", model="claude-x"))
-        self.dialled(Dial(target.server.name, target.model, at, status=200), target, stream)
-
-    def hear(self, *events) -> None:
-        self.fold.feed(*self.stream.feed(*events))
-
-
-def _caller(store_full: bool) -> Caller:
-    team = TeamEntry(name="t", store_full=store_full, models=Globs(), limits=NO_LIMITS)
-    return Caller(
-        key_id=7, key_name="k", meter="t/k", team=team, user="ada", scopes=frozenset({"messages"}),
-        models=Globs(), limits=NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
-
-    )  # fmt: skip
 
 
 def test_the_open_record_says_who_asks_for_what():
@@ -403,71 +340,6 @@ def test_an_answer_is_heard_out_where_its_upstream_bills_all_of_it(hears_out, di
         assert one.all_notes() == [ledger.GOES_ON]
     else:
         assert (one.outcome, one.detail, one.all_notes()) == ("", "", [])
-
-
-HARD = Hold("req_1", ("1:0",), {"input": 70, "output": 9})
-SOFT = Hold("req_1", ("1:0",))
-
-
-@pytest.mark.parametrize(
-    ("hold", "sent", "refused", "on"),
-    [
-        (HARD, True, False, True), (HARD, False, False, False), (HARD, True, True, False),
-        (SOFT, True, False, False), (None, True, False, False),
-    ],
-)  # fmt: skip
-def test_a_hard_budget_reads_the_upstream_to_the_end(hold, sent, refused, on):
-    one = Asked()
-    one.hold = hold
-    one.dial(100.0)
-    one.dials[-1].sent, one.dials[-1].refused = sent, refused
-
-    assert one.goes_on() is on
-    assert one.all_notes() == ([ledger.FOR_BUDGET] if on else [])
-
-
-@pytest.mark.parametrize(
-    ("hold", "sent", "priced", "charge"),
-    [
-        (HARD, True, True, 70 * 1_000 + 9 * 10_000), (HARD, False, True, None),
-        (HARD, True, False, None), (SOFT, True, True, None), (None, True, True, None),
-    ],
-)  # fmt: skip
-def test_a_failed_attempt_keeps_what_it_may_have_cost(hold, sent, priced, charge):
-    since = date(2026, 1, 1)
-    prices = [Price(model="gpt-x", since=since, input=1, output=10)] if priced else []
-    one = Asked()
-    one.created, one.prices, one.hold = 1_800_000_000.0, PriceList(prices), hold
-    one.charge_attempt()  # nothing was sent yet
-    one.dial(100.0)
-    one.dials[-1].sent = sent
-
-    one.charge_attempt()
-
-    kept = one.dials[-1].as_record(100.0)
-    assert kept.get("cost_nanousd") == charge
-    assert ("usage" in kept) is (charge is not None)
-
-
-@pytest.mark.parametrize("hold", [None, SOFT, HARD])
-def test_the_open_record_tells_what_a_hard_budget_reserved(hold):
-    one = Asked()
-    one.hold = hold
-
-    kept = entries.open_record(one, None).worst_case
-
-    assert kept == ({"input": 70, "output": 9, "source": "estimated"} if hold is HARD else {})
-
-
-def test_a_hard_budget_estimates_nothing_before_anything_was_sent():
-    one = Asked()
-    one.hold = HARD
-    one.stream = DIALECTS["chat"].stream(AnswerContext(message_id="msg_1", model="claude-x"))
-    assert one.usage() == Usage()
-    one.dial(100.0)
-    assert one.usage() == Usage()
-    one.dials[-1].sent = True
-    assert (one.usage().input, one.usage().output) == (70, 9)
 
 
 @pytest.mark.parametrize(

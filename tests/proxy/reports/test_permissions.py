@@ -8,6 +8,7 @@ from django.utils.timezone import now
 
 from proxy.reports.catalogue import VIEWS
 from proxy.reports.organizations.urls import VIEWS as WIRE_VIEWS
+from tests.fakes.served_client import ServedClient
 from tests.proxy.admin import cast
 from tests.urls import routes
 
@@ -267,3 +268,18 @@ def test_a_key_that_ended_opens_nothing(client, fields, status):
     _, secret = cast.key("finance", scopes=["admin"], **fields)
 
     assert client.get("/api/v1/me/", headers={"x-api-key": secret}).status_code == status
+
+
+def test_a_session_needs_the_csrf_token():
+    client = ServedClient(enforce_csrf_checks=True)
+    client.force_login(cast.superuser())
+    body = {"name": "new"}
+
+    bare = client.post("/api/v1/teams/", body, content_type="application/json")
+    client.cookies["csrftoken"] = token = "a" * 32
+    told = client.post(
+        "/api/v1/teams/", body, content_type="application/json", headers={"X-CSRFToken": token}
+    )
+
+    assert (bare.status_code, told.status_code) == (403, 201)
+    assert "CSRF" in bare.json()["error"]["message"]
