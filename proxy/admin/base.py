@@ -115,7 +115,7 @@ class ToldChanges(CheckedQueries):
         field: Any = super().formfield_for_dbfield(
             db_field, request, form_class=StorableJson, **kwargs
         )
-        field.empty = db_field.get_default()
+        field.empty = db_field.get_default
         return field
 
     def formfield_for_foreignkey(

@@ -1,6 +1,7 @@
 """The form field of a JSON column: what both databases can keep, or a complaint."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -8,9 +9,13 @@ from django.forms.fields import InvalidJSONInput
 
 
 class StorableJson(forms.JSONField):
-    """``empty`` is what the column holds where nothing, or null, was typed."""
+    """``empty`` makes what the column holds where nothing, or null, was typed."""
 
-    empty: Any = None
+    empty: Callable[[], Any] = staticmethod(lambda: None)
+
+    def clean(self, value: Any) -> Any:
+        found = super().clean(value)
+        return self.empty() if found is None else found
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -20,7 +25,7 @@ class StorableJson(forms.JSONField):
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from None
         if b"\\u0000" in kept:
             raise forms.ValidationError("it holds a null character, which no database keeps")
-        return self.empty if found is None else found
+        return found
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         """What was refused is shown again as it was typed."""

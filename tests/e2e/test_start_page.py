@@ -171,7 +171,7 @@ def test_a_variable_that_is_new_needs_a_restart_as_the_page_says(folder):
     [
         (None, "keys[0].secret: environment variable BRIDGE_KEY_CI is missing or empty"),
         ("x" * 31, "keys[0].secret: shorter than 32 characters"),
-        ("x" * 32, "6 changes"),
+        ("x" * 32, "7 changes"),
     ],
 )
 def test_the_least_length_of_a_key_is_as_the_page_says(folder, secret, complaint):

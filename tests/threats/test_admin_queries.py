@@ -143,7 +143,7 @@ REFUSED = (
     ("member", "GET", "/admin/proxy/apikey/?digest__gt=a", b"", 400),
     ("member", "GET", "/admin/proxy/apikey/?_to_field=digest", b"", 400),
     ("member", "POST", "/admin/login/", b"&".join(b"a%d=1" % n for n in range(1_100)), 400),
-    ("member", "POST", "/admin/login/", b"a=" + b"1" * 3_000_000, 400),
+    ("member", "POST", "/admin/login/", b"a=" + b"1" * 3_000_000, 413),
     ("nobody", "POST", "/admin/login/", b"a=1", 403),
     ("nobody", "POST", "/api/v1/teams", b"{}", 401),
     ("member", "POST", "/api/v1/teams", b"{}", 403),
