@@ -16,15 +16,21 @@ from proxy.json_bounds import MOST_VALUES, count_values
 from translator.errors import BadRequest
 
 MAX_DEPTH: Final = 100
+DEPTH_BYTES: Final = 16 * 1024
 
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def counted(body: bytes) -> int:
-    """Return how many values the body holds, at most. Raises BadRequest (413) if too many."""
+    """Return how many values the body holds, at most. Raises BadRequest (413) if too many.
+
+    Of too many that are nested too deeply it is 400, as of fewer ones.
+    """
     values = count_values(body)
     if values > MOST_VALUES:
+        if depth_at_start(body) > MAX_DEPTH:
+            _refuse_depth()
         raise BadRequest(
             "",
             f"the body holds more than {MOST_VALUES} values (objects, arrays and their items)",
@@ -32,6 +38,17 @@ def counted(body: bytes) -> int:
             error_type="request_too_large",
         )
     return values
+
+
+def depth_at_start(body: bytes) -> int:
+    """Return how deeply the first 16 KiB are nested, without decoding them: at most 3 ms."""
+    start = body[:DEPTH_BYTES].replace(b"\\\\", b"").replace(b'\\"', b"")
+    depth = deepest = 0
+    for outside in start.split(b'"')[::2]:  # without escapes every second piece is a string
+        for byte in outside:
+            depth += (byte in b"{[") - (byte in b"}]")
+            deepest = max(deepest, depth)
+    return deepest
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -102,9 +119,9 @@ def _check_duplicates(body: bytes, value: dict[str, Any]) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRequest("", f"the key {twice[:100]!r} is written twice")
+    unique: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in unique:
+            raise BadRequest("", f"the key {name[:100]!r} is written twice")
+        unique[name] = value
     return unique

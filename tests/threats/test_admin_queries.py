@@ -168,7 +168,9 @@ def test_a_refusal_is_one_plain_line_at_most(served, refused):
     assert answer.status == status
     lines = served.log[before:].splitlines()
     assert len(lines) <= 1, lines
-    if path.startswith("/admin/"):
+    if status == 413:  # refused ahead of Django, for its size alone
+        assert lines == []
+    elif path.startswith("/admin/"):
         assert path.partition("?")[0] in lines[0] or "digest" in lines[0] or "exceeded" in lines[0]
 
 

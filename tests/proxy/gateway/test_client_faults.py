@@ -59,6 +59,7 @@ def until(fact: Callable[[], object]) -> None:
         (b'{"max_tokens": ' + b"9" * 5_000 + b"}", "JSON"),
         (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}", "100 levels"),
         (b'{"a": ' + b"[" * 250_000 + b"]" * 250_000 + b"}", "100 levels"),
+        (b'{"a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "100 levels"),
     ],
 )
 def test_a_body_that_is_no_sound_json(gateway: Browser, raw: bytes, part: str):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.safejson import decode_object
+from proxy.gateway.safejson import DEPTH_BYTES, decode_object, depth_at_start
 from translator.errors import BadRequest
 
 VALUES = st.recursive(
@@ -48,6 +48,25 @@ def test_a_key_written_twice_is_refused_wherever_it_is(value, data):
     for text in (inner, f'{{"a": [{inner}]}}'):
         with pytest.raises(BadRequest):
             decode_object(text.encode())
+
+
+def test_a_key_written_twice_among_very_many_is_found_in_one_pass():
+    """A pass for each name would take minutes."""
+    names = ", ".join(f'"{number}": 0' for number in range(100_000))
+
+    with pytest.raises(BadRequest, match="'last' is written twice"):
+        decode_object(f'{{{names}, "last": 0, "last": 1}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "depth"),
+    [
+        (b"{}", 1), (b'{"a": [[], {}]}', 3), (b'{"[[": "{{\\"[[", "b": "\\\\"}', 1),
+        (b"[" * 1_000_000, DEPTH_BYTES), (b"[" * 500, 500), (b"[]" * 500, 1),
+    ],
+)  # fmt: skip
+def test_the_depth_at_the_start_of_a_body(body, depth):
+    assert depth_at_start(body) == depth
 
 
 def test_an_escaped_quote_does_not_hide_a_key_written_twice():
