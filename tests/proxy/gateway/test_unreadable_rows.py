@@ -102,9 +102,9 @@ DAMAGE = {
     "an upstream that is gone": ("routetarget", "upstream_id", 99_999, "target", "upstream", 500),
     "a weight in words": ("routetarget", "weight", "heavy", "target", "weight", 500),
     "a route of nobody's": ("route", "team_id", 99_999, "route", "team", 404),
-    "a price of words": ("price", "input", "cheap", "price", "input", 200),
-    "a price since ever": ("price", "since", "ever", "price", "since", 200),
-    "a price of nobody's": ("price", "upstream_id", 99_999, "price", "upstream", 200),
+    "a price of words": ("price", "input", "cheap", "price", "input", 402),
+    "a price since ever": ("price", "since", "ever", "price", "since", 402),
+    "a price of nobody's": ("price", "upstream_id", 99_999, "price", "upstream", 402),
 }  # fmt: skip
 
 
