@@ -13,6 +13,7 @@ import re
 import resource
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def held() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
 
 
 def patterns_in(value: Any, seen: set[int], depth: int = 0) -> Iterator[re.Pattern[Any]]:
+    if type(value) in weakref.ProxyTypes:  # of what other tests in this process imported
+        return
     value = getattr(value, "__self__", value) if callable(value) else value  # ``x = p.fullmatch``
     if isinstance(value, re.Pattern):
         yield value

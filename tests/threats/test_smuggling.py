@@ -48,7 +48,7 @@ LINES = (
 PLAIN = {
     "coding 3", "coding 10", "coding 20",  # the last coding is chunked: that is where the body ends
     "chunk 17",  # leading zeros are digits
-    "line 2", "line 11", "line 17", "line 18", "line 20", "line 21", "line 25",  # no body at all
+    "line 2", "line 11", "line 17", "line 18", "line 20", "line 21", "line 25", "line 29",  # no body at all; an upgrade may be ignored
 }  # fmt: skip
 """Odd, but with one end only: the request behind is a second one to every reader."""
 
