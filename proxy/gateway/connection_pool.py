@@ -172,11 +172,13 @@ class Pool:
         loop = asyncio.get_running_loop()
         self._sweep = None
         for place, waiting in list(self._idle.items()):
-            kept = [each for each in waiting if loop.time() - each[0] < IDLE_S and each[1].is_free]
-            for each in waiting:
-                if each not in kept:
-                    each[1].close()
-            self._waiting -= len(waiting) - len(kept)
+            kept = []
+            for since, wire in waiting:
+                if loop.time() - since < IDLE_S and wire.is_free:
+                    kept.append((since, wire))
+                else:
+                    self._waiting -= 1
+                    wire.close()
             if kept:
                 self._idle[place] = kept
             else:
