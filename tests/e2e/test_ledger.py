@@ -31,17 +31,6 @@ def own(tmp_path):
 CHAT_ROUTE = plays.ROUTES.split("\n\n")[1]
 
 
-def settled(gateway: Gateway, *ids: str) -> dict:
-    """The rows of these requests, as soon as none of them is open any more."""
-    deadline = time.monotonic() + 90
-    while True:
-        rows = gateway.rows()
-        if all(rows.get(each, {}).get("outcome") not in {None, "open"} for each in ids):
-            return rows
-        assert time.monotonic() < deadline, [rows.get(each) for each in ids]
-        time.sleep(0.2)
-
-
 def test_every_request_has_one_row_with_the_upstreams_own_numbers(own):
     gateway, player = own
     player.on("chat-fine", steps.stream(TEXT, "lines"))
@@ -52,7 +41,7 @@ def test_every_request_has_one_row_with_the_upstreams_own_numbers(own):
     torn, bad = ask(gateway, "chat-torn"), ask(gateway, "chat-bad")
 
     ids = [reply.headers["request-id"] for reply in (*fine, torn, bad)]
-    rows = settled(gateway, *ids)
+    rows = gateway.closed_rows(*ids)
     assert set(rows) == set(ids)
     assert len(player.asked) == len(ids)
     for each in ids[:6]:
@@ -69,7 +58,7 @@ def test_a_client_that_leaves_frees_the_upstream_at_once(own):
     request_id = leave_in_the_middle(gateway, "chat-held")
 
     player.wait_until(lambda asked: [each.ending for each in asked] == ["client_gone"])
-    assert settled(gateway, request_id)[request_id]["outcome"] == "client_gone"
+    assert gateway.closed_rows(request_id)[request_id]["outcome"] == "client_gone"
 
 
 def leave_in_the_middle(gateway: Gateway, model: str) -> str:

@@ -180,6 +180,16 @@ class Gateway:
         assert len(by_id) == len(rows), "a request has two rows"
         return by_id
 
+    def closed_rows(self, *ids: str, within_s: float = 90) -> dict[str, dict[str, Any]]:
+        """The ledger as soon as the rows of these requests are in it and closed."""
+        deadline = time.monotonic() + within_s
+        while True:
+            rows = self.rows()
+            if all(rows.get(each, {}).get("outcome") not in {None, "open"} for each in ids):
+                return rows
+            assert time.monotonic() < deadline, [rows.get(each) for each in ids]
+            time.sleep(0.2)
+
     def _environment(self) -> dict[str, str]:
         kept = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
         inherited = {name: os.environ[name] for name in kept if name in os.environ}

@@ -16,12 +16,16 @@ WRONG = "sk-br-wrong"
 
 
 class Kind(NamedTuple):
-    """What such a client sends, then again and again, and whether it reads and shuts its side."""
+    """What such a client sends, then again and again, and whether it reads and shuts its side.
+
+    ``drips_late``: it sends its drip only when an answer has begun to arrive.
+    """
 
     first: bytes
     drip: bytes = b""
     reads: bool = True
     shuts: bool = False
+    drips_late: bool = False
 
 
 def head(target: str, *lines: str, method: str = "POST") -> bytes:
@@ -46,11 +50,11 @@ def kinds(key: str) -> dict[str, Kind]:
         "a head that trickles": Kind(b"POST /v1/messages HTTP/1.1\r\nx-slow: ", drip=b"y"),
         "idle after an answer": Kind(PAGE),
         "a line end after an answer": Kind(PAGE + b"\r"),
-        "line ends after an answer": Kind(PAGE, drip=b"\r\n"),
+        "line ends after an answer": Kind(PAGE, drip=b"\r\n", drips_late=True),
         "a byte of a head after an answer": Kind(PAGE + b"G"),
         "a head that trickles after an answer": Kind(PAGE + b"GET /", drip=b"a"),
         "a byte that begins no head": Kind(PAGE + b"\x00"),
-        "a byte that begins no head, after the answer": Kind(PAGE, drip=b"\x00"),
+        "a byte that begins no head, after the answer": Kind(PAGE, drip=b"\x00", drips_late=True),
         "401, its body never comes": Kind(post("content-length: 1000", by=WRONG)),
         "401, its body trickles": Kind(post("content-length: 1000", by=WRONG), drip=b"x"),
         "401, its chunks trickle": Kind(
@@ -151,6 +155,8 @@ class Crowd:
             if now - dripped > DRIP_EVERY_S:
                 dripped = now
                 for client in waiting.values():
+                    if client.kind.drips_late and not client.received:
+                        continue
                     with contextlib.suppress(OSError):
                         client.sock.send(client.kind.drip)
 

@@ -244,11 +244,12 @@ def test_the_log_holds_no_credential_and_no_word_of_a_conversation(lived: Lived)
 def test_a_row_holds_the_error_without_a_credential_and_without_words_where_none_are_kept(
     lived: Lived,
 ):
-    rows = lived.gateway.rows()
-    loud, quiet = (
-        rows[lived.replies[f"{team} anthropic-middle stream"].headers["request-id"]]
+    ids = [
+        lived.replies[f"{team} anthropic-middle stream"].headers["request-id"]
         for team in ("e2e", "quiet")
-    )
+    ]
+    rows = lived.gateway.closed_rows(*ids)
+    loud, quiet = (rows[each] for each in ids)
 
     assert found_in(json.dumps(list(rows.values()))) == set()
     assert WORDS["e2e"] in json.dumps(loud)

@@ -116,7 +116,7 @@ def held(few_files: Running) -> Held:
         crowd.wait_until_closed(LONGEST_S)
     wait_for_no_client(gateway)
     more = len(open_files(gateway.process.pid)) - files
-    return Held(clients, gateway.rows()[ident]["outcome"], more)
+    return Held(clients, gateway.closed_rows(ident)[ident]["outcome"], more)
 
 
 @pytest.mark.timeout(400)
@@ -188,7 +188,7 @@ def test_four_hundred_of_one_address_hold_no_more_than_their_share(few_files, ki
         assert busy <= PER_ADDRESS
         assert crowd.held == []
         assert any(b"HTTP/1.1 503 " in client.received for client in crowd.clients)
-    assert gateway.rows()[ident]["outcome"] == "completed"
+    assert gateway.closed_rows(ident)[ident]["outcome"] == "completed"
     wait_for_no_client(gateway)
 
 
@@ -210,7 +210,7 @@ def test_when_all_connections_are_taken_those_that_are_open_still_work(few_files
 
         assert crowd.held == []
         assert files < OPEN_FILES * 3 / 4
-    assert gateway.rows()[ident]["outcome"] == "completed"
+    assert gateway.closed_rows(ident)[ident]["outcome"] == "completed"
     wait_for_no_client(gateway)
     serves_others(gateway)
 
