@@ -12,9 +12,7 @@ from proxy.record.pricing import PriceList
 from translator.anthropic.usage import Usage
 from translator.dialect import AnswerContext
 
-from .exchanges import (
-    Asked,
-)
+from .exchanges import Asked
 
 HARD = Hold("req_1", ("1:0",), {"input": 70, "output": 9})
 SOFT = Hold("req_1", ("1:0",))
