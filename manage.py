@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run one of the commands: ``manage.py serve``, ``createkey``, ``applyconfig`` and others."""
+"""Run a management command: ``manage.py serve``, ``createkey``, ``applyconfig`` and others."""
 
 from bridge_project.command import main
 

@@ -1,13 +1,13 @@
-"""The mutation score of promise G23: of the faults put into the code, how many do tests notice?
+"""Measure the mutation score of promise G23: the share of injected faults that the tests detect.
 
     python -m benchmarks.mutation                         a sample of each module
     python -m benchmarks.mutation --only auth --share 5   five times as many mutants of it
 
-mutmut makes the mutants, knows which tests reach which function, and runs those alone, in a copy of
-the tree. Which files and tests belong to a module, how large its sample is and which mutants
-change nothing that anybody can see is told in mutation.toml. The same seed takes the same mutants
-of the same code. Results are kept beside the copy, so that a run which was interrupted goes on;
-exit code 1: a module is below the goal. Mutants of code outside of functions are not made.
+mutmut creates the mutants in a copy of the tree and runs only the tests that reach the function.
+mutation.toml lists the files and tests of each module, the sample size, and the mutants that are
+equivalent to the code. The same seed selects the same mutants of the same code. Results are stored
+beside the copy, so that an interrupted run continues; exit code 1: a module is below the goal. Code
+outside of functions is not mutated.
 """
 
 import argparse
@@ -28,31 +28,31 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).parents[1]
 OUTPUT: Final = ROOT / ".bench/mutation"
-TOLD: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-MODULES: Final[dict[str, dict[str, Any]]] = TOLD["module"]
+CONFIG: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MODULES: Final[dict[str, dict[str, Any]]] = CONFIG["module"]
 COPIED: Final = ("bridge_project", "proxy", "tests", "translator", "pyproject.toml")
 GOAL: Final = 0.85
 UNSEEN: Final = frozenset({"survived", "no tests"})
 ARGUMENTS: Final = ["-n0", "-p", "no:cacheprovider", "-o", "django_find_project=false"]
-"""For pytest, which must not find and import the project above the mutants."""
+"""Options of pytest, which must not import the project above the mutants."""
 
 
 class Result(NamedTuple):
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     name: str
-    status: str  # as mutmut calls it
+    status: str  # a status of mutmut
     file: str
-    was: str  # the lines that were changed, without their indent
+    was: str  # the changed lines without their indent
     now: str
 
     @property
     def why(self) -> str:
-        """Why nobody can see it; empty: somebody could."""
-        for told in TOLD.get("equivalent", ()):
-            changed = (self.was.replace(told["was"], now) for now in told["now"])
-            if told["file"] == self.file and told["was"] in self.was and self.now in changed:
-                return str(told["why"])
+        """Return the reason why it is equivalent; empty: it is not."""
+        for entry in CONFIG.get("equivalent", ()):
+            changed = (self.was.replace(entry["was"], now) for now in entry["now"])
+            if entry["file"] == self.file and entry["was"] in self.was and self.now in changed:
+                return str(entry["why"])
         return ""
 
 
@@ -78,7 +78,7 @@ class Score(NamedTuple):
 
 
 def prepare(module: str, folder: Path) -> None:
-    """A copy of the tree, and mutmut's settings in it."""
+    """Copy the tree and write mutmut's settings into the copy."""
     if folder.exists():
         return
     folder.mkdir(parents=True)
@@ -91,7 +91,7 @@ def prepare(module: str, folder: Path) -> None:
         "pytest_add_cli_args_test_selection": MODULES[module]["tests"],
         "pytest_add_cli_args": ARGUMENTS,
         "process_isolation": "forkserver",
-        "timeout_multiplier": 4,  # of what its tests took: a mutant that hangs is noticed, too
+        "timeout_multiplier": 4,  # times the duration of its tests: detects a mutant that hangs
         "timeout_constant": 10.0,
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
@@ -100,7 +100,7 @@ def prepare(module: str, folder: Path) -> None:
 
 
 def mutate(size: int, seed: int) -> None:
-    """In a process of its own, in the copy: run a sample and keep ``results.json``."""
+    """Run a sample and write ``results.json``; called in a new process inside the copy."""
     from mutmut import __main__ as mutmut
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.state import state
@@ -129,10 +129,10 @@ def mutate(size: int, seed: int) -> None:
 
     tests = state().tests_by_mangled_function_name
     results = []
-    for data, name, _ in progress.track(sample, description="a second look"):
+    for data, name, _ in progress.track(sample, description="second run"):
         if data.exit_code_by_key[name] == 0:
             reached = tests[mangled_name_from_mutant_name(name)]
-            data.exit_code_by_key[name] = second_look(name, reached)
+            data.exit_code_by_key[name] = run_again(name, reached)
             data.save()
         diff = get_diff_for_mutant(name, path=data.path).splitlines()[2:]
         was, now = ("\n".join(line[1:].strip() for line in diff if line[:1] == sign)
@@ -142,8 +142,8 @@ def mutate(size: int, seed: int) -> None:
     Path("results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
-def second_look(mutant: str, tests: Iterable[str]) -> int:
-    """The tests once more, in a process that imports the mutant: code may run at import, too."""
+def run_again(mutant: str, tests: Iterable[str]) -> int:
+    """Run the tests again in a process that imports the mutant: code may run at import."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--rootdir=.", *ARGUMENTS, *tests]
     environment = {**os.environ, "MUTANT_UNDER_TEST": mutant}
     done = subprocess.run(command, cwd="mutants", env=environment, stdout=subprocess.DEVNULL)  # noqa: PLW1510 - its status is the answer
@@ -152,15 +152,12 @@ def second_look(mutant: str, tests: Iterable[str]) -> int:
 
 def measured(module: str, folder: Path, size: int, seed: int) -> Score:
     prepare(module, folder)
-    # The spool's writer starts without site-packages, and a mutant imports mutmut.
-    paths = [path for path in sys.path if path.endswith("-packages")]
-    paths += os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    environment = {**os.environ, "LAWS": "few", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {**os.environ, "LAWS": "few"}
     command = [sys.executable, "-P", __file__, "--here", str(size), "--seed", str(seed)]
-    with (folder / "said.txt").open("wb") as said:
-        subprocess.run(command, cwd=folder, env=environment, stdout=said, check=True)
-    told = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return Score(module, [Result(**each) for each in told])
+    with (folder / "output.txt").open("wb") as output:
+        subprocess.run(command, cwd=folder, env=environment, stdout=output, check=True)
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return Score(module, [Result(**each) for each in results])
 
 
 def show(scores: list[Score], seed: int, console: Console) -> None:
@@ -180,11 +177,11 @@ def show(scores: list[Score], seed: int, console: Console) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation")
-    parser.add_argument("--only", default="", help="modules, with commas between them")
-    parser.add_argument("--share", type=float, default=1.0, help="of each sample's size")
+    parser.add_argument("--only", default="", help="modules, separated by commas")
+    parser.add_argument("--share", type=float, default=1.0, help="factor of each sample size")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="a folder for the copies")
-    parser.add_argument("--keep", action="store_true", help="go on in the copies that are there")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for the copies")
+    parser.add_argument("--keep", action="store_true", help="continue in the existing copies")
     parser.add_argument("--here", type=int, help=argparse.SUPPRESS)  # the process in a copy
     options = parser.parse_args()
     if options.here is not None:

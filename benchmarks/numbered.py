@@ -1,7 +1,7 @@
-"""Streams whose events carry numbers: who says them, and who hears whether each is there once.
+"""Run an upstream that numbers its events and clients that check that each arrives once.
 
-Each event carries its number and the moment at which the upstream said it, so that a missing, a
-doubled or a late one is seen. Delays include those of the driver itself, which shares the machine.
+Each event carries its number and its send time, so that the clients detect missing, duplicate and
+late ones. Delays include those of the driver itself, which shares the machine.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from statistics import quantiles
 from typing import Any
 
 from bridge_project.env import VARIABLES
-from tests.fakes.gateway import KEY, Gateway, toml_for
+from tests.fakes.servers.gateway import KEY, Gateway, toml_for
 
 ROUTE = '\n[[routes]]\nmodel = "*"\ntargets = [{ upstream = "chat" }]\n'
 MARK = b'"text":"'
@@ -28,24 +28,24 @@ OVERLOADED = b"overloaded_error"
 
 @contextlib.contextmanager
 def counting_gateway(most_streams: int) -> Iterator[tuple[Gateway, BaseProcess]]:
-    """A gateway that sheds as in production, and the process of its upstream."""
+    """Run a gateway that sheds load as in production; yield it and the process of its upstream."""
     here, there = multiprocessing.Pipe()
-    player = multiprocessing.get_context("spawn").Process(
+    upstream = multiprocessing.get_context("spawn").Process(
         target=_upstream, args=(there,), daemon=True
     )
-    player.start()
+    upstream.start()
     chat = {"dialect": "chat", "base_url": f"http://127.0.0.1:{here.recv()}/v1"}
     more = {
         "BRIDGE_MAX_STREAMS": str(most_streams),
-        "BRIDGE_SHED_LAG_S": VARIABLES["BRIDGE_SHED_LAG_S"].default,  # which tests have put off
+        "BRIDGE_SHED_LAG_S": VARIABLES["BRIDGE_SHED_LAG_S"].default,  # tests raise this limit
     }
     with tempfile.TemporaryDirectory() as folder:
         config = toml_for({"chat": chat}, ROUTE)
         with Gateway(Path(folder) / "gateway", config=config, environment=more) as gateway:
-            yield gateway, player
+            yield gateway, upstream
 
 
-# The upstream, in a process of its own
+# The upstream runs in its own process
 
 
 def _upstream(port: Any) -> None:
@@ -53,32 +53,32 @@ def _upstream(port: Any) -> None:
 
 
 async def _listen(port: Any) -> None:
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0, backlog=4096)
+    server = await asyncio.start_server(_respond, "127.0.0.1", 0, backlog=4096)
     port.send(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """``model`` is ``<events a second>/<seconds>``: so many numbered events, then the end.
+async def _respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send the numbered events that the model name ``<events per second>/<seconds>`` requests.
 
-    With ``/once`` behind that, the connection ends as well.
+    With the suffix ``/once`` the connection closes after the response.
     """
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
             model = json.loads(await reader.readexactly(length))["model"]
-            rate, seconds = asked_of(model)
+            rate, seconds = parse_model(model)
             writer.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
             )
             due = time.monotonic()
             for number in range(max(1, int(rate * seconds))):
-                _say(writer, {"content": f"{number}@{time.monotonic():.6f} "})
+                _send_chunk(writer, {"content": f"{number}@{time.monotonic():.6f} "})
                 await writer.drain()
                 due += 1 / rate
                 await asyncio.sleep(due - time.monotonic())
-            _say(writer, {}, "stop")
+            _send_chunk(writer, {}, "stop")
             writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
             if model.endswith(ONCE):
                 break
@@ -87,13 +87,15 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.close()
 
 
-def asked_of(model: str) -> tuple[float, float]:
-    """Events a second, seconds."""
+def parse_model(model: str) -> tuple[float, float]:
+    """Return (events per second, seconds) of a model name."""
     rate, seconds = model.removesuffix(ONCE).split("/")
     return float(rate), float(seconds)
 
 
-def _say(writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None) -> None:
+def _send_chunk(
+    writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None
+) -> None:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     event = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
     writer.write(_chunk(b"data: %b\n\n" % json.dumps(event).encode()))
@@ -112,12 +114,14 @@ class Tally:
     streams: int = 0
     faults: list[str] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)  # seconds; a sample of one in ten
-    firsts: dict[float, float] = field(default_factory=dict)  # when asked: seconds until it came
-    refusals: list[float] | None = None  # seconds until a 529 was heard; None: it is a fault
+    firsts: dict[float, float] = field(
+        default_factory=dict
+    )  # request time: seconds until the first event
+    refusals: list[float] | None = None  # seconds until a 529 arrived; None: a 529 is a fault
 
 
 async def client(port: int, model: str, until: float, tally: Tally) -> None:
-    """One stream after the other."""
+    """Run one stream after the other."""
     while time.monotonic() < until:
         try:
             await stream(port, model, tally)
@@ -127,19 +131,19 @@ async def client(port: int, model: str, until: float, tally: Tally) -> None:
 
 
 async def stream(port: int, model: str, tally: Tally) -> bool:
-    """Hear one to its end. False: it was refused, where that is no fault."""
+    """Read one stream to its end. Return False when it was rejected with an allowed 529."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     try:
-        return await _heard(reader, writer, model, tally)
+        return await _read_stream(reader, writer, model, tally)
     finally:
         writer.close()
 
 
-async def _heard(
+async def _read_stream(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str, tally: Tally
 ) -> bool:
-    said = [{"role": "user", "content": "Count."}]
-    body = json.dumps({"model": model, "max_tokens": 99, "stream": True, "messages": said})
+    history = [{"role": "user", "content": "Count."}]
+    body = json.dumps({"model": model, "max_tokens": 99, "stream": True, "messages": history})
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nconnection: close\r\nx-api-key: {KEY}\r\n"
     began = time.monotonic()
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
@@ -154,14 +158,14 @@ async def _heard(
         number, _, at = line.partition(MARK)[2].partition(b'"')[0].partition(b"@")
         now = time.monotonic()
         if int(number) != due:
-            tally.faults.append(f"event {int(number)} where {due} was due")
+            tally.faults.append(f"event {int(number)} instead of {due}")
         if due == 0:
             tally.firsts[began] = now - began
         elif due % 10 == 0:
             tally.delays.append(now - float(at))
         due += 1
     tally.events += due
-    rate, seconds = asked_of(model)
+    rate, seconds = parse_model(model)
     if not ended or due != max(1, int(rate * seconds)):
         tally.faults.append(f"{status!r}: {due} events, ended: {ended}")
     return True

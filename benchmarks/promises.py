@@ -1,13 +1,13 @@
-"""The long versions of docs/promises.md, one after the other, and what became of each.
+"""Run the long tests of docs/promises.md one after the other and record the results.
 
     python -m benchmarks.promises --list
     python -m benchmarks.promises                         all of them: days
     python -m benchmarks.promises --only G13,G15 --page docs/promises.md
-    python -m benchmarks.promises --quick                 the least of each: does it run at all?
+    python -m benchmarks.promises --quick                 the smallest size of each
 
-Which there are is told in promises.toml. What each says is kept in a file. ``--page`` puts outcomes
-into the page's table, where other rows stay. ``--scale 0.1`` takes a tenth of each size. Exit code
-1: one was not kept.
+promises.toml lists them. The output of each goes into a file. ``--page`` writes the results into
+the page's table and leaves the other rows. ``--scale 0.1`` takes a tenth of each size. Exit code
+1: one failed.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / ".bench/promises"
 MEASURED = re.compile(r"(<!-- measured: promises -->\n).*?(<!-- end -->)", re.DOTALL)
-COLUMNS = ("goal", "what it proves", "command", "verdict", "seconds", "day", "it says")
+COLUMNS = ("goal", "what it proves", "command", "verdict", "seconds", "day", "output")
 LOOK_S = 0.25
 
 
 class Long(NamedTuple):
-    """One long version: a table of promises.toml, which says what the fields are."""
+    """One long test: a table of promises.toml, which documents the fields."""
 
     goal: str
     proves: str
@@ -53,7 +53,7 @@ class Long(NamedTuple):
         return max(self.least, type(self.size)(self.size * scale))
 
     def at(self, scale: float) -> str:
-        """The command as a shell would take it."""
+        """Return the shell command of this size."""
         size = self.sized(scale)
         return self.command.format(size=size if isinstance(size, str) else f"{size:.10g}")
 
@@ -71,32 +71,32 @@ LONG = tuple(Long(**each) for each in TABLE["long"])
 class Outcome(NamedTuple):
     long: Long
     command: str
-    kept: bool
+    passed: bool
     seconds: float
-    says: str  # its last line
+    last_line: str
 
     @property
     def cells(self) -> tuple[str, ...]:
-        verdict, day = "kept" if self.kept else "**not kept**", f"{datetime.now(UTC):%Y-%m-%d}"
+        verdict, day = "kept" if self.passed else "**not kept**", f"{datetime.now(UTC):%Y-%m-%d}"
         return (self.long.goal, self.long.proves, f"`{self.command}`", verdict,
-                f"{self.seconds:,.0f}", day, self.says)  # fmt: skip
+                f"{self.seconds:,.0f}", day, self.last_line)  # fmt: skip
 
 
 def run(long: Long, scale: float, file: Path, progress: Progress) -> Outcome:
-    """Run one to its end; a bar fills by the clock."""
+    """Run one test to its end; the progress bar follows the expected duration."""
     command = long.at(scale)
     task = progress.add_task(f"{long.goal} {long.proves}", total=long.expected_s(scale))
     began = time.monotonic()
-    with file.open("wb") as heard:
+    with file.open("wb") as output:
         child = subprocess.Popen(
-            arguments(command), env=environment(command), cwd=ROOT, stdout=heard, stderr=heard
+            arguments(command), env=environment(command), cwd=ROOT, stdout=output, stderr=output
         )
         try:
             while child.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(LOOK_S)
                 progress.update(task, completed=time.monotonic() - began)
-        finally:  # who is interrupted lets its servers go
+        finally:  # an interrupted test still stops its servers
             if child.poll() is None:
                 child.terminate()
                 child.wait()
@@ -105,26 +105,28 @@ def run(long: Long, scale: float, file: Path, progress: Progress) -> Outcome:
 
 
 def arguments(command: str) -> list[str]:
-    """``NAME=value pytest …`` for this interpreter, without the names."""
+    """Return the arguments of ``NAME=value pytest …`` for this interpreter, without variables."""
     words = [word for word in shlex.split(command) if not re.match("[A-Z_]+=", word)]
     return [sys.executable, *(["-m", "pytest"] if words[0] == "pytest" else []), *words[1:]]
 
 
 def environment(command: str) -> dict[str, str]:
-    """CI: what is missing on this machine is a failure, not a test that was skipped."""
-    told = dict(word.split("=", 1) for word in shlex.split(command) if re.match("[A-Z_]+=", word))
-    return {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "CI": "true", **told}
+    """Return the environment; with CI set, a missing program is a failure, not a skip."""
+    variables = dict(
+        word.split("=", 1) for word in shlex.split(command) if re.match("[A-Z_]+=", word)
+    )
+    return {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "CI": "true", **variables}
 
 
 def last_line(file: Path) -> str:
-    """The last one with a word in it, without a table's borders."""
+    """Return the last line that contains a word, without a table's borders."""
     lines = file.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()
     plain = (" ".join(re.sub(r"[│|━┃]", " ", line).split()) for line in reversed(lines))
     return next((line for line in plain if re.search(r"\w", line)), "nothing")
 
 
 def table_of(outcomes: Sequence[Outcome], rows: Sequence[str] = ()) -> list[str]:
-    """The page's table: a row for each long version, of this run, of another one, or of none."""
+    """Return the page's table; a test that did not run now has its earlier row or an empty one."""
     made = {each.long: "| " + " | ".join(each.cells) + " |" for each in outcomes}
     for long in LONG:
         begins = f"| {long.goal} | {long.proves} |"
@@ -135,7 +137,7 @@ def table_of(outcomes: Sequence[Outcome], rows: Sequence[str] = ()) -> list[str]
 
 
 def put(outcomes: Sequence[Outcome], page: Path) -> None:
-    """Write the outcomes between the page's marks. Raises ``SystemExit`` where it has none."""
+    """Write the results between the page's marks. Raise ``SystemExit`` when it has none."""
     text = page.read_text(encoding="utf-8")
     found = MEASURED.search(text)
     if found is None:
@@ -148,18 +150,18 @@ def put(outcomes: Sequence[Outcome], page: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.promises")
-    parser.add_argument("--list", action="store_true", help="what there is, and how long it takes")
-    parser.add_argument("--only", default="", help="goals, with commas between them")
-    parser.add_argument("--scale", type=float, default=1.0, help="of each size")
-    parser.add_argument("--quick", action="store_true", help="the least size of each")
-    parser.add_argument("--page", type=Path, help="where the outcome goes, as docs/promises.md")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="a folder for what each says")
+    parser.add_argument("--list", action="store_true", help="list the tests and their duration")
+    parser.add_argument("--only", default="", help="goals, separated by commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of each size")
+    parser.add_argument("--quick", action="store_true", help="the smallest size of each")
+    parser.add_argument("--page", type=Path, help="page for the results, as docs/promises.md")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for the output")
     options = parser.parse_args()
     scale = 0.0 if options.quick else options.scale
-    wanted = set(options.only.upper().split(",")) - {""}
-    chosen = [long for long in LONG if not wanted or long.goal in wanted]
-    if unknown := wanted - {long.goal for long in LONG}:
-        parser.error(f"no long version of {', '.join(sorted(unknown))}")
+    goals = set(options.only.upper().split(",")) - {""}
+    chosen = [long for long in LONG if not goals or long.goal in goals]
+    if unknown := goals - {long.goal for long in LONG}:
+        parser.error(f"no long test of {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 160)
     if options.list:
         console.print(listed(chosen, scale))
@@ -174,13 +176,13 @@ def main() -> int:
             outcomes.append(run(long, scale, file, progress))
             progress.console.print(*outcomes[-1].cells[:1], *outcomes[-1].cells[3:], file)
             progress.advance(whole)
-    table = Table("goal", "verdict", "seconds", "it says")
+    table = Table("goal", "verdict", "seconds", "output")
     for each in outcomes:
-        table.add_row(each.long.goal, each.cells[3], each.cells[4], each.says)
-    console.print(table, f"what each said is in {options.output}")
+        table.add_row(each.long.goal, each.cells[3], each.cells[4], each.last_line)
+    console.print(table, f"the output is in {options.output}")
     if options.page:
         put(outcomes, options.page)
-    return 0 if len(outcomes) == len(chosen) and all(each.kept for each in outcomes) else 1
+    return 0 if len(outcomes) == len(chosen) and all(each.passed for each in outcomes) else 1
 
 
 def listed(chosen: Sequence[Long], scale: float) -> Table:

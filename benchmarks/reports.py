@@ -1,9 +1,9 @@
-"""Every report over HTTP against a large ledger, while the same gateway serves streams.
+"""Measure every report over HTTP on a large ledger while the same gateway serves streams.
 
-    python benchmarks/reports.py --rows 1000000
+    python -m benchmarks.reports --rows 1000000
 
-SQLite, one worker, the built-in sandbox as upstream. Ninety days of requests; each report is asked
-for the last 30 of them, or as much as its API lets one ask, ``--times`` times in a row.
+SQLite, one worker, the built-in sandbox as upstream. The ledger has ninety days of requests;
+each report covers the last 30, or as many as its API allows, and is requested ``--times`` times.
 """
 
 import argparse
@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ledger_reports
-import ledger_world
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.ledger import reports as ledger_reports
+from benchmarks.ledger import world
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_MS = 1000
@@ -35,7 +36,7 @@ WIRE_WEEK = "starting_at=2026-10-25T00:00:00Z&ending_at=2026-11-01T00:00:00Z&lim
 WIRE_DAY = "starting_at=2026-10-31T00:00:00Z&ending_at=2026-11-01T00:00:00Z"
 OURS = {
     "usage by day and model": f"usage/?{MONTH}",
-    "usage by hour, zone at half past": f"usage/?{MONTH}&bucket=1h&tz=Asia/Kolkata",
+    "usage by hour, zone with a half-hour offset": f"usage/?{MONTH}&bucket=1h&tz=Asia/Kolkata",
     "usage by day, team, key, model": f"usage/?{MONTH}&group_by=team,key_id,model",
     "summary": f"summary/?{MONTH}",
     "summary, Berlin's days": f"summary/?{MONTH}&tz=Europe/Berlin",
@@ -47,9 +48,9 @@ OURS = {
     "requests, first page": f"requests/?{MONTH}&limit=100",
     "requests of a team": f"requests/?{MONTH}&team=team-3&limit=100",
     "requests of a session": f"requests/?{MONTH}&session=session-7-0-10-31",
-    "requests of a tool that none called": f"requests/?{MONTH}&tool=Nothing",
-    "requests, a field that none has": f"requests/?{MONTH}&stop_reason=refusal",
-    "requests, the dearest": f"requests/?{MONTH}&min_cost=0.0142",
+    "requests of a tool that was never called": f"requests/?{MONTH}&tool=Nothing",
+    "requests, a field that no request has": f"requests/?{MONTH}&stop_reason=refusal",
+    "requests, the most expensive": f"requests/?{MONTH}&min_cost=0.0142",
     "sessions of a day": f"sessions/?{DAY}&limit=100",
     "sessions": f"sessions/?{MONTH}&limit=100",
     "one session": "sessions/session-7-0-10-31/",
@@ -83,23 +84,25 @@ THEIRS = {
     "analytics/usage": f"analytics/usage?{WIRE_WEEK}&group_by[]=actor",
     "analytics/cost": f"analytics/cost?{WIRE_WEEK}&group_by[]=model",
 }
-ASKED = {name: f"/api/v1/{path}" for name, path in OURS.items()}
-ASKED |= {name: f"/v1/organizations/{path}" for name, path in THEIRS.items()}
+PATHS = {name: f"/api/v1/{path}" for name, path in OURS.items()}
+PATHS |= {name: f"/v1/organizations/{path}" for name, path in THEIRS.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--streams", type=int, default=4, help="clients that stream all the while")
+    parser.add_argument(
+        "--streams", type=int, default=4, help="clients that stream during the measurement"
+    )
     parser.add_argument("--keep", default="", help="a directory to keep the ledger in, and reuse")
-    parser.add_argument("--only", default="", help="reports whose name has this in it")
+    parser.add_argument("--only", default="", help="only reports whose name contains this")
     options = parser.parse_args()
-    directory = ledger_world.set_up(keep=options.keep)
+    directory = world.set_up(keep=options.keep)
     fill(options.rows)
-    from tests.fakes.gateway import Gateway
+    from tests.fakes.servers.gateway import Gateway
 
-    log = directory / f"gateway-{os.getpid()}"  # a kept directory has those of other runs
+    log = directory / f"gateway-{os.getpid()}"  # a reused directory has the folders of other runs
     with Gateway(log, environment={"BRIDGE_DATA_DIR": str(directory)}) as gateway:
         words = ("createkey", "--team", "default", "--name", f"benchmark-{os.getpid()}", "--json")
         made = gateway.manage(*words, "--scope", "admin", "--scope", "messages")
@@ -108,19 +111,19 @@ def main() -> None:
         streams.start()
         try:
             took = measured(gateway, options)
-        finally:  # else they would stream for ever
+        finally:  # the threads never end by themselves
             streams.stop()
         show(took, worked(gateway, options), streams)
     scan_ms, _ = ledger_reports.timed(ledger_reports.scan)
     before = time.process_time()
     ledger_reports.scan()
     scan_cpu_ms = (time.process_time() - before) * 1000
-    told = f"{scan_ms:.0f} ms, CPU {scan_cpu_ms:.0f} ms"
-    print(f"a plain scan of the same month, by team and model, in the same run: {told}")
+    scan = f"{scan_ms:.0f} ms, CPU {scan_cpu_ms:.0f} ms"
+    print(f"a plain scan of the same month, by team and model, in the same run: {scan}")
 
 
 def fill(rows: int) -> None:
-    """Ninety days of requests, unless they are there from another run."""
+    """Create ninety days of requests, unless another run has created them."""
     from proxy.models import Exchange
 
     if Exchange.objects.exists():
@@ -128,32 +131,34 @@ def fill(rows: int) -> None:
     began = time.perf_counter()
     ledger_reports.fill(
         rows,
-        # twenty requests of one key are a session
+        # twenty requests of one key form a session
         session_id=lambda n, row: f"session-{row.key_id}-{n // 2000}",
         price=lambda _, __: PRICE,
         client_name=lambda _, __: "claude-cli",
         ttft_ms=lambda n, _: 300.0 + n % 4000,
         total_ms=lambda n, _: 900.0 + n % 40_000,
     )
-    with ledger_reports.connection().cursor() as cursor:  # days are copies of the first
-        for table, when in (("proxy_exchange", "created"), ("proxy_daysession", "start")):
+    with ledger_reports.connection().cursor() as cursor:  # the other days are copies of the first
+        for table, when in (("proxy_exchange", "created"), ("proxy_usagebysessionday", "start")):
             cursor.execute(f"UPDATE {table} SET session_id = session_id || substr({when}, 5, 6)")
         cursor.execute("ANALYZE")
-    print(f"{rows:,} rows and their rollups made in {ledger_world.seconds(began)}")
+    print(f"{rows:,} rows and their rollups made in {world.seconds(began)}")
 
 
-def asked(options: argparse.Namespace) -> dict[str, str]:
-    return {name: path for name, path in ASKED.items() if options.only in name}
+def selected(options: argparse.Namespace) -> dict[str, str]:
+    return {name: path for name, path in PATHS.items() if options.only in name}
 
 
 def measured(gateway: Any, options: argparse.Namespace) -> dict[str, tuple[list[float], int]]:
-    """Milliseconds of each asking, sorted, and the bytes of the last answer."""
+    """Return report -> sorted milliseconds of its requests, and the bytes of the last response."""
     found = {}
-    for name, path in asked(options).items():
+    for name, path in selected(options).items():
         took, size = [], 0
         for _ in range(options.times):
             began = time.perf_counter()
-            while (answer := gateway.ask("GET", path)).status == 429:  # readers are throttled
+            while (
+                answer := gateway.request("GET", path)
+            ).status == 429:  # the reports API is throttled
                 time.sleep(int(answer.headers["retry-after"]))
                 began = time.perf_counter()
             took.append((time.perf_counter() - began) * 1000)
@@ -165,19 +170,19 @@ def measured(gateway: Any, options: argparse.Namespace) -> dict[str, tuple[list[
 
 
 def worked(gateway: Any, options: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of processor time that the gateway took for each report, nobody streaming."""
+    """Return report -> milliseconds of the gateway's CPU time, without streams."""
     found = {}
-    for name, path in asked(options).items():
+    for name, path in selected(options).items():
         before = cpu_ms(gateway.process.pid)
         for _ in range(CPU_TIMES):
-            while gateway.ask("GET", path).status == 429:
+            while gateway.request("GET", path).status == 429:
                 time.sleep(1)
         found[name] = (cpu_ms(gateway.process.pid) - before) / CPU_TIMES
     return found
 
 
 def cpu_ms(pid: int) -> float:
-    """Processor time of a process so far, user and system, as Linux tells it."""
+    """Return the user and system CPU time of a process in milliseconds (Linux)."""
     after_name = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
@@ -194,11 +199,13 @@ def show(
     console = Console(width=100)
     console.print(table)
     load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    console.print(f"{streams.done} streams ended meanwhile, {streams.failed} failed; {load}")
+    console.print(
+        f"{streams.done} streams ended during the measurement, {streams.failed} failed; {load}"
+    )
 
 
 class Streams:
-    """Clients that stream one answer after the other until told to stop."""
+    """Clients that run one stream after the other until ``stop()``."""
 
     def __init__(self, gateway: Any, clients: int) -> None:
         self.gateway, self.done, self.failed = gateway, 0, 0
@@ -215,13 +222,13 @@ class Streams:
             thread.join()
 
     def _stream(self) -> None:
-        said = [{"role": "user", "content": "Hello"}]
-        body = {"model": "claude-opus-5-5", "max_tokens": 500, "stream": True, "messages": said}
+        history = [{"role": "user", "content": "Hello"}]
+        body = {"model": "claude-opus-5-5", "max_tokens": 500, "stream": True, "messages": history}
         packed = json.dumps(body).encode()
         while not self._ended.is_set():
             try:
                 kind = {"content-type": "application/json"}
-                answer = self.gateway.ask("POST", "/v1/messages", packed, kind)
+                answer = self.gateway.request("POST", "/v1/messages", packed, kind)
                 whole = answer.status == 200 and b"event: message_stop" in answer.body
             except (OSError, http.client.HTTPException):
                 whole = False

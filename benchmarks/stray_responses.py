@@ -1,22 +1,22 @@
-"""How many responses reach the wrong client when an upstream sends responses that nobody requested?
+"""Count the responses that reach the wrong client when an upstream sends unrequested responses.
 
     python -m benchmarks.stray_responses --requests 3000 --reuse shared,key,never
 
 A quarter of the clients use the key of an attacker, who can make the upstream send one stray
 response for each of the attacker's requests, on the connection of that request. Two attacks:
 
-- ``after``: the stray follows the genuine response by 0 to 2 ms, when the connection is idle, is
-  being used again, or carries the next request;
-- ``before``: the stray is sent as soon as the request is there, the genuine response 5 ms later.
-  The order of bytes cannot reveal the first one, and all later responses are shifted by one.
+- ``after``: the stray response follows the genuine response by 0 to 2 ms. By then the connection
+  is idle, is being reused, or carries the next request.
+- ``before``: the stray response is sent as soon as the request has arrived, the genuine response
+  5 ms later. The gateway cannot detect the first one, and all later responses are shifted by one.
 
-The gateway stops reusing connections of an origin that it has caught. ``--origins`` spreads the
-requests over so many origins, one after the other, each of which sends one stray response only:
-what an attacker reaches who waits until the gateway trusts the origin again.
+After a stray response, the gateway stops reusing connections to that origin. ``--origins``
+distributes the requests over so many origins, one after the other, and each origin sends only one
+stray response. This simulates an attacker who waits until the gateway trusts the origin again.
 
-Each response quotes the mark of its request. Printed: strays and shifted genuine responses that
-reached a client, of these the ones that reached another key, and what the gateway counted.
-``--reuse default`` leaves the option out of the configuration.
+Each response quotes the mark of its request. The output has the stray and the shifted genuine
+responses that reached a client, how many of these reached another key, and the gateway's own
+count. ``--reuse default`` leaves the option out of the configuration.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from tests.fakes.gateway import Gateway
+from tests.fakes.servers.gateway import Gateway
 
 KEYS: Final = {name: f"sk-br-{name}-{'k' * 40}" for name in ("mallory", "ada", "ben", "cleo")}
 CLIENTS: Final = 20
@@ -151,8 +151,12 @@ async def client(gateway: Gateway, key: str, models: Sequence[str], first: int) 
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     for number, model in enumerate(models, first):
         text = f"mark-{key}-{number}."
-        asked = {"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
-        body = json.dumps(asked).encode()
+        body_fields = {
+            "model": model,
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": text}],
+        }
+        body = json.dumps(body_fields).encode()
         head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {KEYS[key]}\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         answered = await reader.readuntil(b"\r\n\r\n")
@@ -197,7 +201,7 @@ def measure(kind: str, reuse: str, requests: int, origins: int) -> dict[str, int
         config = "".join(upstreams) + TEAM + keys
         with Gateway(Path(folder), config, environment, key=KEYS["ada"]) as gateway:
             found = asyncio.run(attack(gateway, requests, origins))
-            numbers = gateway.ask("GET", "/metrics").body.decode()
+            numbers = gateway.request("GET", "/metrics").body.decode()
     counted = sum(int(number) for number in STRAYS.findall(numbers))
     return {**found, "counted": counted, "connections": Attacked.connections}
 

@@ -1,4 +1,4 @@
-"""How foreign apps are installed here."""
+"""App configs of third-party apps."""
 
 from typing import Any
 
@@ -9,16 +9,19 @@ from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core import checks
 
 
-class Theme(AppConfig):
-    """Unfold, whose own module of this name imports its pages."""
+class UnfoldConfig(AppConfig):
+    """Registers Unfold, the theme of the admin, without Unfold's own app config.
+
+    That app config would import all admin pages at startup.
+    """
 
     name = "unfold"
 
 
-class AdminOnDemand(SimpleAdminConfig):
-    """The admin, whose pages are found when the first is opened, or when they are to be checked.
+class LazyAdminConfig(SimpleAdminConfig):
+    """Load the admin pages on the first admin request, or when Django's checks need them.
 
-    With the theme and the forms they are a third of the memory and of the start of a gateway.
+    With their theme and forms, the admin pages take a third of a gateway's memory and startup time.
     """
 
     default_site = "unfold.sites.UnfoldAdminSite"

@@ -1,4 +1,4 @@
-"""HTTP to the Messages API or to Django, WebSockets to the live view; start and stop, too."""
+"""The ASGI application: HTTP for the Messages API and Django, WebSockets, lifespan events."""
 
 import os
 import warnings
@@ -11,26 +11,31 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 
 django.setup()
 
-# They import models, which are there only now.
-from proxy.gateway.lifespan import lifespan  # noqa: E402
-from proxy.ondemand import OnDemand  # noqa: E402
-from proxy.pages import BoundedPages  # noqa: E402
+# These modules import models, which requires django.setup() first.
+from proxy.gateway.endpoints.lifespan import lifespan  # noqa: E402
 from proxy.routing import Router, websockets  # noqa: E402
+from proxy.server.django_limits import BoundedPages  # noqa: E402
+from proxy.server.lazy_asgi import LazyApplication  # noqa: E402
 
-# Files of the admin go out piece by piece, which Django remarks on in each process; they are small.
+# WhiteNoise streams static files synchronously, which Django warns about. The files are small.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous iterators")
 
 
-def pages() -> Any:
-    """Django's side: admin, reports, sign-in."""
+def load_django() -> Any:
+    """Return Django's ASGI handler for admin, reports and sign-in."""
     from django.core.handlers.asgi import ASGIHandler  # noqa: PLC0415 - on demand
     from django.urls import resolve  # noqa: PLC0415 - on demand
 
     handler = ASGIHandler()
-    resolve("/admin/")  # imports every page, which the handler would do in the event loop
+    # Import all admin pages now; the handler would import them in the event loop.
+    resolve("/admin/")
     return handler
 
 
 application = ProtocolTypeRouter(
-    {"http": Router(BoundedPages(OnDemand(pages))), "websocket": websockets, "lifespan": lifespan}
+    {
+        "http": Router(BoundedPages(LazyApplication(load_django))),
+        "websocket": websockets,
+        "lifespan": lifespan,
+    }
 )

@@ -1,4 +1,4 @@
-"""Every command: ``manage.py serve`` here, ``messages-bridge serve`` where it is installed."""
+"""Entry point of all commands: ``manage.py`` in a checkout, ``messages-bridge`` when installed."""
 
 import gc
 import os
@@ -11,11 +11,12 @@ from django.core.management import execute_from_command_line
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
     if sys.argv[1:2] == ["serve"]:
-        # What a start makes stays, so a collector finds next to nothing in it, a tenth of its time.
-        # It is enabled where the start ends: `settle_garbage`, or `serving.run`.
+        # Objects created at startup live until the process ends, so collecting garbage there is
+        # useless and takes a tenth of the startup time. The garbage collector is enabled after
+        # startup, in proxy/gateway/endpoints/lifespan.py or server.run.
         gc.disable()
     try:
         execute_from_command_line(sys.argv)
-    except ImproperlyConfigured as mistake:  # a setting is wrong: one line that names it
-        sys.stderr.write(f"error: {mistake}\n")
+    except ImproperlyConfigured as error:  # a wrong setting: one line instead of a traceback
+        sys.stderr.write(f"error: {error}\n")
         sys.exit(2)

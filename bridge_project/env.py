@@ -1,7 +1,8 @@
-"""Typed readers of the environment, and the one table of every variable they may read.
+"""Typed readers of environment variables, and the table of all variables.
 
-A variable may come from a file: ``BRIDGE_SECRET_KEY_FILE=/run/secrets/key``. The table is what the
-docs print and what a misspelt name is compared with; a reader refuses names that are not in it.
+A value may also come from a file: ``BRIDGE_SECRET_KEY_FILE=/run/secrets/key`` sets
+``BRIDGE_SECRET_KEY``. The documentation shows the table, and misspelled names are found by
+comparison with the table. A reader raises KeyError for a name that the table does not contain.
 """
 
 import os
@@ -15,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its default as text, whether it is secret, what it is for."""
+    """One environment variable: name, default as text, meaning, and whether it is secret."""
 
     name: str
     default: str
@@ -24,170 +25,177 @@ class Variable:
 
 
 TABLE: Final = (
-    Variable("BRIDGE_DATA_DIR", "data", "Where ledger, spool and secret key live (mode 0700)."),
+    Variable("BRIDGE_DATA_DIR", "data", "Directory of ledger, journal and secret key (mode 0700)."),
     Variable(
         "BRIDGE_SECRET_KEY",
         "",
-        "Root of every derived key, 50 characters or more; `serve` makes `<data>/secret_key` "
-        "when it is unset.",
+        "Root of all derived keys, at least 50 characters; if unset, `serve` creates "
+        "`<data>/secret_key`.",
         secret=True,
     ),
     Variable(
         "BRIDGE_SECRET_KEY_FALLBACKS",
         "",
-        "Earlier secret keys, comma-separated: sessions and reasoning signatures stay valid.",
+        "Earlier secret keys, comma-separated; their sessions and reasoning signatures stay valid.",
         secret=True,
     ),
     Variable(
         "BRIDGE_ADMIN_PASSWORD",
         "",
-        "Password of the `admin` user that the first start creates, 12 characters or more; "
-        "generated when unset.",
+        "Password of the `admin` user that the first start creates, at least 12 characters; "
+        "generated if unset.",
         secret=True,
     ),
     Variable(
         "BRIDGE_ALLOWED_HOSTS",
         "localhost,127.0.0.1,[::1]",
-        "Host names that the admin and the reports answer to, comma-separated, without port.",
+        "Accepted host names of the admin and the reports, comma-separated, without port.",
     ),
     Variable(
         "BRIDGE_CSRF_TRUSTED_ORIGINS",
         "",
-        "Origins such as `https://bridge.example.com` that may post to the admin.",
+        "Origins that may post to the admin, such as `https://bridge.example.com`.",
     ),
     Variable(
         "BRIDGE_HTTPS",
         "0",
         "1 behind TLS: secure cookies, HSTS, redirect to https.",
     ),
-    Variable("BRIDGE_DEBUG", "0", "1 shows tracebacks in the admin; never outside your desk."),
-    Variable("BRIDGE_INSECURE_OK", "0", "1 lets `serve` start with settings that it calls unsafe."),
+    Variable("BRIDGE_DEBUG", "0", "1 shows tracebacks in the admin; only for development."),
+    Variable("BRIDGE_INSECURE_OK", "0", "1 allows `serve` to start with unsafe settings."),
     Variable(
         "DATABASE_URL",
         "",
-        "Such as `postgres://user:password@host/name`; default `<data>/ledger.sqlite3`.",
+        "Database, such as `postgres://user:password@host/name`; default: `<data>/ledger.sqlite3`.",
         secret=True,
     ),
     Variable(
         "REDIS_URL",
         "",
-        "Such as `redis://host:6379/0`: budgets and limits shared by several machines; else each "
-        "machine counts for itself.",
+        "Redis for budgets and limits shared by several machines, such as `redis://host:6379/0`; "
+        "if unset, each machine counts for itself.",
         secret=True,
     ),
     Variable(
-        "BRIDGE_REDIS_TIMEOUT_S", "0.1", "How long Redis may take before a machine does without."
+        "BRIDGE_REDIS_TIMEOUT_S", "0.1", "Timeout of Redis; after it a machine counts for itself."
     ),
     Variable(
         "BRIDGE_WORKERS",
         "1",
-        "Processes that serve; beside each, a small one writes its spool. `serve --workers` wins.",
+        "Worker processes, each with its own journal. `serve --workers` takes precedence.",
     ),
     Variable(
         "BRIDGE_OPENAI_MODEL",
         "gpt-5.2",
-        "What `claude-*` becomes when a first start finds `OPENAI_API_KEY`.",
+        "Target model of `claude-*` when a first start finds `OPENAI_API_KEY`.",
     ),
     Variable(
         "BRIDGE_LOG_FORMAT",
         "text",
-        "`json`: one object a line, and a line for each request; `text`: lines for people.",
+        "`json`: one object per line, and one line per request; `text`: readable lines.",
     ),
     Variable(
         "BRIDGE_OTEL",
         "0",
-        "1 sends traces by OTLP (extra `otel`); the standard `OTEL_*` variables say where to.",
+        "1 sends traces with OTLP (extra `otel`), configured by the standard `OTEL_*` variables.",
     ),
-    Variable("BRIDGE_SMTP_HOST", "", "Mail server for notices of budgets; empty: none is sent."),
-    Variable("BRIDGE_SMTP_PORT", "587", "Its port."),
-    Variable("BRIDGE_SMTP_TLS", "1", "1 uses STARTTLS, 0 sends in clear."),
-    Variable("BRIDGE_SMTP_USER", "", "Name to sign in with; empty: no sign-in."),
-    Variable("BRIDGE_SMTP_PASSWORD", "", "Password to sign in with.", secret=True),
-    Variable("BRIDGE_EMAIL_FROM", "bridge@localhost", "Sender of those mails."),
+    Variable("BRIDGE_SMTP_HOST", "", "Mail server for budget notices; if unset, no mail is sent."),
+    Variable("BRIDGE_SMTP_PORT", "587", "Port of the mail server."),
+    Variable("BRIDGE_SMTP_TLS", "1", "1 uses STARTTLS, 0 sends without encryption."),
+    Variable("BRIDGE_SMTP_USER", "", "User name for the mail server; if unset, no login."),
+    Variable("BRIDGE_SMTP_PASSWORD", "", "Password for the mail server.", secret=True),
+    Variable("BRIDGE_EMAIL_FROM", "bridge@localhost", "Sender address of budget notices."),
     Variable(
         "BRIDGE_OIDC_ISSUER",
         "",
-        "Sign-in provider, such as `https://login.example.com/realms/main`; unset: passwords only.",
+        "Issuer of the sign-in provider, such as `https://login.example.com/realms/main`; if "
+        "unset, only passwords.",
     ),
-    Variable("BRIDGE_OIDC_CLIENT_ID", "", "Our name at the sign-in provider."),
-    Variable("BRIDGE_OIDC_CLIENT_SECRET", "", "Our secret there.", secret=True),
+    Variable("BRIDGE_OIDC_CLIENT_ID", "", "Client id at the sign-in provider."),
+    Variable("BRIDGE_OIDC_CLIENT_SECRET", "", "Client secret at the provider.", secret=True),
     Variable(
         "BRIDGE_OIDC_GROUPS",
         "",
-        "What their groups are here, such as `leads=owner,staff=member,bridge-*=team:*`.",
+        "Mapping of the provider's groups, such as `leads=owner,staff=member,bridge-*=team:*`.",
     ),
-    Variable("BRIDGE_OIDC_GROUPS_CLAIM", "groups", "The claim that lists a person's groups."),
-    Variable("BRIDGE_OIDC_SCOPES", "openid email profile", "What we ask the provider for."),
-    Variable("BRIDGE_OIDC_ALGORITHM", "RS256", "How the provider signs ID tokens."),
-    Variable("BRIDGE_OIDC_LABEL", "single sign-on", "What the button says after `Sign in with`."),
-    Variable("BRIDGE_PING_INTERVAL_S", "15", "A stream silent for so long gets a `ping`."),
+    Variable("BRIDGE_OIDC_GROUPS_CLAIM", "groups", "Claim that contains a person's groups."),
+    Variable("BRIDGE_OIDC_SCOPES", "openid email profile", "Scopes requested from the provider."),
+    Variable("BRIDGE_OIDC_ALGORITHM", "RS256", "Signature algorithm of the ID tokens."),
+    Variable("BRIDGE_OIDC_LABEL", "single sign-on", "Button text after `Sign in with`."),
     Variable(
-        "BRIDGE_HOLD_S", "10", "How long the status 200 waits for upstream's first event, at most."
+        "BRIDGE_PING_INTERVAL_S", "15", "A stream without events for this time gets a `ping`."
     ),
-    Variable("BRIDGE_DRAIN_S", "60", "How long running streams may go on after SIGTERM."),
+    Variable(
+        "BRIDGE_HOLD_S",
+        "10",
+        "Maximum time that the status 200 is delayed to wait for the upstream's first event.",
+    ),
+    Variable("BRIDGE_DRAIN_S", "60", "Time that running streams may continue after SIGTERM."),
     Variable(
         "BRIDGE_KEEP_ALIVE_S",
         "75",
-        "How long a connection may wait for its next request; longer than a load balancer's.",
+        "Idle timeout of client connections; set it longer than the load balancer's.",
     ),
-    Variable("BRIDGE_HEAD_TIMEOUT_S", "10", "How long a client may take to send its headers."),
+    Variable("BRIDGE_HEAD_TIMEOUT_S", "10", "Timeout for the request headers of a client."),
     Variable(
         "BRIDGE_BODY_TIMEOUT_S",
         "30",
-        "How long a request body may take, and a second more for each MiB of it.",
+        "Timeout for a request body, plus one second per MiB.",
     ),
-    Variable("BRIDGE_WRITE_TIMEOUT_S", "60", "How long a client may refuse to read its answer."),
-    Variable("BRIDGE_MAX_BODY_BYTES", "33554432", "Largest request body; more is a 413."),
+    Variable("BRIDGE_WRITE_TIMEOUT_S", "60", "Time that a client may stop reading its response."),
+    Variable("BRIDGE_MAX_BODY_BYTES", "33554432", "Largest request body; larger ones get 413."),
     Variable(
         "BRIDGE_MAX_BODIES_BYTES",
         "1073741824",
-        "Memory for the bodies of all requests in one worker, decoded; more is a 529.",
+        "Memory for the decoded bodies of all requests in one worker; beyond it: 529.",
     ),
-    Variable("BRIDGE_MAX_STREAMS", "2000", "Requests at once in one worker; more is a 529."),
+    Variable("BRIDGE_MAX_STREAMS", "2000", "Concurrent requests in one worker; more get 529."),
     Variable(
         "BRIDGE_MAX_CONNECTIONS",
         "16384",
-        "Connections of clients in one worker; more get 503. Fewer where the limit of open files "
-        "is low: half of what it leaves beside 192.",
+        "Client connections in one worker; more get 503. The effective maximum is "
+        "(limit of open files - 192) / 2 if that is lower.",
     ),
     Variable(
         "BRIDGE_MAX_CONNECTIONS_PER_ADDRESS",
         "4096",
-        "Of these, how many one client address (an IPv6 /64) may have, and never more than three "
-        "quarters; `BRIDGE_TRUSTED_PROXIES` are not counted.",
+        "Connections of one client address (an IPv6 /64), at most three quarters of all; "
+        "`BRIDGE_TRUSTED_PROXIES` are not counted.",
     ),
     Variable(
         "BRIDGE_PURGE_HOUR",
         "3",
-        "From which hour (UTC) on transcripts that are past their team's retention go, once a day; "
-        "`never` leaves it to `pruneledger`.",
+        "Hour (UTC) of the daily purge of expired transcripts; `never`: only `pruneledger` "
+        "deletes them.",
     ),
-    Variable("BRIDGE_SHED_LAG_S", "0.25", "A worker that stays so late answers new ones 529."),
+    Variable(
+        "BRIDGE_SHED_LAG_S", "0.25", "A worker whose event loop is late by this rejects with 529."
+    ),
     Variable(
         "BRIDGE_REVOKED_STREAMS",
         "finish",
-        "What becomes of running requests whose key is revoked: `finish`, or `end` in an error "
-        "within 2 seconds.",
+        "Running requests of a revoked key: `finish`, or `end` with an error within 2 seconds.",
     ),
     Variable(
         "BRIDGE_UNPRICED",
         "refuse",
-        "What becomes of a request under a hard budget whose model has no price: `refuse` it with "
-        "402, as its cost could not be counted, or `serve` it uncounted.",
+        "Requests under a hard budget for a model without a price: `refuse` them with 402, or "
+        "`serve` them without counting the cost.",
     ),
     Variable(
         "BRIDGE_TRUSTED_PROXIES",
         "",
-        "Networks whose X-Forwarded-For and -Proto are believed, comma-separated.",
+        "Networks whose X-Forwarded-For and X-Forwarded-Proto are trusted, comma-separated.",
     ),
 )
 VARIABLES: Final = {variable.name: variable for variable in TABLE}
 
 
 def env_str(name: str) -> str:
-    """The variable, or the text of the file that ``<name>_FILE`` names, or the table's default.
+    """Return the variable's text, else the text of the file in ``<name>_FILE``, else the default.
 
-    A secret that is set but blank is a mistake (an unfilled template), so it is refused.
+    A secret variable that is set but blank raises ImproperlyConfigured: its value was probably
+    never filled in.
     """
     variable = VARIABLES[name]
     path = os.environ.get(f"{name}_FILE")
@@ -200,7 +208,7 @@ def env_str(name: str) -> str:
 
 
 def stored_secret(path: Path) -> str:
-    """The secret that `serve` has stored there, or "" when it has not."""
+    """Return the secret that the ``serve`` command stored in this file; "" if there is no file."""
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -223,7 +231,7 @@ def _file_text(name: str, path: str) -> str:
 
 
 def env_int(name: str) -> int:
-    """A whole number, 1 or more."""
+    """Return the variable as an integer above 0."""
     value = env_str(name)
     if not value.strip().isdecimal() or int(value) < 1:
         raise ImproperlyConfigured(f"{name} is {value!r}; a whole number above 0 is expected")
@@ -231,7 +239,7 @@ def env_int(name: str) -> int:
 
 
 def env_seconds(name: str) -> float:
-    """Seconds, above 0."""
+    """Return the variable as a number of seconds above 0."""
     value = env_str(name)
     try:
         seconds = float(value)
@@ -250,27 +258,33 @@ def env_bool(name: str) -> bool:
 
 
 def env_choice(name: str, *choices: str, expected: str = "") -> str:
-    """One of these words. ``expected``: how a complaint tells them, where they are many."""
+    """Return the variable, which must be one of ``choices``.
+
+    ``expected`` describes the choices in the error message.
+    """
     value = env_str(name).strip().lower()
     if value not in choices:
-        told = expected or " or ".join(choices)
-        raise ImproperlyConfigured(f"{name} is {value!r}; expected {told}")
+        described = expected or " or ".join(choices)
+        raise ImproperlyConfigured(f"{name} is {value!r}; expected {described}")
     return value
 
 
 def env_hour(name: str) -> int | None:
-    """An hour of the day, 0 to 23; None: ``never``."""
+    """Return the variable as an hour of the day, 0 to 23; None for ``never``."""
     value = env_choice(name, *map(str, range(24)), "never", expected="0 to 23, or never")
     return None if value == "never" else int(value)
 
 
 def env_url(name: str, *schemes: str) -> str:
-    """A URL of one of these schemes, or "". No complaint repeats it: it may hold a password."""
+    """Return a URL with one of ``schemes``; "" if the variable is empty.
+
+    Error messages do not quote the URL, because it may contain a password.
+    """
     value = env_str(name)
     try:
         parts = urlsplit(value)
         known = not value or (parts.scheme in schemes and parts.port != 0)
-    except ValueError:  # a port that is no number, a bracket that is not closed
+    except ValueError:  # the port is not a number, or a bracket is not closed
         known = False
     if not known:
         expected = " or ".join(f"{scheme}://" for scheme in schemes)
@@ -279,5 +293,5 @@ def env_url(name: str, *schemes: str) -> str:
 
 
 def env_list(name: str) -> list[str]:
-    """Comma-separated values; blanks around them and empty ones are dropped."""
+    """Return the comma-separated values of the variable, stripped, without empty ones."""
     return [part.strip() for part in env_str(name).split(",") if part.strip()]

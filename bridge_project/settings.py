@@ -1,4 +1,4 @@
-"""Flat names in documented groups, no logic beyond what Django itself demands."""
+"""Django settings in documented groups, with no logic beyond what Django needs."""
 
 import sys
 from datetime import timedelta
@@ -22,7 +22,7 @@ from .env import (
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# What is ours; the app reads it through proxy/conf.py.
+# Settings of the gateway; the Django app "proxy" reads them through proxy/conf.py.
 BRIDGE_VARIABLES = TABLE
 DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
 REDIS_URL = env_url("REDIS_URL", "redis", "rediss", "unix")
@@ -49,18 +49,20 @@ ADMIN_PASSWORD = env_str("BRIDGE_ADMIN_PASSWORD")
 OPENAI_MODEL = env_str("BRIDGE_OPENAI_MODEL")
 INSECURE_OK = env_bool("BRIDGE_INSECURE_OK")
 
-# Secrets: no default. Empty until `serve` has made <data>/secret_key; Django refuses to use "".
+# Secrets have no default. SECRET_KEY is empty until `serve` creates <data>/secret_key; Django
+# raises an error if code uses an empty SECRET_KEY.
 SECRET_KEY_PATH = DATA_DIR / "secret_key"
 SECRET_KEY = env_str("BRIDGE_SECRET_KEY") or stored_secret(SECRET_KEY_PATH)
 SECRET_KEY_FALLBACKS = env_list("BRIDGE_SECRET_KEY_FALLBACKS")
 
-# Who may reach the admin and the reports, and how.
+# Access to the admin and the reports.
 DEBUG = env_bool("BRIDGE_DEBUG")
 ALLOWED_HOSTS = env_list("BRIDGE_ALLOWED_HOSTS")
 CSRF_TRUSTED_ORIGINS = env_list("BRIDGE_CSRF_TRUSTED_ORIGINS")
 HTTPS = env_bool("BRIDGE_HTTPS")
 SECURE_SSL_REDIRECT = HTTPS
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]  # probed over plain http
+# Health checks and Prometheus request these paths over plain HTTP.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
@@ -72,10 +74,11 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 
 INSTALLED_APPS = [
-    # For runserver; its twisted would cost serve 24 MB and 0.4 s of a start.
+    # Daphne is for runserver. The serve command does not use Daphne, whose import of Twisted would
+    # take 24 MB and 0.4 s of the startup.
     *([] if sys.argv[1:2] == ["serve"] else ["daphne"]),
-    "bridge_project.apps.Theme",  # before the admin, since it replaces templates
-    "bridge_project.apps.AdminOnDemand",
+    "bridge_project.apps.UnfoldConfig",  # before the admin, because Unfold replaces admin templates
+    "bridge_project.apps.LazyAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -97,15 +100,17 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "proxy.admin.headers.StrictPages",
-    "axes.middleware.AxesMiddleware",  # the last: it answers for the sign-in that was locked
+    "proxy.admin.core.csp_middleware.AdminCspMiddleware",
+    # The last one: it replaces the response to a sign-in that is locked out.
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "bridge_project.urls"
 ASGI_APPLICATION = "bridge_project.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "proxy" / "theme" / "templates"],  # ours instead of the theme's own
+        # These templates replace those of the theme.
+        "DIRS": [BASE_DIR / "proxy" / "theme" / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -116,10 +121,12 @@ TEMPLATES = [
         },
     }
 ]
-LOGIN_REDIRECT_URL = "/admin/"  # where a sign-in leads that names no page, or a foreign one
-# Guessing passwords: five failures of a user from an address close the door to both for a while.
-# Counted in the database, so all workers and the next start know; the address is the peer's, which
-# uvicorn sets from X-Forwarded-For for BRIDGE_TRUSTED_PROXIES only.
+# The target after a sign-in without a valid `next` page of this site.
+LOGIN_REDIRECT_URL = "/admin/"
+# Protection against password guessing: five failed sign-ins of one user from one address lock this
+# pair for 15 minutes. The failures are counted in the database, so all workers share the counts and
+# a restart preserves them. The address is that of the TCP peer; uvicorn takes it from
+# X-Forwarded-For only if the peer is in BRIDGE_TRUSTED_PROXIES.
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
@@ -128,12 +135,13 @@ AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
-AXES_LOCKOUT_CALLABLE = "proxy.lockout.locked_out"
-AXES_DISABLE_ACCESS_LOG = True  # the admin's own log says who signed in
-AXES_ENABLE_ADMIN = False  # `manage.py axes_reset` opens a door again
+AXES_LOCKOUT_CALLABLE = "proxy.signin.lockout.lockout_response"
+AXES_DISABLE_ACCESS_LOG = True  # Django's admin log already records the sign-ins
+AXES_ENABLE_ADMIN = False  # `manage.py axes_reset` unlocks users
 AXES_VERBOSE = False
-AXES_WHITELIST_CALLABLE = "proxy.signin.choices.is_sign_in"  # no password is guessed there
-# Sign-in by OpenID Connect beside passwords; proxy/signin judges and uses it.
+# OIDC sign-ins have no password to guess
+AXES_WHITELIST_CALLABLE = "proxy.signin.oidc_settings.is_sign_in"
+# Sign-in by OpenID Connect in addition to passwords; the code is in proxy/signin.
 OIDC_ISSUER = env_str("BRIDGE_OIDC_ISSUER")
 OIDC_CLIENT_ID = env_str("BRIDGE_OIDC_CLIENT_ID")
 OIDC_CLIENT_SECRET = env_str("BRIDGE_OIDC_CLIENT_SECRET")
@@ -142,7 +150,7 @@ OIDC_GROUPS_CLAIM = env_str("BRIDGE_OIDC_GROUPS_CLAIM")
 OIDC_SCOPES = env_str("BRIDGE_OIDC_SCOPES")
 OIDC_ALGORITHM = env_str("BRIDGE_OIDC_ALGORITHM")
 OIDC_LABEL = env_str("BRIDGE_OIDC_LABEL")
-if OIDC_ISSUER:  # unset, the sessions of such users end as well
+if OIDC_ISSUER:  # without an issuer, existing sessions of OIDC users end
     AUTHENTICATION_BACKENDS.append("proxy.signin.backend.Backend")
 AUTH_PASSWORD_VALIDATORS = [
     {
@@ -153,7 +161,8 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
-# The ledger. SQLite: readers never wait for the one writer, and writers queue instead of failing.
+# The ledger database. On SQLite, readers do not wait for the writer, and concurrent writers wait
+# for each other instead of failing.
 DATABASE: Any = dj_database_url.parse(
     env_url("DATABASE_URL", "postgres", "postgresql", "sqlite")
     or f"sqlite:///{DATA_DIR / 'ledger.sqlite3'}"
@@ -162,7 +171,7 @@ if DATABASE["ENGINE"].endswith("sqlite3"):
     DATABASE["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
-        # 16 MB of cache: the sums of a month stay in memory while a report is read.
+        # 16 MB of page cache, so that a report reads a month of rollup rows from memory.
         "init_command": (
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16384;"
         ),
@@ -172,12 +181,12 @@ else:
 DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# The reports API: JSON only, and closed to everybody whom a view does not let in by name.
+# The reports API: JSON only, and for staff only unless a view sets other permissions.
 REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["proxy.reports.json_bodies.BoundedJSON"],
+    "DEFAULT_PARSER_CLASSES": ["proxy.reports.core.json_bodies.BoundedJSON"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
 }
 SPECTACULAR_SETTINGS = {
@@ -186,7 +195,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
 }
 
-# Logs go to stderr, one line each; the ledger is the access log, JSON has one as well.
+# Logs go to stderr. The ledger is the access log; with the JSON format, requests are also logged.
 OTEL = env_bool("BRIDGE_OTEL")
 LOG_FORMAT = env_choice("BRIDGE_LOG_FORMAT", "text", "json")
 LOGGING = {
@@ -194,24 +203,28 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "text": {
-            "()": "proxy.logs.TextLines",
+            "()": "proxy.log_format.TextLines",
             "format": "%(asctime)s %(levelname)s %(name)s: %(message)s",
         },
-        "json": {"()": "proxy.logs.JsonLines"},
+        "json": {"()": "proxy.log_format.JsonLines"},
     },
-    "filters": {"refusals": {"()": "proxy.logs.Refusals"}},
+    "filters": {"refusals": {"()": "proxy.log_format.Refusals"}},
     "handlers": {
-        "stderr": {"class": "proxy.logs.Lines", "formatter": LOG_FORMAT, "filters": ["refusals"]}
+        "stderr": {
+            "class": "proxy.log_format.NonBlockingStderrHandler",
+            "formatter": LOG_FORMAT,
+            "filters": ["refusals"],
+        }
     },
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "proxy": {"level": "INFO"},
-        # A foreign Host is a 400; scanners send thousands, and each would be a traceback here.
+        # A wrong Host header gets a 400. Scanners send thousands, and each would log a traceback.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
     },
 }
 
-# Mail: notices of budgets only.
+# Mail settings: the gateway mails only budget notices.
 EMAIL_HOST = env_str("BRIDGE_SMTP_HOST")
 EMAIL_PORT = env_int("BRIDGE_SMTP_PORT")
 EMAIL_USE_TLS = env_bool("BRIDGE_SMTP_TLS")
@@ -220,23 +233,24 @@ EMAIL_HOST_PASSWORD = env_str("BRIDGE_SMTP_PASSWORD")
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env_str("BRIDGE_EMAIL_FROM")
 
-# The admin's theme. What else it could be told is in our own templates and style sheets.
-BANNER_FRESH_S = 5.0  # so long a page may show what was true before
+# The admin's banner may show a state that is up to this many seconds old.
+BANNER_FRESH_S = 5.0
 UNFOLD = {
     "SITE_TITLE": "Messages Bridge",
     "SITE_HEADER": "Messages Bridge",
     "SITE_URL": None,
-    "COLORS": {},  # in proxy/static/proxy/theme.css: a page holds no inline style
-    "ENVIRONMENT": "proxy.admin.banner.environment",
-    "GLOBAL_CALLBACK": "proxy.admin.banner.context",
-    "DASHBOARD_CALLBACK": "proxy.admin.dashboard.context",
-    "SIDEBAR": {"navigation": "proxy.admin.navigation.groups"},
+    "COLORS": {},  # in proxy/static/proxy/theme.css, because the CSP forbids inline styles
+    "ENVIRONMENT": "proxy.admin.site_notices.environment",
+    "GLOBAL_CALLBACK": "proxy.admin.site_notices.context",
+    "DASHBOARD_CALLBACK": "proxy.admin.dashboard.views.context",
+    "SIDEBAR": {"navigation": "proxy.admin.navigation.sidebar_groups"},
 }
 
-# Time is UTC inside; reports take any IANA zone.
+# Times are in UTC; reports accept any IANA zone.
 USE_TZ = True
-FORMAT_MODULE_PATH = "bridge_project.formats"  # dates that read the same everywhere
+FORMAT_MODULE_PATH = "bridge_project.formats"  # the same date format in every language
 TIME_ZONE = "UTC"
 
 STATIC_URL = "static/"
-WHITENOISE_USE_FINDERS = True  # from the packages themselves: no collectstatic, no STATIC_ROOT
+# Serve static files from the installed packages: no collectstatic, no STATIC_ROOT.
+WHITENOISE_USE_FINDERS = True

@@ -1,4 +1,4 @@
-"""The table of ``corpus.md``: each recording, what is in it, and what becomes of it."""
+"""Generate the table of ``corpus.md``: each recording, its features, its translation, its notes."""
 
 import json
 from collections import Counter
@@ -9,13 +9,13 @@ from typing import Any
 from translation_tables import code, table
 
 from translator import anthropic_upstream, openai_chat, openai_responses
-from translator.anthropic.fold import fold
 from translator.anthropic.request import parse_count_tokens_request, parse_messages_request
-from translator.dialect import AnswerContext, Dialect, Stream, Target
+from translator.capabilities import profile_with
+from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
 from translator.errors import BadRequest
+from translator.message_stream.events_to_message import fold
 from translator.notes import Note
-from translator.profiles import profile_with
-from translator.sse import DONE, SSEDecoder
+from translator.stream.sse import DONE, SSEDecoder
 
 CORPUS = Path(__file__).parents[2] / "shared/corpus"
 
@@ -24,59 +24,62 @@ DIALECTS = {
     "chat": openai_chat.DIALECT,
     "anthropic": anthropic_upstream.DIALECT,
 }
-CAPABLE = Target(model="m", profile=profile_with("openai", {"prefill": True, "mcp": True}))
-CONTEXT = AnswerContext(message_id="msg_1", model="claude", input_estimate=1, target=CAPABLE)
-QUIET = ("event:", "item:", "terminal:")
-MOST_FEATURES = 8
+CAPABLE = TranslationTarget(
+    model="m", profile=profile_with("openai", {"prefill": True, "mcp": True})
+)
+CONTEXT = ResponseContext(message_id="msg_1", model="claude", input_estimate=1, target=CAPABLE)
+HIDDEN_FEATURES = ("event:", "item:", "terminal:")
+MAX_FEATURES = 8
 
 
 def corpus_table() -> str | None:
-    """None where the recordings are not at hand: then the page stays as it is."""
+    """Return the table, or None without the recordings: the page then stays unchanged."""
     index = CORPUS / "index.json"
     if not index.exists():
         return None
     entries = json.loads(index.read_text(encoding="utf-8"))["entries"]
     rows = [row_of(entry) for entry in sorted(entries, key=lambda each: each["file"])]
-    return table(["recording", "in it", "came out", "notes"], rows)
+    return table(["recording", "features", "translation", "notes"], rows)
 
 
 def row_of(entry: dict[str, Any]) -> list[str]:
     raw = (CORPUS / entry["file"]).read_bytes()
     dialect, _, form = entry["kind"].partition("-")
     if form == "stream":
-        out, notes = streamed(DIALECTS[dialect], raw)
+        out, notes = translate_stream(DIALECTS[dialect], raw)
     elif form == "json":
-        out, notes = whole(DIALECTS[dialect], json.loads(raw))
+        out, notes = translate_body(DIALECTS[dialect], json.loads(raw))
     elif form == "requests":
-        out, notes = requested(json.loads(raw))
+        out, notes = translate_request(json.loads(raw))
     else:
-        out, notes = refused(json.loads(raw))
-    features = [f for f in entry["features"] if not f.startswith(QUIET)]
-    more = f" and {len(features) - MOST_FEATURES} more" if len(features) > MOST_FEATURES else ""
-    return [code(entry["file"]), ", ".join(features[:MOST_FEATURES]) + more, out, notes]
+        out, notes = translate_error(json.loads(raw))
+    features = [f for f in entry["features"] if not f.startswith(HIDDEN_FEATURES)]
+    more = f" and {len(features) - MAX_FEATURES} more" if len(features) > MAX_FEATURES else ""
+    return [code(entry["file"]), ", ".join(features[:MAX_FEATURES]) + more, out, notes]
 
 
-def streamed(dialect: Dialect, raw: bytes) -> tuple[str, str]:
+def translate_stream(dialect: Dialect, raw: bytes) -> tuple[str, str]:
     decoder, stream = SSEDecoder(), dialect.stream(CONTEXT)
-    said: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     for _, text in [*decoder.feed(raw), *decoder.end()]:
         if not stream.finished and text.strip() != DONE:
-            said += stream.feed(json.loads(text))
-    return told(stream, [*said, *stream.end()])
+            events += stream.feed(json.loads(text))
+    return describe(stream, [*events, *stream.end()])
 
 
-def whole(dialect: Dialect, body: dict[str, Any]) -> tuple[str, str]:
+def translate_body(dialect: Dialect, body: dict[str, Any]) -> tuple[str, str]:
     stream = dialect.stream(CONTEXT)
-    return told(stream, stream.feed_whole(body))
+    return describe(stream, stream.feed_body(body))
 
 
-def told(stream: Stream, said: list[dict[str, Any]]) -> tuple[str, str]:
-    notes = noted(stream.notes)
+def describe(stream: Stream, events: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the outcome of a translated stream and its notes."""
+    notes = format_notes(stream.notes)
     if stream.unknown:
         notes = "; ".join(filter(None, [notes, f"unknown: {', '.join(sorted(stream.unknown))}"]))
     if stream.error is not None:
         return f"error {code(stream.error.error_type)}: {stream.error.message}", notes
-    message = fold(said)
+    message = fold(events)
     kinds = Counter(block["type"] for block in message["content"])
     blocks = ", ".join(f"{n} {code(kind)}" for kind, n in kinds.items()) or "no blocks"
     usage = message["usage"]
@@ -84,25 +87,25 @@ def told(stream: Stream, said: list[dict[str, Any]]) -> tuple[str, str]:
     return f"{blocks}; {code(message['stop_reason'])}; {counts}", notes
 
 
-def requested(request: dict[str, Any]) -> tuple[str, str]:
-    """A recorded Messages request, in both dialects; the profiles are capable ones."""
+def translate_request(request: dict[str, Any]) -> tuple[str, str]:
+    """Translate a recorded Messages request into both dialects, with a capable profile."""
     body = request.get("body", request)
     out, notes = [], []
     for name in ("responses", "chat"):
         try:
             parse = parse_messages_request if "max_tokens" in body else parse_count_tokens_request
-            made = DIALECTS[name].build_request(parse(body), CAPABLE)
+            built = DIALECTS[name].build_request(parse(body), CAPABLE)
         except BadRequest as exc:
             out.append(f"{name}: 400 {exc}")
             continue
-        history = made.body.get("input") or made.body.get("messages") or []
-        tools = len(made.body.get("tools") or ())
+        history = built.body.get("input") or built.body.get("messages") or []
+        tools = len(built.body.get("tools") or ())
         out.append(f"{name}: {len(history)} items, {tools} tools")
-        notes.append(noted(made.notes))
+        notes.append(format_notes(built.notes))
     return "; ".join(out), "; ".join(dict.fromkeys(filter(None, notes)))
 
 
-def refused(record: dict[str, Any]) -> tuple[str, str]:
+def translate_error(record: dict[str, Any]) -> tuple[str, str]:
     anthropic = record.get("provider") == "anthropic"
     dialect = DIALECTS["anthropic" if anthropic else "chat"]
     body = record["body_json"] if record.get("body_json") is not None else record["body_raw"]
@@ -110,7 +113,7 @@ def refused(record: dict[str, Any]) -> tuple[str, str]:
     return f"{error.status} {code(error.error_type)}: {error.message}", ""
 
 
-def noted(notes: Iterable[Note]) -> str:
+def format_notes(notes: Iterable[Note]) -> str:
     return "; ".join(
         dict.fromkeys(f"{code(note.path)} {note.fate}: {note.reason}" for note in notes)
     )

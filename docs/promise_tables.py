@@ -1,26 +1,26 @@
-"""The tables of promises.md, from the data that the tests read: tests/faults/*.toml."""
+"""The tables of promises.md, from the data files of the tests: tests/slow/faults/tables/*.toml."""
 
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.catalogue import SECTIONS, catalogue
+from tests.slow.faults.catalogue import SECTIONS, catalogue
 
-THREATS = Path(__file__).parents[1] / "tests/faults/threats.toml"
+THREATS = Path(__file__).parents[1] / "tests/slow/faults/tables/threats.toml"
 
 
 def faults() -> str:
-    """One table for each section of the catalogue."""
+    """Return one table for each section of the catalog."""
     parts = []
     for section, title in SECTIONS.items():
         parts += [
             f"\n### {title}\n",
-            "| # | what happens | the client sees | the row | released, recovered | shown by |",
+            "| # | fault | the client receives | the row | release and recovery | test |",
             "|---|---|---|---|---|---|",
         ]
         for number, fault in sorted(catalogue().items()):
             if fault.section == section:
-                shown = "played" if fault.plays else _tests(fault.proof)
+                test = "executed" if fault.variants else _tests(fault.proof)
                 instead = f" *{fault.instead}*" if fault.instead else ""
                 cells = (
                     number,
@@ -28,14 +28,14 @@ def faults() -> str:
                     fault.client + instead,
                     fault.row,
                     fault.release,
-                    shown,
+                    test,
                 )
                 parts.append(_row(cells))
     return "\n".join(parts)
 
 
 def threats() -> str:
-    rows = ["| # | threat | what stands against it | shown by |", "|---|---|---|---|"]
+    rows = ["| # | threat | control | test |", "|---|---|---|---|"]
     for number, entry in tomllib.loads(THREATS.read_text(encoding="utf-8")).items():
         cells = (number, entry["threat"], entry["control"], _tests(entry["proof"]))
         rows.append(_row(cells))
@@ -43,10 +43,10 @@ def threats() -> str:
 
 
 def _tests(proof: list[str]) -> str:
-    """Files, each with the number of its tests that are named."""
+    """Return the test files, each with the number of tests named in it."""
     files: dict[str, int] = {}
-    for one in proof:
-        path = one.partition("::")[0].removeprefix("tests/")
+    for test in proof:
+        path = test.partition("::")[0].removeprefix("tests/")
         files[path] = files.get(path, 0) + 1
     return ", ".join(f"`{path}`" + (f" ({n})" if n > 1 else "") for path, n in files.items())
 

@@ -1,28 +1,27 @@
-"""The tables of ``mapping.md``, read from the tables that the translator works by."""
+"""Generate the tables of ``mapping.md`` from the tables that the translator uses."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from translator.anthropic import content
+from translator.anthropic import content_blocks as anthropic_content_blocks
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS
-from translator.client_tools import CAPABILITY, CLIENT_TOOLS, SERVER_TOOLS
+from translator.capabilities import PROFILES, Profile
 from translator.notes import LOSSY
-from translator.openai_chat import assistant as chat_assistant
-from translator.openai_chat import finish
-from translator.openai_chat import parts as chat_parts
-from translator.openai_chat import request as chat_request
-from translator.openai_chat import stream as chat_stream
-from translator.openai_chat.details import REASONING_FIELDS
-from translator.openai_responses import assistant as responses_assistant
-from translator.openai_responses import events, hosted
-from translator.openai_responses import parts as responses_parts
-from translator.openai_responses import request as responses_request
-from translator.openai_responses import tools as responses_tools
-from translator.openai_responses.stream import ResponsesStream
-from translator.profiles import PROFILES, Profile
-from translator.repairs import ANTHROPIC_FIXES, CHAT_FIXES, RESPONSES_FIXES
-from translator.upstream_errors import verdicts
+from translator.openai_chat.reasoning_details import REASONING_FIELDS
+from translator.openai_chat.request import assistant_messages as chat_assistant
+from translator.openai_chat.request import content_parts as chat_parts
+from translator.openai_chat.request import request_body as chat_request
+from translator.openai_chat.stream import chat_stream, finish_reason
+from translator.openai_responses.request import assistant_items as responses_assistant
+from translator.openai_responses.request import content_parts as responses_parts
+from translator.openai_responses.request import request_body as responses_request
+from translator.openai_responses.request import tools as responses_tools
+from translator.openai_responses.stream import event_table, hosted_tools
+from translator.openai_responses.stream.responses_stream import ResponsesStream
+from translator.request.retry_repairs import ANTHROPIC_FIXES, CHAT_FIXES, RESPONSES_FIXES
+from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
+from translator.upstream_errors import mapping
 
 DIALECTS = {"Responses": responses_request, "Chat": chat_request}
 
@@ -33,18 +32,18 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
                      for line in lines)  # fmt: skip
 
 
-def code(word: Any) -> str:
-    return f"`{word}`"
+def code(value: Any) -> str:
+    return f"`{value}`"
 
 
 def fate(tables: Any, name: str) -> str:
-    """What becomes of one field of a request in one dialect."""
+    """Return how one dialect translates one field of a request."""
     if name in tables.COPIED:
         return "copied"
     if name in tables.RENAMED:
         return f"renamed to {code(tables.RENAMED[name])}"
     if name in tables.REFUSED:
-        return f"**refused**: {tables.REFUSED[name]}"
+        return f"**rejected**: {tables.REFUSED[name]}"
     if name in tables.DROPPED:
         harmless = "" if name not in tables.HARMLESS else " (harmless)"
         return f"dropped{harmless}: {tables.DROPPED[name]}"
@@ -59,11 +58,15 @@ def request_fields() -> str:
 
 
 def content_blocks() -> str:
-    """Where a block may stand, and whether each dialect has a form for it there."""
+    """Return a row for each role and block type, with its translation in each dialect."""
     places = {
-        "user": (content.USER_BLOCKS, responses_parts.PARTS.BLOCKS, chat_parts.PARTS.BLOCKS),
+        "user": (
+            anthropic_content_blocks.USER_BLOCKS,
+            responses_parts.PART_BUILDER.BLOCKS,
+            chat_parts.PART_BUILDER.BLOCKS,
+        ),
         "assistant": (
-            content.ASSISTANT_BLOCKS,
+            anthropic_content_blocks.ASSISTANT_BLOCKS,
             responses_assistant.ASSISTANT_BLOCKS,
             chat_assistant.ASSISTANT_BLOCKS,
         ),
@@ -72,77 +75,80 @@ def content_blocks() -> str:
     for role, (known, *dialects) in places.items():
         for kind in sorted(known):
             if kind == "tool_result":
-                told = ["`function_call_output`, before the turn's own words", "`tool` message"]
+                cells = [
+                    "`function_call_output`, before the other content of the turn",
+                    "`tool` message",
+                ]
             else:
-                told = [does(builders, kind) for builders in dialects]
-            rows.append([role, code(kind), *told])
+                cells = [describe_builder(builders, kind) for builders in dialects]
+            rows.append([role, code(kind), *cells])
     return table(["role", "block", *DIALECTS], rows)
 
 
-def does(builders: Mapping[str, Any], kind: str) -> str:
+def describe_builder(builders: Mapping[str, Any], kind: str) -> str:
     if kind not in builders:
-        return "**refused** with 400"
-    return MANNERS.get(builders[kind].__name__, "carried over")
+        return "**rejected** with 400"
+    return BUILDER_DESCRIPTIONS.get(builders[kind].__name__, "translated")
 
 
-MANNERS = {
-    "_omitted": "left out, with a note",
-    "_rendered": "told as text, with a note",
-    "_compaction": "its maker's own item again, else its summary as system text",
-    "_search_result": "told as text",
-    "_tool_reference": "told as text",
-    "_thinking": "the reasoning item again, for its maker alone",
-    "_thought": "the vendor's reasoning field again, for its maker alone",
+BUILDER_DESCRIPTIONS = {
+    "_omit": "dropped, with a note",
+    "_add_rendered_text": "sent as text, with a note",
+    "_add_compaction": "the original item for its own upstream, else its summary as system text",
+    "_search_result": "sent as text",
+    "_tool_reference": "sent as text",
+    "_add_reasoning_item": "the original reasoning item, only for its own upstream",
+    "_add_thinking_block": "the vendor's original reasoning field, only for its own upstream",
 }
-"""Builders that do more than carry a block over."""
+"""Builders that do more than translate a block one to one."""
 
 
 def tools() -> str:
     rows = [[code(f"{p}…"), as_function(p), as_function(p)] for p in sorted(CLIENT_TOOLS)]
     for prefix, tool in sorted(SERVER_TOOLS.items()):
-        own = responses_tools.HOSTED.get(prefix)
-        here = f"{tool.verdict}: {tool.reason}"
-        native = f"OpenAI's own, with capability {code(own.capability)}; else " if own else ""
-        rows.append([code(f"{prefix}…"), native + here, here])
+        own = responses_tools.HOSTED_TOOLS.get(prefix)
+        default = f"{tool.fate}: {tool.reason}"
+        native = f"OpenAI's tool, with capability {code(own.capability)}; otherwise " if own else ""
+        rows.append([code(f"{prefix}…"), native + default, default])
     return table(["tool", *DIALECTS], rows)
 
 
 def as_function(prefix: str) -> str:
-    told = f"function {code(CLIENT_TOOLS[prefix].name)}"
-    needed = CAPABILITY.get(prefix)
-    return f"{told}, with capability {code(needed)}; else refused" if needed else told
+    function = f"function {code(CLIENT_TOOLS[prefix].name)}"
+    needed = REQUIRED_CAPABILITY.get(prefix)
+    return f"{function}, with capability {code(needed)}; otherwise rejected" if needed else function
 
 
 def responses_events() -> str:
     rows = []
-    for name, words in events.SAID.items():
-        rows.append([name, f"said: {code(words.say.__name__)} of a {words.item_type}"])
+    for name, source in event_table.EVENT_MAPPINGS.items():
+        rows.append([name, f"text: {code(source.handler.__name__)} of a {source.item_type}"])
     for name, handler in ResponsesStream.HANDLERS.items():
-        if name not in events.SAID:
+        if name not in event_table.EVENT_MAPPINGS:
             rows.append([name, f"handled: {code(handler.__name__.strip('_'))}"])
-    rows += [[name, "`ping`"] for name in events.PINGS]
-    rows += [[name, "passed over on purpose"] for name in events.IGNORED]
-    return table(["event", "becomes"], ([code(n), does_] for n, does_ in sorted(rows)))
+    rows += [[name, "`ping`"] for name in event_table.PINGS]
+    rows += [[name, "ignored on purpose"] for name in event_table.IGNORED]
+    return table(["event", "becomes"], ([code(name), cell] for name, cell in sorted(rows)))
 
 
 def chat_fields() -> str:
     stream = chat_stream.ChatStream
     rows = [[code(f"delta.{name}"), f"handled: {code(handler.__name__.strip('_'))}"]
             for name, handler in stream.HANDLERS.items()]  # fmt: skip
-    rows += [[code(f"delta.{name}"), "thinking; the first that is not empty counts"]
+    rows += [[code(f"delta.{name}"), "thinking; the first non-empty field is used"]
              for name in REASONING_FIELDS]  # fmt: skip
-    quiet = sorted(stream.IGNORED - stream.THOUGHTS)
-    carried = sorted(stream.THOUGHTS - {*REASONING_FIELDS})
-    rows += [[code(f"delta.{name}"), "thinking, carried verbatim"] for name in carried]
-    rows += [[code(f"delta.{name}"), "passed over on purpose"] for name in quiet]
-    rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.CITED_ASIDE)]
+    ignored = sorted(stream.IGNORED - stream.REASONING_KEYS)
+    carried = sorted(stream.REASONING_KEYS - {*REASONING_FIELDS})
+    rows += [[code(f"delta.{name}"), "thinking, unchanged"] for name in carried]
+    rows += [[code(f"delta.{name}"), "ignored on purpose"] for name in ignored]
+    rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.SOURCE_FIELDS)]
     return table(["field of a chunk", "becomes"], rows)
 
 
 def output_items() -> str:
     rows = []
-    for name, build in sorted(hosted.HOSTED.items()):
-        need = hosted.CAPABILITY.get(name)
+    for name, build in sorted(hosted_tools.BLOCK_BUILDERS.items()):
+        need = hosted_tools.REQUIRED_CAPABILITY.get(name)
         when = f", with capability {code(need)}" if need else ""
         rows.append([code(name), f"blocks of {code(build.__name__)}{when}"])
     return table(["output item", "becomes"], rows)
@@ -151,38 +157,40 @@ def output_items() -> str:
 def stop_reasons() -> str:
     rows = [["Responses", code(f"incomplete: {why}"), code(ours)]
             for why, ours in INCOMPLETE_REASONS.items()]  # fmt: skip
-    rows += [["Chat", code(why), code(ours)] for why, ours in finish.FINISH_REASONS.items()]
+    rows += [["Chat", code(why), code(ours)] for why, ours in finish_reason.FINISH_REASONS.items()]
     rows += [
-        ["Chat", code(why), f"error {code(e.error_type)}"] for why, e in finish.FAILURES.items()
+        ["Chat", code(why), f"error {code(e.error_type)}"]
+        for why, e in finish_reason.FAILURES.items()
     ]
-    return table(["dialect", "upstream says", "stop reason"], rows)
+    return table(["dialect", "upstream value", "stop reason"], rows)
 
 
 def errors() -> str:
-    def row(what: str, verdict: verdicts.Verdict) -> list[str]:
-        words = verdict.message or "the upstream's, scrubbed"
-        retry = {None: "the client's rule", True: "yes", False: "no"}[verdict.should_retry]
-        return [what, f"{verdict.status} {code(verdict.error_type)}", words, retry]
+    def row(what: str, verdict: mapping.ErrorMapping) -> list[str]:
+        message = verdict.message or "the upstream's message, redacted"
+        retry = {None: "client decides", True: "yes", False: "no"}[verdict.should_retry]
+        return [what, f"{verdict.status} {code(verdict.error_type)}", message, retry]
 
-    rows = [row(f"HTTP {status}", verdict) for status, verdict in verdicts.BY_STATUS.items()]
-    rows.append(row("any other status", verdicts.BROKEN))
-    rows += [row(f"code or type {code(word)}", v) for word, v in verdicts.BY_WORD.items()]
+    rows = [row(f"HTTP {status}", verdict) for status, verdict in mapping.BY_STATUS.items()]
+    rows.append(row("any other status", mapping.BROKEN))
+    rows += [row(f"code or type {code(name)}", v) for name, v in mapping.BY_CODE.items()]
     rows += [
-        row(f"inside a 200, type {code(word)}", v) for word, v in verdicts.BY_TYPE_ALONE.items()
+        row(f"inside a 200, type {code(name)}", v) for name, v in mapping.BY_TYPE_ALONE.items()
     ]
-    rows += [[f"code {code(word)}", "200, stop reason `refusal`",
+    rows += [[f"code {code(name)}", "200, stop reason `refusal`",
               f"category {code(category)}" if category else "no category", "no"]
-             for word, category in verdicts.REFUSALS.items()]  # fmt: skip
-    return table(["upstream", "client gets", "message", "retry"], rows)
+             for name, category in mapping.REFUSALS.items()]  # fmt: skip
+    return table(["upstream", "client receives", "message", "retry"], rows)
 
 
 def repairs() -> str:
     fixes = {"Responses": RESPONSES_FIXES, "Chat": CHAT_FIXES, "Anthropic": ANTHROPIC_FIXES}
-    rows = [[dialect, code(fix.names.pattern), code(fix.note.path), fix.note.fate, fix.note.reason]
-            for dialect, table_ in fixes.items() for fix in table_]  # fmt: skip
-    return table(
-        ["dialect", "a 400 or 422 that names", "field", "fate", "what is tried once"], rows
-    )
+    rows = [
+        [name, code(fix.pattern.pattern), code(fix.note.path), fix.note.fate, fix.note.reason]
+        for name, table_ in fixes.items()
+        for fix in table_
+    ]
+    return table(["dialect", "400 or 422 that matches", "field", "result", "note"], rows)
 
 
 def profiles() -> str:
@@ -191,13 +199,16 @@ def profiles() -> str:
     named = {name: profile for name, profile in PROFILES.items() if name != "generic"}
     rows = []
     for name in fields:
-        usual = getattr(plain, name)
+        default = getattr(plain, name)
         cells = [getattr(profile, name) for profile in named.values()]
-        rows.append([code(name), shown(usual), *("" if c == usual else shown(c) for c in cells)])
+        rows.append([
+            code(name), format_value(default),
+            *("" if cell == default else format_value(cell) for cell in cells),
+        ])  # fmt: skip
     return table(["capability", "`generic`", *map(code, named)], rows)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -206,7 +217,11 @@ def shown(value: Any) -> str:
 
 
 def lossy() -> str:
-    return "Strict mode refuses what would be " + " or ".join(sorted(LOSSY)) + "."
+    return (
+        "Strict mode rejects requests with a field that would be "
+        + " or ".join(sorted(LOSSY))
+        + "."
+    )
 
 
 PARTS = {

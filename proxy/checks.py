@@ -1,4 +1,4 @@
-"""Settings that are wrong together, each with id and hint; and those that ``serve`` refuses."""
+"""Django system checks of the settings, and the checks that prevent ``serve`` from starting."""
 
 import importlib.util
 import ipaddress
@@ -12,14 +12,15 @@ from django.core import checks
 from proxy.secrets import ConfigError, has_root
 
 INSTALLATION: Final = "installation"
-"""The tag of what is judged at every start: the settings. The others judge code."""
+"""The tag of the system checks that run at every start. Checks with other tags examine the code."""
 SECRET_KEY_LENGTH: Final = 50
 HOST: Final = re.compile(r"\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
-"""What Django compares with a request's host, whose port it takes off."""
+"""A valid entry of ALLOWED_HOSTS. It has no port: Django removes the port of the ``Host`` header
+before it compares."""
 
 
 def check_settings(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
-    """Run by every command (``manage.py check``)."""
+    """Return all errors of the settings. Every ``manage.py`` command runs this system check."""
     return [*_secret_key(), *_hosts(), *_proxies(), *_https(), *_tracing()]
 
 
@@ -28,8 +29,8 @@ def _secret_key() -> Iterator[checks.CheckMessage]:
     for name, value in (("BRIDGE_SECRET_KEY", key), *_fallbacks()):
         if value and (len(value) < SECRET_KEY_LENGTH or len(set(value)) < 10):
             yield checks.Error(
-                f"{name} is too weak: {SECRET_KEY_LENGTH} random characters are the least",
-                hint="Unset it and serve makes one, or use: openssl rand -base64 48",
+                f"{name} is too weak: {SECRET_KEY_LENGTH} random characters are the minimum",
+                hint="Unset it, so that serve creates one, or use: openssl rand -base64 48",
                 id="proxy.E001",
             )
 
@@ -43,7 +44,7 @@ def _hosts() -> Iterator[checks.CheckMessage]:
     for host in settings.ALLOWED_HOSTS:
         if not HOST.fullmatch(host):
             yield checks.Error(
-                f"BRIDGE_ALLOWED_HOSTS holds {host!r}, which is no host name",
+                f"BRIDGE_ALLOWED_HOSTS contains {host!r}, which is not a host name",
                 hint="Write names without scheme, port and path, such as bridge.example.com,[::1].",
                 id="proxy.E005",
             )
@@ -55,7 +56,7 @@ def _proxies() -> Iterator[checks.CheckMessage]:
             ipaddress.ip_network(network)
         except ValueError:
             yield checks.Error(
-                f"BRIDGE_TRUSTED_PROXIES holds {network!r}, which is no network",
+                f"BRIDGE_TRUSTED_PROXIES contains {network!r}, which is not a network",
                 hint="Write addresses or networks, such as 10.0.0.0/8,192.168.1.7.",
                 id="proxy.E002",
             )
@@ -65,7 +66,7 @@ def _https() -> Iterator[checks.CheckMessage]:
     for origin in settings.CSRF_TRUSTED_ORIGINS:
         if settings.HTTPS and not origin.startswith("https://"):
             yield checks.Error(
-                f"BRIDGE_CSRF_TRUSTED_ORIGINS holds {origin!r}, but BRIDGE_HTTPS is on",
+                f"BRIDGE_CSRF_TRUSTED_ORIGINS contains {origin!r}, but BRIDGE_HTTPS is on",
                 hint="Write the origin with https://.",
                 id="proxy.E003",
             )
@@ -81,13 +82,16 @@ def _tracing() -> Iterator[checks.CheckMessage]:
 
 
 def unsafe_settings(host: str) -> Iterator[checks.CheckMessage]:
-    """What must not meet a network: judged by ``serve``, which knows the address it binds."""
+    """Yield an error for each setting that is unsafe in a network.
+
+    ``serve`` listens on ``host``.
+    """
     if settings.DEBUG:
         yield checks.Error("BRIDGE_DEBUG is on", hint="Unset it.", id="proxy.E010")
     if "*" in settings.ALLOWED_HOSTS and not is_loopback(host):
         yield checks.Error(
             f"BRIDGE_ALLOWED_HOSTS is * while listening on {host}",
-            hint="Name the hosts that the admin is reached by.",
+            hint="List the host names that users open the admin with.",
             id="proxy.E011",
         )
 
@@ -100,10 +104,10 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_unsafe_settings(host: str) -> None:
-    """Raise ConfigError that lists every unsafe setting, unless the operator insists."""
+    """Raise a ConfigError that lists every unsafe setting, unless BRIDGE_INSECURE_OK is on."""
     if settings.INSECURE_OK:
         return
     found = [f"{wrong.id}: {wrong.msg}. {wrong.hint}" for wrong in unsafe_settings(host)]
     found += [f"{wrong.id}: {wrong.msg}. {wrong.hint}" for wrong in _secret_key()]
     if found:
-        raise ConfigError("\n".join((*found, "BRIDGE_INSECURE_OK=1 starts nevertheless.")))
+        raise ConfigError("\n".join((*found, "Set BRIDGE_INSECURE_OK=1 to start anyway.")))

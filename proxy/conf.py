@@ -1,4 +1,7 @@
-"""The app's settings as one frozen object, read once; tests may build their own."""
+"""The settings of the app ``proxy`` as one immutable object, created once from Django's settings.
+
+Tests may create other objects.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +12,20 @@ from django.conf import settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conf:
-    """Every figure that the app is tuned by. Times are seconds, sizes are bytes."""
+    """The settings of the app ``proxy``. Times are in seconds, sizes in bytes."""
 
     data_dir: Path
     redis_url: str = ""
     redis_timeout_s: float = 0.1
-    """A stalled Redis may not stall the answers."""
+    """The timeout of a Redis call. It is short, so a slow Redis does not delay responses."""
     workers: int = 1
-    """Processes that serve on this machine; more than one share their limits."""
+    """Worker processes on this machine. Several workers share the counts of rate limits and
+    budgets."""
     ping_interval_s: float = 15.0
-    """A stream that says nothing for so long gets a ``ping``."""
+    """A client whose stream had no event for this time gets a ``ping`` event."""
     hold_s: float = 10.0
-    """How long the 200 is held back for upstream's first event, so that it may become an error."""
+    """How long the gateway delays status 200 to wait for the upstream's first event. If that event
+    is an error, the client still gets an error status."""
     drain_s: float = 60.0
     keep_alive_s: float = 75.0
     head_timeout_s: float = 10.0
@@ -28,25 +33,30 @@ class Conf:
     write_timeout_s: float = 60.0
     max_body_bytes: int = 32 * 2**20
     max_bodies_bytes: int = 2**30
-    """Of memory, for the bodies of all requests in one worker until they are answered."""
+    """The memory limit for the request bodies of all running requests in one worker."""
     max_streams: int = 2000
-    """Requests at once in one worker."""
+    """The maximum number of concurrent requests in one worker."""
     max_connections: int = 16_384
-    """Of clients, in one worker; the limit of open files may allow fewer."""
+    """The maximum number of client connections in one worker. The process's limit of open files may
+    allow fewer."""
     max_connections_per_address: int = 4_096
     shed_lag_s: float = 0.25
-    """A worker whose event loop stays so late refuses new requests."""
+    """A worker whose event loop is repeatedly late by this time rejects new requests."""
     purge_hour: int | None = 3
-    """From which hour (UTC) on a day's purge may begin; None: never by itself."""
+    """The hour (UTC) from which the daily purge of expired ledger data may begin; None: no daily
+    purge."""
     end_revoked: bool = False
-    """Whether running requests end when their key is revoked."""
+    """Whether the gateway stops the running requests of a key that is revoked."""
     refuse_unpriced: bool = True
-    """Whether a hard budget refuses a model without a price."""
+    """Whether requests for a model without a price are rejected if a hard budget covers them."""
     trusted_proxies: tuple[str, ...] = ()
 
     @property
     def last_configuration(self) -> Path:
-        """What the gateway last decided by: it has served from this directory."""
+        """The file with the configuration rows last read.
+
+        It exists if a gateway has served from this data directory.
+        """
         return self.data_dir / "configuration.json"
 
     @classmethod

@@ -1,44 +1,45 @@
-"""How many values a JSON text may hold, counted in its bytes before it is decoded.
+"""Count the values of a JSON text before decoding, so that a text with too many values is rejected.
 
-A body of 30 MB of ``{}`` is ten million objects: 1.5 GB and seconds of the event loop. So values
-are counted first, by what begins or separates them.
+A body of 30 MB of ``{}`` contains ten million objects: decoded, they take 1.5 GB, and decoding
+blocks the event loop for seconds. So the bytes that begin or separate values are counted first.
 """
 
 from typing import Final
 
-MOST_VALUES: Final = 2**19
-"""Of one text. Measured: a value takes at most 190 bytes decoded and 0.25 µs, so all of them 100 MB
-and 0.13 s. A conversation of a million tokens holds some 30,000; 10,000 messages beside 5,000 tools
-of ten parameters 260,000. No text of fewer bytes can hold more."""
+MAX_VALUES: Final = 2**19
+"""The maximum number of values in one text. A decoded value takes at most 190 bytes and 0.25 µs
+(measured), so a text takes at most 100 MB and 0.13 s. A conversation of a million tokens has about
+30,000 values; 10,000 messages and 5,000 tools with ten parameters have 260,000."""
 VALUE_BYTES: Final = 190
 MARKS: Final = b"{[,"
-"""Each value is the first of its container, or stands behind a comma; so is each container."""
+"""The bytes to count. Each value is the first of its object or array, or it follows a comma."""
 SLICE_BYTES: Final = 2**18
 
 
 def count_values(text: bytes) -> int:
-    """Return how many values ``text`` holds: an upper bound, exact where that is above the limit.
+    """Return how many values ``text`` contains: an upper bound, exact if it is above the limit.
 
-    0.5 ns a byte. Marks inside of strings count as well, until there are too many of them: code
-    quoted in a conversation has 11 in 1,000 bytes.
+    The count takes 0.5 ns a byte. It includes ``MARKS`` inside strings (quoted code has 11 in 1,000
+    bytes). If the count is above ``MAX_VALUES``, a second count excludes strings.
     """
     count = len(text) - len(text.translate(None, MARKS))
-    return count if count <= MOST_VALUES else _count_outside_strings(text)
+    return count if count <= MAX_VALUES else _count_outside_strings(text)
 
 
 def _count_outside_strings(text: bytes) -> int:
-    """Count marks that no string holds, slice by slice, until there are too many.
+    """Count the ``MARKS`` outside strings, slice by slice, until there are too many.
 
-    Without escapes every second piece between quotes is a string. What is no JSON at all may be
-    counted wrong, but only behind the place where a decoder stops.
+    Without escapes, every second piece between quotes is a string. The count of invalid JSON may be
+    wrong, but only after the position where a decoder stops.
     """
-    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     values = strings = inside = 0
-    for start in range(0, len(plain), SLICE_BYTES):
-        pieces = plain[start : start + SLICE_BYTES].split(b'"')
+    for start in range(0, len(unescaped), SLICE_BYTES):
+        pieces = unescaped[start : start + SLICE_BYTES].split(b'"')
         values += sum(len(each) - len(each.translate(None, MARKS)) for each in pieces[inside::2])
         strings += len(pieces) // 2
-        if values > MOST_VALUES or strings > 2 * MOST_VALUES:  # of a pair, the key is one as well
-            return max(values, MOST_VALUES + 1)
+        # an object's member may have two strings
+        if values > MAX_VALUES or strings > 2 * MAX_VALUES:
+            return max(values, MAX_VALUES + 1)
         inside = (inside + len(pieces) - 1) % 2
     return values

@@ -1,19 +1,20 @@
-"""ASGI routes: what the gateway answers itself, ahead of Django and its middleware."""
+"""ASGI routes: the paths that the gateway serves itself, without Django and its middleware."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from .gateway.base import StreamingHttpConsumer
-from .gateway.consumer import MessagesConsumer
-from .gateway.count import CountTokensConsumer
-from .gateway.health import Health, Metrics, Readiness, StartPage, UnknownPath
-from .gateway.models import ModelsConsumer
-from .ondemand import OnDemand
-from .ulids import new_ulid
+from proxy.gateway.endpoints.count_tokens import CountTokensConsumer
+from proxy.gateway.endpoints.health import Health, Metrics, Readiness, StartPage, UnknownPath
+from proxy.gateway.endpoints.http_consumer import StreamingHttpConsumer
+from proxy.gateway.endpoints.messages import MessagesConsumer
+from proxy.gateway.endpoints.model_list import ModelsConsumer
+from proxy.server.lazy_asgi import LazyApplication
 
-EXACT: Final[Mapping[str, type[StreamingHttpConsumer]]] = {
+from .ids import new_ulid
+
+EXACT_PATHS: Final[Mapping[str, type[StreamingHttpConsumer]]] = {
     "/": StartPage,
-    "/api/hello": Health,  # what Claude Code asks when it starts
+    "/api/hello": Health,  # Claude Code requests this path at its start
     "/healthz": Health,
     "/readyz": Readiness,
     "/metrics": Metrics,
@@ -21,71 +22,74 @@ EXACT: Final[Mapping[str, type[StreamingHttpConsumer]]] = {
     "/v1/messages/count_tokens": CountTokensConsumer,
     "/v1/models": ModelsConsumer,
 }
-BELOW: Final[Mapping[str, type[StreamingHttpConsumer] | None]] = {
+PREFIXES: Final[Mapping[str, type[StreamingHttpConsumer] | None]] = {
     "/v1/models/": ModelsConsumer,
-    # None: Django answers.
+    # None: Django serves the path.
     "/admin/": None,
     "/api/v1/": None,
     "/sign-in/": None,
     "/static/": None,
     "/v1/organizations/": None,
 }
-"""By prefix. Any other path is a 404 in JSON: a client behind a wrong base URL parses no HTML."""
+"""Consumers by path prefix. Other paths get a 404 in JSON, as API clients cannot parse HTML."""
 WITHOUT_SLASH: Final = ("/admin", "/sign-in")
-"""Addresses that people type; Django redirects to the one with the slash."""
+"""Paths that users type; Django redirects them to the path with a slash."""
 
 
 class Router:
-    """Look a path up in the tables, exact names first; every other path is a 404 in JSON."""
+    """Route requests by exact path, then by prefix. For any other path, return a 404 in JSON."""
 
     def __init__(self, django: Any) -> None:
-        self._django = Identified(django)
+        self._django = RequestIdMiddleware(django)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         path = scope["path"]
-        consumer = EXACT[path] if path in EXACT else _below(path)
+        consumer = EXACT_PATHS[path] if path in EXACT_PATHS else _by_prefix(path)
         app = self._django if consumer is None else consumer()
-        answering: Awaitable[None] = app(scope, receive, send)
-        return answering
+        awaitable: Awaitable[None] = app(scope, receive, send)
+        return awaitable
 
 
-def _below(path: str) -> type[StreamingHttpConsumer] | None:
-    """Return the consumer of the longest known prefix; None: Django's."""
+def _by_prefix(path: str) -> type[StreamingHttpConsumer] | None:
+    """Return the consumer of a prefix; None if Django serves the path."""
     if path in WITHOUT_SLASH:
         return None
-    return next((app for prefix, app in BELOW.items() if path.startswith(prefix)), UnknownPath)
+    return next((app for prefix, app in PREFIXES.items() if path.startswith(prefix)), UnknownPath)
 
 
-class Identified:
-    """What Django answers carries an id under both names, as every answer does (design.md 3.3)."""
+class RequestIdMiddleware:
+    """Add ``request-id`` and ``x-bridge-request-id`` to the responses of Django."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def identified(message: dict[str, Any]) -> None:
+        async def send_with_id(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name.lower(), value) for name, value in message["headers"]]
-                ident = dict(headers).get(b"request-id") or f"req_{new_ulid()}".encode()
-                ids = [(b"request-id", ident), (b"x-bridge-request-id", ident)]
+                request_id = dict(headers).get(b"request-id") or f"req_{new_ulid()}".encode()
+                ids = [(b"request-id", request_id), (b"x-bridge-request-id", request_id)]
                 others = [pair for pair in headers if pair[0] != b"request-id"]
                 message = {**message, "headers": [*others, *ids]}
             await send(message)
 
-        await self._application(scope, receive, identified)
+        await self._application(scope, receive, send_with_id)
 
 
 def _feed() -> Any:
-    from .admin.feed import LiveFeed  # noqa: PLC0415 - brings the whole admin
+    from proxy.admin.live.consumers import LiveFeedConsumer  # noqa: PLC0415 - this imports the whole admin
 
-    return LiveFeed.as_asgi()
+    return LiveFeedConsumer.as_asgi()
 
 
-live_feed: Final = OnDemand(_feed)
+live_feed: Final = LazyApplication(_feed)
 
 
 async def websockets(scope: Any, receive: Any, send: Any) -> None:
-    """The live view's feed; any other WebSocket is refused before it opens (403)."""
+    """Serve the WebSocket of the live view.
+
+    Reject any other WebSocket during the handshake (403).
+    """
     if scope["path"] == "/ws/live/":
         await live_feed(scope, receive, send)
     elif (await receive())["type"] == "websocket.connect":

@@ -1,7 +1,7 @@
-"""Where secrets come from: one root key, derived keys by purpose, gateway keys, references.
+"""Secrets: the secret key, keys derived from it, gateway keys, and references to secrets.
 
-Nothing is signed with the root itself: each purpose gets its own key (HKDF, RFC 5869), so what one
-purpose signed never verifies in another.
+Django's SECRET_KEY itself signs nothing. Each purpose has its own key derived from it (HKDF, RFC
+5869), so a signature for one purpose is never valid for another.
 """
 
 import base64
@@ -20,25 +20,25 @@ from typing import Final, Literal
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from translator.carrier import CarrierKeys
+from translator.stream.reasoning_signature import SigningKeys
 
 log = logging.getLogger(__name__)
 
 KEY_MARK: Final = "sk-br-"
 PREFIX_LENGTH: Final = len(KEY_MARK) + 8
-BLOCK_BYTES: Final = 64  # of SHA-256
+BLOCK_BYTES: Final = 64  # the block size of SHA-256
 INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
-MOST_SECRET_BYTES: Final = 64 * 1024  # of a file; a service account's JSON key is 2.4 KB
-MOST_SECRET_FILES: Final = 1_000
+MAX_SECRET_BYTES: Final = 64 * 1024  # the JSON key of a Google service account has 2.4 KB
+MAX_SECRET_FILES: Final = 1_000
 
 
 class ConfigError(Exception):
-    """The configuration is wrong; the message names what to mend, never a secret's value."""
+    """The configuration is wrong. The message names what to correct, never a secret's value."""
 
 
 class Secret(str):
-    """A secret text. It can be sent, but a log line, a traceback or a dataclass shows ``***``."""
+    """A secret string whose ``repr`` is ``'***'``, so that tracebacks do not show the secret."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Secret(str):
 
 
 def has_root() -> bool:
-    """Whether there is a secret key already; Django raises rather than hand out an empty one."""
+    """Return whether SECRET_KEY is set. Django raises an error when an empty one is read."""
     try:
         return bool(settings.SECRET_KEY)
     except ImproperlyConfigured:
@@ -55,86 +55,95 @@ def has_root() -> bool:
 
 
 def derive(purpose: str, root: str | None = None) -> bytes:
-    """The 32-byte key of one purpose: HKDF-SHA256 over the secret key (or over ``root``)."""
-    return _derived(purpose, settings.SECRET_KEY if root is None else root)
+    """Return the 32-byte key for a purpose, derived by HKDF from ``root`` (default: SECRET_KEY)."""
+    return _derive_cached(purpose, settings.SECRET_KEY if root is None else root)
 
 
-@lru_cache(maxsize=64)  # every request asks: 3 µs instead of 30
-def _derived(purpose: str, secret: str) -> bytes:
+@lru_cache(maxsize=64)  # each request needs a derived key: 3 µs instead of 30
+def _derive_cached(purpose: str, secret: str) -> bytes:
     pseudorandom = hmac.digest(b"messages-bridge", secret.encode(), hashlib.sha256)
     return hmac.digest(pseudorandom, purpose.encode() + b"\x01", hashlib.sha256)
 
 
 def new_secret() -> Secret:
-    """A new gateway key: ``sk-br-`` and 256 random bits."""
+    """Return a new gateway key: ``sk-br-`` and 256 random bits."""
     return Secret(KEY_MARK + secrets.token_urlsafe(32))
 
 
 def digest_of(secret: str) -> bytes:
-    """What is stored of a gateway key. The key is random, so a fast keyed hash is the right one."""
+    """Return the digest that is stored for a gateway key.
+
+    A fast keyed hash is enough, because keys are random.
+    """
     return digest_of_bytes(secret.encode())
 
 
 def digest_of_bytes(secret: bytes) -> bytes:
-    inner, outer = _keyed(settings.SECRET_KEY)
-    within, around = inner.copy(), outer.copy()
-    within.update(secret)
-    around.update(within.digest())
-    return around.digest()
+    inner, outer = _keyed_hashes(settings.SECRET_KEY)
+    inner_hash, outer_hash = inner.copy(), outer.copy()
+    inner_hash.update(secret)
+    outer_hash.update(inner_hash.digest())
+    return outer_hash.digest()
 
 
 @lru_cache(maxsize=64)
-def _keyed(root: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
-    """HMAC-SHA256's two hashes, its key in them already (RFC 2104, part 4).
+def _keyed_hashes(root: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """Return the two hashes of HMAC-SHA256 after both have processed the key (RFC 2104, part 4).
 
-    Each request needs a digest. It takes 0.8 µs so, and 1.0 on a busy machine, where it took 1.4
-    and 5.5 from a prepared ``hmac.HMAC``, and takes 2.1 and 6.7 by ``hmac.digest``.
+    Each request needs one digest. With these hashes it takes 0.8 µs (1.0 µs on a busy machine). A
+    prepared ``hmac.HMAC`` takes 1.4 µs (5.5 µs), ``hmac.digest`` 2.1 µs (6.7 µs).
     """
     key = derive("gateway key digest", root).ljust(BLOCK_BYTES, b"\0")
     return hashlib.sha256(key.translate(INNER)), hashlib.sha256(key.translate(OUTER))
 
 
 def prefix_of(secret: str) -> str:
-    """What may be shown of a gateway key: ``sk-br-AbCd1234``, or a few letters of a foreign one."""
+    """Return the start of a gateway key to display, such as ``sk-br-AbCd1234``.
+
+    Of a key in another format it is an eighth, at most 8 characters.
+    """
     return secret[:PREFIX_LENGTH] if secret.startswith(KEY_MARK) else secret[: len(secret) // 8][:8]
 
 
-def carrier_keys() -> CarrierKeys:
-    """The ring that signs reasoning: the secret key signs, its predecessors still verify."""
+def carrier_keys() -> SigningKeys:
+    """Return the keys for reasoning signatures.
+
+    The current SECRET_KEY signs; SECRET_KEY_FALLBACKS only verify.
+    """
     ring = {}
     for root in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         key = derive("reasoning carrier", root)
         ring[hashlib.sha256(key).hexdigest()[:8]] = key
-    return CarrierKeys(current=next(iter(ring)), keys=ring)
+    return SigningKeys(current=next(iter(ring)), keys=ring)
 
 
 def new_root() -> str:
-    """A new secret key for an installation: 384 random bits as 64 characters."""
+    """Return a new SECRET_KEY for an installation: 384 random bits as 64 characters."""
     return base64.urlsafe_b64encode(secrets.token_bytes(48)).decode()
 
 
 def resolve(reference: Mapping[str, str]) -> Secret:
-    """The secret behind ``{"env": NAME}`` or ``{"file": PATH}``; ``{}`` is "no secret": empty.
+    """Return the secret that ``{"env": NAME}`` or ``{"file": PATH}`` refers to; "" for ``{}``.
 
-    Raises ConfigError naming the variable or the file, never what is in it.
+    Raises ConfigError, which names the variable or the file, but never its content.
     """
     if not reference:
         return Secret("")
     match dict(reference):
         case {"env": str(name)} if len(reference) == 1:
-            return _checked(os.environ.get(name, ""), f"environment variable {name}")
+            return _checked_secret(os.environ.get(name, ""), f"environment variable {name}")
         case {"file": str(path)} if len(reference) == 1:
             return SECRET_FILES.read(path)
         case _:
             raise ConfigError('a secret is { env = "NAME" } or { file = "/path" }')
 
 
-def _checked(value: str, place: str) -> Secret:
+def _checked_secret(value: str, source: str) -> Secret:
     value = value.strip()
     if not value:
-        raise ConfigError(f"{place} is missing or empty")
+        raise ConfigError(f"{source} is missing or empty")
     if not value.isascii() or not value.isprintable():
-        raise ConfigError(f"{place} holds characters that no header can carry")
+        raise ConfigError(f"{source} contains characters that are invalid in a header")
     return Secret(value)
 
 
@@ -142,28 +151,32 @@ Transition = Literal["changed", "failed", "recovered"]
 
 
 class SecretFiles:
-    """The last good secret of each file that was read.
+    """Cache the last valid secret of each secret file.
 
-    A file is read at each ``read``, so a replaced file, a rewritten one and a swapped symbolic
-    link are all seen. A file that becomes unreadable or empty keeps its last good secret.
+    Each call of ``read`` reads the file again, so it notices a replaced file, a rewritten file and
+    a changed symbolic link. If a file becomes unreadable or empty, its last valid secret stays in
+    use.
     """
 
     def __init__(self) -> None:
         self.faults: dict[str, str] = {}
-        """Why a file cannot be read now, by its path."""
+        """For each file that cannot be read now: its path and the reason."""
         self._secrets: dict[str, Secret] = {}
         self._transitions: Counter[Transition] = Counter()
         self._lock = threading.Lock()
 
     def read(self, path: str) -> Secret:
-        """Return the secret in the file, or the last good one. ConfigError: there is none."""
+        """Return the secret in the file, or else its last valid secret.
+
+        Raises ConfigError if there is none.
+        """
         try:
-            found = _checked(_text_of(path), f"file {path}")
+            found = _checked_secret(_text_of(path), f"file {path}")
         except ConfigError as fault:
             return self._failed(path, fault)
         with self._lock:
             before = self._secrets.pop(path, found)
-            if len(self._secrets) >= MOST_SECRET_FILES:
+            if len(self._secrets) >= MAX_SECRET_FILES:
                 del self._secrets[next(iter(self._secrets))]
             self._secrets[path] = found
             if self.faults.pop(path, ""):
@@ -172,20 +185,23 @@ class SecretFiles:
                 self._note(path, "changed")
         return found
 
-    def look(self, paths: Iterable[str]) -> Counter[Transition]:
-        """Read these files; return how often any file changed, failed and recovered so far."""
+    def read_all(self, paths: Iterable[str]) -> Counter[Transition]:
+        """Read these files.
+
+        Return how often any secret file has changed, failed or recovered so far.
+        """
         for path in paths:
             try:
                 self.read(path)
             except ConfigError:
-                continue  # it is in ``faults``
+                continue  # ``read`` has stored the error in ``faults``
         with self._lock:
             return self._transitions.copy()
 
     def _failed(self, path: str, fault: ConfigError) -> Secret:
         with self._lock:
             known = self._secrets.get(path)
-            if path not in self.faults and len(self.faults) < MOST_SECRET_FILES:
+            if path not in self.faults and len(self.faults) < MAX_SECRET_FILES:
                 self.faults[path] = str(fault)
                 if known is not None:
                     self._note(path, "failed")
@@ -195,21 +211,25 @@ class SecretFiles:
 
     def _note(self, path: str, transition: Transition) -> None:
         self._transitions[transition] += 1
-        level, words = NOTES[transition]
-        log.log(level, "secret file %s: %s", path, words)
+        level, message = NOTES[transition]
+        log.log(level, "secret file %s: %s", path, message)
 
 
 NOTES: Final[Mapping[Transition, tuple[int, str]]] = {
-    "changed": (logging.INFO, "it holds another secret, which is in use from now on"),
+    "changed": (logging.INFO, "it contains a new secret, which is now in use"),
     "failed": (logging.WARNING, "it is unreadable or empty; its last good secret stays in use"),
     "recovered": (logging.INFO, "it can be read again"),
 }
 SECRET_FILES: Final = SecretFiles()
-"""Of this process."""
+"""The cache of secret files of this process."""
 
 
 def setting_now(name: str, at_start: str) -> str:
-    """Return a secret setting as the file of ``<name>_FILE`` has it now, else as at the start."""
+    """Return the current value of a secret setting.
+
+    If the environment variable ``<name>_FILE`` is set, read the file that it names; else return
+    ``at_start``.
+    """
     path = os.environ.get(f"{name}_FILE")
     try:
         return SECRET_FILES.read(path) if path else at_start
@@ -218,18 +238,23 @@ def setting_now(name: str, at_start: str) -> str:
 
 
 def _text_of(path: str) -> str:
-    """The text of a regular file; nothing that could block or never end. Raises ConfigError."""
+    """Return the text of a regular file.
+
+    Raises ConfigError if it is unreadable, too large or not regular. Pipes and devices are
+    rejected, because reading them could block or never end.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ConfigError(f"file {path} cannot be read: not a regular file")
-            raw = os.read(descriptor, MOST_SECRET_BYTES + 1)
+            raw = os.read(descriptor, MAX_SECRET_BYTES + 1)
         finally:
             os.close(descriptor)
-        if len(raw) > MOST_SECRET_BYTES:
-            raise ConfigError(f"file {path} is larger than {MOST_SECRET_BYTES:,} bytes")
+        if len(raw) > MAX_SECRET_BYTES:
+            raise ConfigError(f"file {path} is larger than {MAX_SECRET_BYTES:,} bytes")
         return raw.decode()
-    except (OSError, ValueError) as error:  # also a path with a NUL
+    # ValueError: the content is not UTF-8, or the path contains a NUL
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"file {path} cannot be read: {reason}") from None

@@ -1,4 +1,7 @@
-"""What proxy mounts in Django: reports, sign-in; admin and gateway have doors of their own."""
+"""The Django URLs of the reports API and of sign-in.
+
+The URLs of the admin and the gateway are defined elsewhere.
+"""
 
 from django.urls import include, path
 

@@ -1,6 +1,6 @@
-"""The project's settings with a throw-away data directory and a secret key made for this run.
+"""The project's settings with a temporary data directory and a new secret key.
 
-A process that names its own data directory (the gateway under test) runs the real settings.
+A process that sets BRIDGE_DATA_DIR (the gateway under test) uses the standard settings.
 """
 
 import atexit
@@ -21,9 +21,9 @@ if "BRIDGE_DATA_DIR" not in os.environ:
     ALLOWED_HOSTS = [*ALLOWED_HOSTS, "testserver"]
     PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # quick logins
     if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
-        # A file, not memory: the drainer writes from a thread of its own.
+        # A file instead of memory, because the drainer writes from another thread.
         DATABASES["default"]["NAME"] = str(DATA_DIR / "ledger.sqlite3")
         DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test-ledger.sqlite3")}
-BANNER_FRESH_S = 0  # so that a page takes the same queries each time
+BANNER_FRESH_S = 0  # so that a page makes the same queries each time
 REDIS_TIMEOUT_S = 10
-SHED_LAG_S = 3600  # a slow machine must not end a test of something else
+SHED_LAG_S = 3600  # a slow machine must not cause load shedding

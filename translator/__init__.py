@@ -1,11 +1,13 @@
-"""Anthropic Messages spoken by OpenAI upstreams: pure functions and machines over dicts.
+"""Translate between the Anthropic Messages API and OpenAI upstreams, in pure functions.
 
-No I/O, no clock, no randomness; the standard library only. ``docs/mapping.md`` has every field.
+The functions take and return decoded JSON, do no I/O, read no clock and use no randomness; they
+need only the standard library. ``docs/mapping.md`` lists how every field is translated.
 """
+
+from translator.stream.sse import format_sse
 
 from .anthropic.stop_reason import derive_stop_reason
 from .errors import BadRequest, BadUpstream, IllegalMove, TranslatorError
-from .sse import format_sse
 from .translate import (
     map_anthropic_to_openai_chat,
     map_anthropic_to_openai_response,

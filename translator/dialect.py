@@ -1,91 +1,106 @@
-"""What every upstream dialect offers, and what passes between its two halves.
+"""The interface of an upstream dialect (target API), and data of the request and the response.
 
 A dialect turns one Anthropic request into an upstream body (``build_request``) and the upstream's
-answer back into Anthropic events (``Stream``). What the second half must know of the first
-travels in an ``AnswerContext``; who answers is a ``Target``.
+response back into Anthropic events (``Stream``). A ``ResponseContext`` carries the request data
+that the translation of the response needs; a ``TranslationTarget`` names the upstream and its
+model.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from translator.stream.reasoning_signature import SigningKeys
+from translator.stream.unknown_events import UnknownEvents
+
 from .anthropic.types import Event, MessagesRequest
 from .anthropic.usage import Usage
-from .carrier import CarrierKeys
+from .capabilities import Profile
 from .notes import Note
-from .profiles import Profile
-from .unknown_events import UnknownEvents
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that would be a call for each field
-class Target:
-    """Who will answer: an upstream, one of its models, and what it can do."""
+@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+class TranslationTarget:
+    """The upstream and model that a request is translated for, with their capabilities."""
 
     upstream: str = ""
-    """The upstream's name: reasoning goes back only to the upstream that made it."""
+    """The upstream's configured name. Reasoning is sent back only to the upstream that produced
+    it."""
     model: str = ""
     profile: Profile = field(default_factory=Profile)
-    carrier_keys: CarrierKeys | None = None
-    """Keys that sign reasoning carriers; None: reasoning is shown but not carried."""
+    signing_keys: SigningKeys | None = None
+    """Keys that sign reasoning; None: the client sees reasoning, but cannot send it back later."""
     session: str = ""
-    """The client's session, where a header names it: one session uses one cache upstream."""
+    """The client's session id, if a request header contains one. All requests of a session use the
+    same prompt cache key."""
 
 
 NO_FIELDS: Final[frozenset[str]] = frozenset()
-"""One for all: empty, it takes 216 bytes."""
+"""One shared object, because an empty frozenset takes 216 bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
-class AnswerContext:
-    """What the translator of the answer must know of the request. The defaults fit no request.
+class ResponseContext:
+    """Data of the request that the translation of its response needs.
 
-    Whoever asks fills in what it alone knows (the message's id) before the stream is made.
+    The defaults describe an empty request. The caller sets the values that only the caller knows
+    (such as the message id) before it creates the stream.
     """
 
     message_id: str = ""
-    """Our ``msg_…`` id; empty: taken from the upstream's own id."""
+    """The gateway's ``msg_…`` id; if empty, the id is derived from the upstream's id."""
     model: str = ""
-    """The model name that the client asked for; empty: the upstream's."""
-    target: Target = field(default_factory=Target)
+    """The model name in the client's request; if empty, the response has the upstream's model
+    name."""
+    target: TranslationTarget = field(default_factory=TranslationTarget)
     tool_names: Mapping[str, str] = field(default_factory=dict)
-    """Upstream's tool name -> client's, where they differ (names beyond 64 characters)."""
+    """Tool name sent upstream -> the client's tool name, where they differ (above 64
+    characters)."""
     optional_properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Client's tool name -> properties made nullable for strict mode; null is removed again."""
+    """Tool name -> properties that OpenAI's strict mode made nullable; nulls of these properties
+    are removed from the tool's arguments."""
     stop_sequences: tuple[str, ...] = ()
-    """Stop sequences that the gateway must find itself, by holding text back."""
+    """Stop sequences that the gateway searches for in the text itself, instead of the upstream."""
     thinking: Literal["shown", "omitted", "hidden"] = "shown"
-    """Reasoning with its text; as signature-only blocks; or not at all (nobody asked)."""
+    """How reasoning is returned: ``shown``: thinking blocks with text; ``omitted``: thinking blocks
+    with a signature only; ``hidden``: no thinking blocks."""
     call_ids: frozenset[str] = frozenset()
-    """Ids of the tool calls in the history: a new call must not get one of them."""
+    """Ids of the tool calls in the request's history. A new call must not reuse one of these
+    ids."""
     single_tool_call: bool = False
-    """The client forbade parallel calls and the upstream may ignore that: keep the first."""
+    """The client disabled parallel tool calls, which the upstream may ignore: only the first call
+    of the response is returned."""
     max_tokens: int | None = None
-    answered: frozenset[str] = NO_FIELDS
-    """Fields of the request that its answer speaks of, as ``draft.ANSWERED`` tells."""
-    compacts: bool = False
-    """The client asked for compaction and the upstream does it: its item goes back as a block."""
+    reported_fields: frozenset[str] = NO_FIELDS
+    """Request fields whose effect the response must report (see ``builder.REPORTED_FIELDS``)."""
+    returns_compaction: bool = False
+    """The client requested compaction and the upstream supports it: return the upstream's
+    compaction item as a content block."""
     finished_blocks: bool = False
-    """``content_block_stop`` carries the finished block (opt-in extra ``blocks``)."""
+    """``content_block_stop`` contains the finished block (an extension that clients must
+    request)."""
     input_estimate: int = 0
-    """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end)."""
+    """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end of a
+    stream)."""
 
 
-@dataclass(slots=True, kw_only=True)  # likewise
+@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
 class UpstreamRequest:
-    """One translated request: the body to POST, what was lost or bent, and the way back."""
+    """One translated request: the body to send, its notes, and the context for the response."""
 
     body: dict[str, Any]
     notes: tuple[Note, ...] = ()
-    answer: AnswerContext = field(default_factory=AnswerContext)
-    known_answer: dict[str, Any] | None = None
-    """The upstream's whole answer, where it is known without asking; nothing is sent then."""
+    response_context: ResponseContext = field(default_factory=ResponseContext)
+    local_response: dict[str, Any] | None = None
+    """The upstream's complete response, if it is known in advance; then no request is sent
+    upstream."""
     origins: tuple[int, ...] = ()
-    """For each entry of the body's history: the number of the client's message that it tells."""
+    """For each entry of the body's history: the index of the client's message that it came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A body to send once more after the upstream refused the first, and what it cost."""
+    """A changed body for one retry after an upstream's error response, and a note on the change."""
 
     body: dict[str, Any]
     note: Note
@@ -93,37 +108,38 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamError:
-    """An upstream's failure in Anthropic's terms. ``message`` is safe to show to a client."""
+    """An upstream's failure in Anthropic's terms. ``message`` is safe to send to a client."""
 
     status: int
     error_type: str
     message: str
     should_retry: bool | None = None
-    """Sent as ``x-should-retry``; None: the client's own rule holds."""
+    """The value of the ``x-should-retry`` header; None: no header, so the client applies its own
+    rule."""
     retry_after_s: int | None = None
     refusal_category: str | None = None
-    """Set where the failure is a policy refusal: a message with stop_reason ``refusal``."""
+    """Anthropic's refusal category, if the upstream's content policy rejected the prompt: the
+    client then gets a message with stop_reason ``refusal``."""
     is_refusal: bool = False
     param: str | None = None
     code: str = ""
-    """The upstream's own name of the failure, for the log; never a text."""
+    """The upstream's error code, for the log; always an identifier, never free text."""
 
 
 class Stream(Protocol):
-    """The machine that hears one upstream answer and speaks one Anthropic stream.
+    """A state machine that turns one upstream response into one Anthropic stream.
 
-    ``feed`` takes decoded upstream events, ``end`` says that the bytes ended. Both return the
-    Anthropic events that follow, in order, already legal by the grammar of ``MessageWriter``;
-    they never raise on upstream's input. ``finished`` is true once ``message_stop`` or ``error``
-    was returned, and what is fed behind it says nothing; the caller then stops reading (and closes
-    the upstream call).
+    ``feed`` takes decoded upstream events; ``end`` marks the end of the upstream's bytes. Both
+    return the resulting Anthropic events, in a valid order, and never raise on upstream data.
+    ``finished`` is true once ``message_stop`` or ``error`` was returned; later events have no
+    effect, so the caller stops reading and closes the upstream response.
     """
 
     notes: list[Note]
     unknown: UnknownEvents
     fault: Exception | None
     error: UpstreamError | None
-    """Why the stream ended in an ``error`` event; None while it runs or when it ended well."""
+    """The failure behind the stream's ``error`` event; None if the stream has no such event."""
     stop_reason: str | None
     upstream_id: str
     upstream_model: str
@@ -133,26 +149,28 @@ class Stream(Protocol):
     @property
     def finished(self) -> bool: ...
     def feed(self, *events: dict[str, Any]) -> list[Event]: ...
-    def feed_whole(self, body: dict[str, Any]) -> list[Event]:
-        """Take a whole (non-streamed) answer; the stream is finished afterwards."""
+    def feed_body(self, body: dict[str, Any]) -> list[Event]:
+        """Process a complete, non-streamed response; the stream is finished afterwards."""
         ...
 
     def end(self) -> list[Event]: ...
     def fail(self, error: UpstreamError) -> list[Event]:
-        """End the stream for a cause outside the upstream's events (timeout, reset, shutdown)."""
+        """End the stream for a cause other than an upstream event (timeout, reset, shutdown)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One upstream dialect: where to POST and the functions that translate."""
+    """One upstream API: its endpoint path and its translation functions."""
 
     name: str
     path: str
-    """Appended to the upstream's base URL."""
-    build_request: Callable[[MessagesRequest, Target], UpstreamRequest]
-    stream: Callable[[AnswerContext], Stream]
+    """The endpoint's path, relative to the upstream's base URL."""
+    build_request: Callable[[MessagesRequest, TranslationTarget], UpstreamRequest]
+    stream: Callable[[ResponseContext], Stream]
     map_error: Callable[[int, Any], UpstreamError]
-    """HTTP status and decoded error body (dict, list, str or None) -> UpstreamError."""
+    """Maps an HTTP status and a decoded error body (dict, list, str or None) to an
+    UpstreamError."""
     repair: Callable[[dict[str, Any], int, Any], Repair | None]
-    """Sent body, status, decoded error body -> what to try once instead; None: nothing."""
+    """Maps the sent body, the error's HTTP status and its decoded body to a changed body for one
+    retry; None if no retry can help."""

@@ -1,24 +1,24 @@
-"""Every error this package raises.
+"""Every error that this package raises.
 
 TranslatorError
-├── BadRequest          the client's request breaks Anthropic's rules: 400, with the path
-├── IllegalMove         a move that the Anthropic stream grammar forbids
+├── BadRequest          the client's request breaks Anthropic's rules: HTTP 400, with the path
+├── IllegalMove         an event is not valid at this point of the Anthropic stream
 └── BadUpstream         the upstream broke its own protocol
 
-Any other exception that leaves this package is a bug of ours.
+Any other exception that leaves this package is a bug in it.
 """
 
 
 class TranslatorError(Exception):
-    """Base of every error this package raises."""
+    """Base of every error that this package raises."""
 
 
 class BadRequest(TranslatorError):
-    """The client's request cannot be served as it stands.
+    """The client's request is invalid or cannot be translated for the upstream.
 
-    ``path`` is where in the body (``messages.2.content.0.type``, empty for the whole body);
-    ``status`` and ``error_type`` are hints for the answer; ``error_code`` goes into
-    ``error.details`` where Anthropic defines one.
+    ``path`` locates the fault in the request body (``messages.2.content.0.type``; empty for the
+    whole body). ``status`` and ``error_type`` suggest the error response; ``error_code`` is the
+    value of ``error.details.error_code``, where Anthropic defines one.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class BadRequest(TranslatorError):
 
 
 class IllegalMove(TranslatorError):
-    """A move that the Anthropic stream grammar forbids; ``feed`` decides whose fault."""
+    """An event that the order of Anthropic's stream events forbids at this point."""
 
 
 class BadUpstream(TranslatorError):
-    """The upstream sent something that its own protocol does not allow."""
+    """The upstream sent data that its own protocol does not allow."""

@@ -1,8 +1,8 @@
-"""Notes: typed facts about what a translation could not carry over unchanged.
+"""Notes: typed records of what a translation could not carry over unchanged.
 
-Nothing disappears silently: whatever a dialect drops, clamps, renames, emulates or repairs is
-told as a note beside the translated request or answer. The record keeps them, strict mode
-refuses the lossy ones, the ``bridge.metadata`` event shows them.
+The translator writes a note for everything that it drops, clamps, renames, emulates or repairs. The
+ledger stores the notes, the gateway's strict mode rejects requests with lossy notes, and the
+``bridge.metadata`` event returns the notes to the client.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LOSSY: Final[frozenset[Fate]] = frozenset({"dropped", "clamped"})
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One fact: ``path`` in the client's request (or in the answer), what became of it, and why."""
+    """One note: a ``path`` in the request or response, what happened to that part, and why."""
 
     path: str
     fate: Fate
@@ -23,8 +23,10 @@ class Note:
 
     @property
     def lossy(self) -> bool:
-        """Whether strict mode refuses the request because of this note."""
+        """Return whether the gateway's strict mode rejects a request with this note."""
         return self.fate in LOSSY
 
 
-EMPTY: Final = Note("content", "ignored", "empty_output: the upstream ended well and said nothing")
+EMPTY_OUTPUT: Final = Note(
+    "content", "ignored", "empty_output: the upstream completed without any content"
+)

@@ -1,21 +1,21 @@
-"""Cut and redact the text of an upstream's error: the one place where such text enters.
+"""Cut and redact the text of upstream errors; all error texts pass through this module.
 
-An upstream may quote a credential, a host of the operator's network or a text without end. Every
-dialect sends the texts of its errors through ``error_text`` before any rule reads them, so each
-pattern of the rules sees at most ``MAX_TEXT`` characters. The patterns here take linear time.
+An upstream may quote a credential, a host of the operator's network or a very long text. Every
+error text passes through ``clean_error_text`` before other patterns are applied, so those patterns
+see at most ``MAX_TEXT`` characters. The patterns in this module take linear time.
 """
 
 import re
 from typing import Any, Final
 
 MAX_TEXT: Final = 2_048
-"""Characters of one error text; OpenAI's longest recorded one has 700."""
+"""Maximum characters of one error text; OpenAI's longest recorded error text has 700."""
 MAX_BODY: Final = 64 * 1024
-"""Characters of all texts of one error body that is passed on."""
+"""Maximum characters of all texts in an error body that is passed to the client."""
 REMOVED: Final = "[removed]"
 
 _SHAPES: Final = (
-    # The first group, where there is one, stays: it says what was hidden.
+    # A pattern's first group, if any, is not redacted: it contains the name in front of the secret.
     r"(://[^/\s:@]*:)[^@\s/]+(?=@)",
     (
         r"(\b(?:api[-_ ]?key|authorization|passw(?:or)?d|secret|token)"
@@ -30,60 +30,60 @@ _SHAPES: Final = (
         r"|\beyJ[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]+)*"
     ),
 )
-"""Credentials by their shape: OpenAI, Anthropic, this gateway, Groq, xAI, Hugging Face, Replicate,
+"""Formats of credentials: OpenAI, Anthropic, this gateway, Groq, xAI, Hugging Face, Replicate,
 NVIDIA, Perplexity, GitLab, Slack, GitHub, Google, AWS, JSON Web Tokens."""
 _IN_TEXT: Final = tuple(re.compile(shape, re.IGNORECASE) for shape in _SHAPES)
 _IN_BYTES: Final = tuple(re.compile(shape.encode(), re.IGNORECASE) for shape in _SHAPES)
 
 
-def error_text(text: str) -> str:
-    """Return an upstream's text cut to ``MAX_TEXT`` characters and without credentials."""
-    return without_secrets(text[:MAX_TEXT])
+def clean_error_text(text: str) -> str:
+    """Return an upstream's error text, cut to ``MAX_TEXT`` characters, without credentials."""
+    return redact_secrets(text[:MAX_TEXT])
 
 
-def without_secrets(text: str, instead: str = REMOVED) -> str:
-    """Replace what has the shape of a credential. Linear in the text, which is not cut."""
+def redact_secrets(text: str, instead: str = REMOVED) -> str:
+    """Replace everything in the format of a credential, in linear time; nothing is cut."""
     for shape in _IN_TEXT:
-        text = shape.sub(lambda found: _label(found) + instead, text)
+        text = shape.sub(lambda match_: _label(match_) + instead, text)
     return text
 
 
-def masked_shapes(raw: bytes) -> bytes:
-    """Replace the same in bytes by as many stars, so that offsets and JSON stay valid."""
+def mask_secrets(raw: bytes) -> bytes:
+    """Replace credentials by as many asterisks, so that byte offsets and JSON remain valid."""
     for shape in _IN_BYTES:
         raw = shape.sub(_stars, raw)
     return raw
 
 
-def redacted(value: Any) -> Any:
+def redact_error_body(value: Any) -> Any:
     """Return a decoded error body with each text cut and redacted.
 
-    ``value`` itself is returned where nothing changes: its bytes may then be passed on. Texts
-    beyond ``MAX_BODY`` characters in all are emptied.
+    Returns ``value`` itself if nothing changes, so that the original bytes can be passed on. Texts
+    after the first ``MAX_BODY`` characters in total become empty.
     """
-    room = MAX_BODY
+    budget = MAX_BODY
 
     def clean(part: Any) -> Any:
-        nonlocal room
-        room -= 1
+        nonlocal budget
+        budget -= 1
         if isinstance(part, str):
-            text = error_text(part) if room > 0 else ""
-            room -= len(text)
+            text = clean_error_text(part) if budget > 0 else ""
+            budget -= len(text)
             return text
         if isinstance(part, dict):
-            return {clean(name): clean(each) for name, each in part.items()} if room > 0 else {}
+            return {clean(name): clean(item) for name, item in part.items()} if budget > 0 else {}
         if isinstance(part, list):
-            return [clean(each) for each in part] if room > 0 else []
+            return [clean(item) for item in part] if budget > 0 else []
         return part
 
-    made = clean(value)
-    return value if made == value else made
+    cleaned = clean(value)
+    return value if cleaned == value else cleaned
 
 
-def _label(found: re.Match[str]) -> str:
-    return found[1] if found.re.groups and found[1] else ""
+def _label(match_: re.Match[str]) -> str:
+    return match_[1] if match_.re.groups and match_[1] else ""
 
 
-def _stars(found: re.Match[bytes]) -> bytes:
-    label = found[1] if found.re.groups else b""
-    return label + b"*" * (len(found[0]) - len(label))
+def _stars(match_: re.Match[bytes]) -> bytes:
+    label = match_[1] if match_.re.groups else b""
+    return label + b"*" * (len(match_[0]) - len(label))

@@ -1,117 +1,133 @@
-"""The front door: pick a dialect's machine and run it. Nothing is translated here."""
+"""The public functions of the package: they choose an upstream API and run its translation."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
+from translator.message_stream.events_to_message import fold
+from translator.stream.sse import format_sse
+from translator.stream.surrogates import SurrogateJoiner
+
 from . import openai_chat, openai_responses
-from .anthropic.fold import fold
 from .anthropic.request import check_for_translation
 from .anthropic.types import Event, Message, MessagesRequest
-from .dialect import AnswerContext, Dialect, Stream, Target, UpstreamError, UpstreamRequest
+from .capabilities import PROFILES
+from .dialect import (
+    Dialect,
+    ResponseContext,
+    Stream,
+    TranslationTarget,
+    UpstreamError,
+    UpstreamRequest,
+)
 from .errors import BadUpstream
-from .halves import Halves
-from .profiles import PROFILES
-from .sse import format_sse
 
 
 def translate_openai_events(
     events: AsyncIterator[dict[str, Any]],
     *,
     finished_blocks: bool = True,
-    context: AnswerContext | None = None,
+    context: ResponseContext | None = None,
 ) -> AsyncIterator[str]:
-    """Turn the events of one Responses stream into Anthropic SSE frames.
+    """Convert the events of one Responses API stream to Anthropic events as SSE text.
 
-    ``content_block_stop`` carries the finished block unless ``finished_blocks`` is false; a
-    given ``context`` decides for itself. A stream that ends or breaks early ends in ``error``.
+    ``content_block_stop`` contains the finished block unless ``finished_blocks`` is false; if
+    ``context`` is given, its ``finished_blocks`` applies instead. If the upstream's stream breaks
+    or ends early, the last event is ``error``.
     """
-    context = context or AnswerContext(finished_blocks=finished_blocks)
-    return _translated(openai_responses.DIALECT.stream(context), events)
+    context = context or ResponseContext(finished_blocks=finished_blocks)
+    return _sse_frames(openai_responses.DIALECT.stream(context), events)
 
 
 def translate_openai_chat_events(
     events: AsyncIterator[dict[str, Any]],
     *,
     finished_blocks: bool = True,
-    context: AnswerContext | None = None,
+    context: ResponseContext | None = None,
 ) -> AsyncIterator[str]:
-    """Turn Chat Completions chunks into Anthropic SSE frames; as ``translate_openai_events``."""
-    context = context or AnswerContext(finished_blocks=finished_blocks)
-    return _translated(openai_chat.DIALECT.stream(context), events)
+    """Convert Chat Completions chunks to Anthropic SSE text; see ``translate_openai_events``."""
+    context = context or ResponseContext(finished_blocks=finished_blocks)
+    return _sse_frames(openai_chat.DIALECT.stream(context), events)
 
 
 def map_openai_response_to_anthropic(
-    response: dict[str, Any], *, context: AnswerContext | None = None
+    response: dict[str, Any], *, context: ResponseContext | None = None
 ) -> Message:
-    """Turn a whole Responses answer into an Anthropic message.
+    """Convert a complete response of the Responses API to an Anthropic message.
 
-    Raises BadUpstream when the response failed, or is none.
+    Raises BadUpstream if the response failed or is malformed.
     """
-    return _mapped(openai_responses.DIALECT.stream(context or AnswerContext()), response)
+    return _response_to_message(
+        openai_responses.DIALECT.stream(context or ResponseContext()), response
+    )
 
 
 def map_openai_chat_to_anthropic(
-    completion: dict[str, Any], *, context: AnswerContext | None = None
+    completion: dict[str, Any], *, context: ResponseContext | None = None
 ) -> Message:
-    """Turn a whole chat completion into an Anthropic message; raises as its Responses twin."""
-    return _mapped(openai_chat.DIALECT.stream(context or AnswerContext()), completion)
+    """Convert a complete chat completion to an Anthropic message.
+
+    Raises BadUpstream if the completion is an error or malformed.
+    """
+    return _response_to_message(
+        openai_chat.DIALECT.stream(context or ResponseContext()), completion
+    )
 
 
 def map_anthropic_to_openai_response(
-    request: MessagesRequest, *, target: Target | None = None
+    request: MessagesRequest, *, target: TranslationTarget | None = None
 ) -> UpstreamRequest:
-    """Turn a Messages request into the body for ``/responses``, with notes of what was bent.
+    """Convert a Messages request to a body for ``/responses``, with notes about every change.
 
-    Without a ``target`` the upstream is OpenAI itself. Raises BadRequest, with the path.
+    Without ``target``, the upstream is OpenAI. Raises BadRequest with the path of an invalid field.
     """
-    return _built(openai_responses.DIALECT, request, target, "openai")
+    return _build_upstream_request(openai_responses.DIALECT, request, target, "openai")
 
 
 def map_anthropic_to_openai_chat(
-    request: MessagesRequest, *, target: Target | None = None
+    request: MessagesRequest, *, target: TranslationTarget | None = None
 ) -> UpstreamRequest:
-    """Turn a Messages request into the body for ``/chat/completions``, with notes.
+    """Convert a Messages request to a body for ``/chat/completions``, with notes.
 
-    Without a ``target`` the upstream is the most careful server of all (profile ``generic``).
+    Without ``target``, the capability profile is ``generic``, the least capable server.
     """
-    return _built(openai_chat.DIALECT, request, target, "generic")
+    return _build_upstream_request(openai_chat.DIALECT, request, target, "generic")
 
 
-async def _translated(stream: Stream, events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-    halves = Halves()
+async def _sse_frames(stream: Stream, events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    joiner = SurrogateJoiner()
     try:
-        async for event in events:
-            for said in stream.feed(*halves.joined(event)):
-                yield _frame(said)
+        async for upstream_event in events:
+            for output in stream.feed(*joiner.join(upstream_event)):
+                yield _sse_frame(output)
             if stream.finished:
                 break
-    except Exception:  # noqa: BLE001 - whatever broke the source, the client gets a legal ending
-        broke = UpstreamError(status=502, error_type="api_error", message="upstream stream broke")
-        for said in stream.fail(broke):
-            yield _frame(said)
+    except Exception:  # noqa: BLE001 - the client gets a valid end after any exception
+        error = UpstreamError(status=502, error_type="api_error", message="upstream stream broke")
+        for output in stream.fail(error):
+            yield _sse_frame(output)
     finally:
-        close = getattr(events, "aclose", None)  # a generator has it, a plain iterator may not
+        close = getattr(events, "aclose", None)  # generators have aclose, other iterators may not
         if close is not None:
             await close()
-    for said in (*stream.feed(*halves.rest()), *stream.end()):
-        yield _frame(said)
+    for output in (*stream.feed(*joiner.flush()), *stream.end()):
+        yield _sse_frame(output)
 
 
-def _mapped(stream: Stream, body: dict[str, Any]) -> Message:
-    events = stream.feed_whole(body)
+def _response_to_message(stream: Stream, body: dict[str, Any]) -> Message:
+    events = stream.feed_body(body)
     if stream.error is not None:
         raise BadUpstream(stream.error.message)
     return fold(events)
 
 
-def _built(
-    dialect: Dialect, request: MessagesRequest, target: Target | None, profile: str
+def _build_upstream_request(
+    dialect: Dialect, request: MessagesRequest, target: TranslationTarget | None, profile: str
 ) -> UpstreamRequest:
     check_for_translation(request)
     if target is None:
-        target = Target(model=request.get("model") or "", profile=PROFILES[profile])
+        target = TranslationTarget(model=request.get("model") or "", profile=PROFILES[profile])
     return dialect.build_request({"model": target.model, **request}, target)
 
 
-def _frame(event: Event) -> str:
+def _sse_frame(event: Event) -> str:
     return format_sse(event["type"], event)

@@ -1,9 +1,9 @@
 """Measure this gateway beside its peers and the floor, interleaved in one run.
 
-python -m benchmarks.gateway install          the peers, once
+python -m benchmarks.gateway install          install the peers, once
 python -m benchmarks.gateway                  everything; the tables are printed and saved
 python -m benchmarks.gateway --scenarios S1,S2 --servers bridge-chat,floor-chat --repeats 5
-python -m benchmarks.gateway --profile S2     where the gateway's time goes (wants py-spy)
+python -m benchmarks.gateway --profile S2     where the gateway's time goes (needs py-spy)
 """
 
 import argparse
@@ -45,7 +45,9 @@ def main() -> None:
     console.print(f"saved: {options.save}")
     console.print(f"{len(os.sched_getaffinity(0))} cores; two workers need two free ones to gain")
     if options.page:
-        report.save_markdown(options.page, rows, "python -m benchmarks.gateway " + asked())
+        report.save_markdown(
+            options.page, rows, "python -m benchmarks.gateway " + command_options()
+        )
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -66,8 +68,8 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def asked() -> str:
-    """The options of this run, but for where its figures go."""
+def command_options() -> str:
+    """Return the options of this run without the output options."""
     words = sys.argv[1:]
     for option in ("--save", "--page"):
         if option in words:

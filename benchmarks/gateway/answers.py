@@ -1,6 +1,6 @@
-"""What the scripted upstream says: Chat Completions and Responses, whole and streamed.
+"""Build the responses of the scripted upstream: Chat Completions and Responses, whole or streamed.
 
-Shapes as OpenAI's own API sends them, with every field that a gateway has to skip over.
+They have the form of OpenAI's API, with every field that a gateway must skip.
 """
 
 import json
@@ -32,7 +32,7 @@ def parse_knobs(model):
 
 
 def pieces(knobs):
-    """The deltas of the answer; joined they are its text, or the tool's JSON arguments."""
+    """Return the deltas; joined they are the text or the tool's JSON arguments."""
     n, size = knobs["n"], knobs["b"]
     if knobs["g"]:
         body = [STAMP] * n

@@ -1,6 +1,7 @@
-"""Lower limits in Python: an ASGI app that passes the request and the answer through, untranslated.
+"""Measure the lower limit in Python: an ASGI app that relays requests and responses unchanged.
 
-uvicorn floor_asgi:httpx_app   |   uvicorn floor_asgi:aiohttp_app      (UPSTREAM=http://127.0.0.1:9100)
+UPSTREAM=http://127.0.0.1:9100 uvicorn benchmarks.gateway.floor:httpx_app
+UPSTREAM=http://127.0.0.1:9100 uvicorn benchmarks.gateway.floor:aiohttp_app
 """
 
 import os
@@ -48,9 +49,13 @@ class HttpxApp:
         async with self.client.stream(
             "POST", UPSTREAM + scope["path"], content=body, headers=headers
         ) as answer:
-            kept = [(k.lower(), v) for k, v in answer.headers.raw if k.lower() in KEEP]
+            response_headers = [(k.lower(), v) for k, v in answer.headers.raw if k.lower() in KEEP]
             await send(
-                {"type": "http.response.start", "status": answer.status_code, "headers": kept}
+                {
+                    "type": "http.response.start",
+                    "status": answer.status_code,
+                    "headers": response_headers,
+                }
             )
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -78,8 +83,14 @@ class AiohttpApp:
         body = await read_body(receive)
         headers = {"content-type": "application/json", "authorization": "Bearer sk-upstream"}
         async with self.client.post(UPSTREAM + scope["path"], data=body, headers=headers) as answer:
-            kept = [(k.lower(), v) for k, v in answer.raw_headers if k.lower() in KEEP]
-            await send({"type": "http.response.start", "status": answer.status, "headers": kept})
+            response_headers = [(k.lower(), v) for k, v in answer.raw_headers if k.lower() in KEEP]
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": answer.status,
+                    "headers": response_headers,
+                }
+            )
             async for chunk in answer.content.iter_any():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

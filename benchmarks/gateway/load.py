@@ -1,4 +1,4 @@
-"""Load client: fixed concurrency, raw HTTP/1.1 on uvloop, every answer checked for a proper end.
+"""Run a load client: fixed concurrency, raw HTTP/1.1 on uvloop, every response checked for its end.
 
     load --url http://127.0.0.1:4000 --model mock-n200-b5-g0-text --stream -c 16 -t 8 --pid 123
     load … --model mock-n100-b16-g20-text --stream -c 1000 -t 6 --ramp 2     (paced streams)

@@ -1,4 +1,4 @@
-"""Request bodies: small (1 KB), big (Claude-Code-like: 20 tools, 30 KB of history), huge (400 KB).
+"""Build request bodies: small (1 KB), big (20 tools, 30 KB of history), huge (400 KB).
 
 ``big-tools12`` and ``big-tools120`` are big with as many tools, ``big-history10`` is big with 10
 times the history.
@@ -46,7 +46,7 @@ MODELS = (
     "mock-n150-b16-g20-text",
     "mock-n2000-b5-g0-text",
 )
-"""Every model name that a scenario uses, for peers whose models must be known ones."""
+"""Every model name that a scenario uses, for peers that need a list of models."""
 
 
 SIZES = ("small", "big", "huge", "big-tools12", "big-tools120", "big-history10")
@@ -90,7 +90,7 @@ def anthropic(size, model, stream):
         {"type": "text", "text": text(13000), "cache_control": {"type": "ephemeral"}},
     ]
     names = NAMES
-    if size.startswith("big-tools"):  # OpenAI takes 128 of them
+    if size.startswith("big-tools"):  # OpenAI accepts at most 128
         names = [f"{NAMES[i % 12]}_{i // 12}" for i in range(int(size.removeprefix("big-tools")))]
     body["tools"] = [tool(n) for n in names]
     body["temperature"] = 1
@@ -134,7 +134,7 @@ def anthropic(size, model, stream):
 
 
 def chat(size, model, stream):
-    """The same request as a Chat Completions body (for untranslated limits)."""
+    """Return the same request as a Chat Completions body (for untranslated limits)."""
     src = anthropic(size, model, stream)
     system = (
         src["system"]
@@ -193,7 +193,7 @@ def chat(size, model, stream):
 
 
 def responses(size, model, stream):
-    """The same request as a Responses body (for untranslated limits)."""
+    """Return the same request as a Responses body (for untranslated limits)."""
     body = chat(size, model, stream)
     items = []
     for m in body["messages"][1:]:
@@ -233,7 +233,7 @@ def body(api, size, model, stream):
 
 
 def expected(model):
-    """(kind, length of the answer's text or of the tool's command) for a mock model name."""
+    """Return (kind, length of the answer's text or of the tool's command) for a mock model name."""
     knobs = {k: int(v) for k, v in re.findall(r"-([nbged])(\d+)(?=-|$)", model)}
     n = knobs.get("n", 50)
     return ("tool" if "-tool" in model else "text"), n * (

@@ -1,4 +1,4 @@
-"""Where a server's time goes: py-spy beside a run, samples that hold the GIL only."""
+"""Profile a server with py-spy during a run; count only samples with the GIL."""
 
 import collections
 import os
@@ -20,8 +20,7 @@ SHOWN = 40
 
 
 def profile(scenario: str, name: str, console: Console) -> None:
-    """Print what the first of the servers does in this scenario; py-spy is found on the PATH,
-    or named by ``PYSPY``."""
+    """Print where the first server spends its time; py-spy is on the PATH or named by ``PYSPY``."""
     program = os.environ.get("PYSPY") or shutil.which("py-spy")
     if program is None:
         console.print("[bold red]py-spy is not installed: pip install py-spy, or set PYSPY")

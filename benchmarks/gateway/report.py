@@ -1,4 +1,4 @@
-"""The tables of a run: medians, ratios to peers and floor beside their goals, growth."""
+"""Build the tables of a run: medians, ratios to peers and floor with their goals, growth."""
 
 import statistics
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ COLUMNS = {
     "first p50 ms": "first_p50",
     "first p99 ms": "first_p99",
     "CPU ms/req": "cpu_ms_per_request",
-    "with the ledger's": "whole_cpu_ms_per_request",
+    "total CPU ms/req": "whole_cpu_ms_per_request",
     "CPU µs/delta": "cpu_us_per_delta",
     "peak MB": "rss_peak_mb",
     "failed": "failed",
@@ -105,19 +105,19 @@ def ratios(rows: list[Row]) -> Iterable[list[str]]:
         for title, column in ((scenario.title, scenario.figure), *scenario.also):
             for server in ours:
                 for against, ratio, goal in compared(rows, name, server, column):
-                    yield [f"{name} {title}", server, against, *judged(scenario, ratio, goal)]
+                    yield [f"{name} {title}", server, against, *verdict_of(scenario, ratio, goal)]
 
 
 def compared(
     rows: list[Row], name: str, server: str, column: str
 ) -> Iterable[tuple[str, float, float]]:
-    """With whom a figure of ours is compared, the ratio, and its goal."""
+    """Return the servers that a figure is compared with, the ratio, and its goal."""
     scenario = {**SCENARIOS, **STARTS}[name]
     figure = median(rows, name, server, column)
     if figure is None:
         return
     one, two, _ = server.partition("-2w")
-    if two:  # two workers are compared with one
+    if two:  # one worker is the base for two
         alone = median(rows, name, one, column)
         if alone and scenario.more_is_better:
             yield one, figure / alone, TWO_WORKERS
@@ -131,14 +131,14 @@ def compared(
             yield f"{peer}-{SERVERS[server].via}", figure / theirs, goal
 
 
-def judged(scenario: Scenario, ratio: float, goal: float) -> list[str]:
+def verdict_of(scenario: Scenario, ratio: float, goal: float) -> list[str]:
     met = ratio >= goal if scenario.more_is_better else ratio <= goal
     sign = "≥" if scenario.more_is_better else "≤"
     return [f"{ratio:.2f}", f"{sign} {goal:.3g}", "yes" if met else "no"]
 
 
 def growth(rows: list[Row]) -> Iterable[list[str]]:
-    """The exponent by which CPU grows: 1 is linear, 0 constant, 2 quadratic."""
+    """Return the exponent of the CPU growth: 0 is constant, 1 linear, 2 quadratic."""
     for what, (small, big, ratio) in GROWTH.items():
         for server in servers_in(rows):
             figures = [median(rows, name, server, "cpu_ms_per_request") for name in (small, big)]
@@ -166,7 +166,7 @@ def shown(value: float | None) -> str:
 
 
 def save_markdown(page: Path, rows: list[Row], command: str) -> None:
-    """Put the tables between the markers of a page; what is around them stays."""
+    """Write the tables between the markers of a page and leave the rest."""
     begin, end = "<!-- figures: begin -->", "<!-- figures: end -->"
     text = page.read_text(encoding="utf-8") if page.exists() else f"# Performance\n\n{begin}\n{end}"
     before, _, rest = text.partition(begin)

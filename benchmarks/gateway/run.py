@@ -1,4 +1,4 @@
-"""Runs scenarios against servers: all are started first, then each repeat visits each of them."""
+"""Run scenarios against servers: start all servers first, then measure each one in each repeat."""
 
 import json
 import shlex
@@ -18,11 +18,11 @@ from benchmarks.gateway.servers import SERVERS, Server
 
 Row = dict[str, Any]
 WARM_UP = "--model mock-n200-b5-g0-text --stream --size small -t 1 -c 4"
-IDLE_CPU_S = 0.03  # in a look of 0.4 s
+IDLE_CPU_S = 0.03  # within a sample of 0.4 s
 
 
 class Bench:
-    """The chosen servers, as far as they are installed."""
+    """Runs scenarios against the chosen servers that are installed."""
 
     def __init__(self, console: Console, names: list[str]) -> None:
         self.console = console
@@ -54,12 +54,12 @@ class Bench:
         return rows
 
     def taking_part(self, scenario: str) -> list[Server]:
-        """Those of the started servers for whom the scenario is."""
+        """Return the started servers that take part in the scenario."""
         chosen = SCENARIOS[scenario].servers
         return [each for each in self.servers if not chosen or each.name in chosen]
 
     def _started(self, server: Server) -> list[Row]:
-        """S5 and S6; a server that does not start is left out, loudly."""
+        """Measure S5 and S6; warn about a server that does not start and leave it out."""
         try:
             seconds = server.start()
         except RuntimeError as error:
@@ -91,9 +91,9 @@ def cpu(server: Server) -> float:
 
 
 def quiet(server: Server, within_s: float = 60) -> float:
-    """Wait until a server is idle: cut streams and its drainer must not burden the next run.
+    """Wait until a server is idle: cut streams and its drainer must not affect the next run.
 
-    Returns the CPU seconds that it still spent: they belong to the requests before.
+    Return the CPU seconds that it used while it became idle: they belong to the earlier requests.
     """
     deadline = time.monotonic() + within_s
     began = cpu(server)
@@ -106,7 +106,7 @@ def quiet(server: Server, within_s: float = 60) -> float:
 
 
 def backlog(server: Server) -> int:
-    """Records that a gateway with a ledger has not moved into its database yet."""
+    """Return how many records the gateway has not posted to its database yet."""
     if not server.name.startswith("bridge"):
         return 0
     with urllib.request.urlopen(server.url + "/readyz", timeout=20) as answer:
@@ -114,7 +114,7 @@ def backlog(server: Server) -> int:
 
 
 def load(server: Server, options: str) -> Row:
-    """One run; ``whole_cpu_…`` counts what the server did after the last answer, too."""
+    """Run the load once; ``whole_cpu_…`` includes the server's work after the last response."""
     assert server.process is not None
     command = [sys.executable, "-m", "benchmarks.gateway.load", "--url", server.url]
     command += [*shlex.split(options), "--api", server.api, "--model-prefix", server.model_prefix]

@@ -1,4 +1,4 @@
-"""What each scenario asks of a server, and the goals it is held to."""
+"""Define the load of each scenario and its goals."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Final
 class Scenario:
     """``options`` are those of load.py; ``figure`` is the column that the ratios compare.
 
-    ``also``: more figures that are held to the same goals. ``servers``: who takes part; empty: all.
+    ``also``: more figures with the same goals. ``servers``: the servers that take part; empty: all.
     """
 
     title: str
@@ -25,7 +25,7 @@ class Scenario:
 
 
 OURS: Final = ("bridge-chat", "bridge-responses", "floor-chat")
-"""Where growth or a limit is looked at, peers would only take time."""
+"""Scenarios about growth or a limit run without the peers, to save time."""
 PACED: Final = (*OURS, "floor-responses", "ccr-chat", "ccr-responses", "litellm-chat")
 
 SCENARIOS: Final = {
@@ -134,9 +134,9 @@ STARTS: Final = {
     ),
     "S6": Scenario("idle memory, MB", "", "idle_mb", more_is_better=False, ccr=1, litellm=1 / 4),
 }
-"""What every start measures."""
+"""Measured at every start."""
 TWO_WORKERS: Final = 1.8
-"""Times one worker, where there are two free cores."""
+"""Goal for two workers as a multiple of one, with two free cores."""
 PEERS: Final = ("ccr", "litellm", "floor")
 
 
@@ -148,7 +148,7 @@ GROWTH: Final = {
     "events of an answer": ("S2", "G-events", _power),
     "tools of a request": ("G-tools12", "G-tools120", _power),
     "turns of a history": ("S3", "G-history", _power),
-    # 10 times the streams are 10 times the requests: what each of them costs must not change.
+    # 10 times the streams are 10 times the requests: the cost of each must not change.
     "open streams": ("S4b", "S4", lambda small, big: 1 + _power(small, big)),
 }
-"""What becomes 10 times as much, the scenarios before and after, and the exponent of the cost."""
+"""The size that grows tenfold, the scenarios before and after, and the exponent of the cost."""

@@ -1,8 +1,8 @@
-"""What is measured, how each server is started. All listen on loopback, call the same upstream.
+"""Define how each measured server starts. All listen on loopback and call the same upstream.
 
 ``bridge-*`` is this gateway with its ledger on; ``floor`` relays bytes and does nothing else;
 ``ccr-*`` is claude-code-router 2.0.0, ``litellm-*`` the LiteLLM proxy (both are installed by
-``python -m benchmarks.gateway install``; a peer that is not installed is left out, loudly).
+``python -m benchmarks.gateway install``; a warning names a peer that is not installed).
 """
 
 import contextlib
@@ -29,7 +29,7 @@ UPSTREAM_PORT = 9100
 UPSTREAM = f"http://127.0.0.1:{UPSTREAM_PORT}"
 KEY = "sk-bench-" + "0000" * 8
 UPSTREAM_KEY = "sk-upstream-" + hashlib.sha256(b"bench").hexdigest()[:40]
-"""As long as keys are: what an upstream says is searched for it, which is slow for a short one."""
+"""As long as a real key: the gateway searches responses for it, which is slow for a short one."""
 FIRST_ANSWER_S = 60
 
 
@@ -43,7 +43,7 @@ class Server:
     via: str  # the dialect in which it calls the upstream: chat | responses
     environment: dict[str, str] = field(default_factory=dict)
     model_prefix: str = ""
-    api: str = "anthropic"  # what the client speaks to it; the floor translates nothing
+    api: str = "anthropic"  # the API that the client uses; the floor does not translate
     needs: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
@@ -56,10 +56,13 @@ class Server:
         return self.needs is None or self.needs.exists()
 
     def start(self) -> float:
-        """Start it; the seconds until its first right answer (S5). Raises RuntimeError."""
+        """Start it; return the seconds until its first valid response (S5).
+
+        Raise RuntimeError when it does not start.
+        """
         with contextlib.suppress(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), 5).close()
-            raise RuntimeError(f"{self.name}: port {self.port} is taken; its owner would answer")
+            raise RuntimeError(f"{self.name}: port {self.port} is in use by another program")
         folder = WORK / "run" / self.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -138,7 +141,7 @@ secret = {{ env = "BRIDGE_KEY_BENCH" }}
 
 
 def prepare(server: Server, folder: Path) -> None:
-    """Write the configuration that the server reads at its start."""
+    """Write the server's configuration file."""
     if server.name.startswith("bridge"):
         text = BRIDGE_TOML.format(via=server.via, upstream=UPSTREAM)
         (folder / "bridge.toml").write_text(text)
@@ -162,14 +165,14 @@ def prepare(server: Server, folder: Path) -> None:
         (home / "config.json").write_text(json.dumps(settings))
     elif server.name.startswith("litellm"):
         models = [litellm_model(server.via, name) for name in payloads.MODELS]
-        # Newer versions want a key for themselves; ours is sent and need not be checked.
-        open_door = {"dangerously_permit_weak_or_unset_master_key": True}
-        settings = {"model_list": models, "general_settings": open_door}
+        # Newer versions require a master key; the benchmark sends one that they need not check.
+        general_settings = {"dangerously_permit_weak_or_unset_master_key": True}
+        settings = {"model_list": models, "general_settings": general_settings}
         (folder / "config.json").write_text(json.dumps(settings))
 
 
 def litellm_model(via: str, name: str) -> dict[str, object]:
-    """A deployment of a model in LiteLLM's price map; the knobs ride in the upstream's path."""
+    """A deployment of a model in LiteLLM's price map; the knobs are in the upstream's path."""
     model = "openai/gpt-4o" if via == "chat" else "openai/responses/gpt-4o"
     base = f"{UPSTREAM}/{name}/v1"
     return {
@@ -275,7 +278,7 @@ def install() -> None:
 
 
 def start_upstream() -> subprocess.Popen[bytes]:
-    """The scripted upstream that every server calls."""
+    """Start the scripted upstream that every server calls."""
     command = [sys.executable, "-m", "benchmarks.gateway.upstream", "--port", str(UPSTREAM_PORT)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 10

@@ -1,14 +1,14 @@
 """Fake OpenAI upstream for benchmarks: POST …/chat/completions and …/responses.
 
-Every knob rides in the model name, so any gateway that forwards the name can use it:
+Every knob is in the model name, so any gateway that forwards the name can use it:
 
     mock-n200-b5-g0-text        200 deltas of 5 bytes, no gap, a text answer
     mock-n100-b16-g20-text      a delta every 20 ms; each is "@<usec>@" (send time, CLOCK_MONOTONIC)
     mock-n200-b5-g0-tool-e20    a tool call; the response objects echo 20 KB of instructions, tools
     mock-n200-b5-g0-text-d300   first byte after 300 ms
 
-The knobs may instead ride in the path (…/mock-n200-b5-g0-text/v1/chat/completions), for gateways
-whose model names must be known ones. Zero-gap answers are rendered once and sent with one write.
+The knobs may also be in the path (…/mock-n200-b5-g0-text/v1/chat/completions), for gateways
+that need a list of models. Zero-gap answers are rendered once and sent with one write.
 Paced answers run on a 1 ms timer wheel.
 """
 
@@ -57,9 +57,9 @@ class Wheel:
             self.tick += 1
             slot = self.slots[self.tick % self.gap]
             if slot:
-                kept = [s for s in slot if s.step()]
-                self.live -= len(slot) - len(kept)
-                self.slots[self.tick % self.gap] = kept
+                unfinished = [s for s in slot if s.step()]
+                self.live -= len(slot) - len(unfinished)
+                self.slots[self.tick % self.gap] = unfinished
         if self.live:
             self.loop.call_at(self.t0 + (self.tick + 1) / 1000, self.turn)
 

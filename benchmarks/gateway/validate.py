@@ -1,4 +1,4 @@
-"""Strict checks of one whole answer: `check()` returns None when it is right, else a reason."""
+"""Check one whole response strictly: `check()` returns None when it is valid, else a reason."""
 
 import json
 
@@ -84,15 +84,15 @@ def check_message(message, kind, size):
 
 
 def check_stream(events, kind, size):
-    seen = Seen()
+    seen = StreamState()
     for name, data in events:
         if reason := seen.feed(name, data):
             return reason
     return seen.wrong_end(kind, size)
 
 
-class Seen:
-    """What a stream said so far; written apart from the gateway's own grammar."""
+class StreamState:
+    """The state of a stream; independent of the gateway's own grammar."""
 
     def __init__(self):
         self.started = self.stopped = False
@@ -100,7 +100,7 @@ class Seen:
         self.text, self.usage, self.reason = [], {}, None
 
     def feed(self, name, data):
-        """A reason to reject the stream because of this event, or None."""
+        """Return a reason to reject the stream because of this event, or None."""
         if data == "[DONE]":
             return "OpenAI [DONE] in an Anthropic stream"
         value = json.loads(data)
@@ -119,12 +119,12 @@ class Seen:
         joined = "".join(self.text)
         if kind == "tool":
             joined = json.loads(joined)["command"]
-        wanted = "tool_use" if kind == "tool" else "end_turn"
+        expected = "tool_use" if kind == "tool" else "end_turn"
         reasons = {
             "no message_stop": not self.stopped,
             f"blocks left open: {self.open}": self.open,
             f"text is {len(joined)} of {size} bytes": len(joined) != size,
-            f"stop_reason {self.reason}": self.reason != wanted,
+            f"stop_reason {self.reason}": self.reason != expected,
             "no output_tokens in message_delta": not self.usage.get("output_tokens"),
         }
         return next((reason for reason, wrong in reasons.items() if wrong), None)

@@ -1,1 +1,1 @@
-"""How dates are written in pages, by language."""
+"""Date and time formats of the admin pages, by language."""

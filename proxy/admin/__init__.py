@@ -1,10 +1,18 @@
-"""Django admin: windows on the ledger and the forms for keys, routes and budgets."""
+"""The Django admin: pages that show recorded requests; forms for keys, routes and budgets."""
 
 from django.contrib import admin
 
-from . import budgets, drift, keys, ledger, people, routes
+from .requests import exchange_admin
+from .setup import budget_admin, drift_admin, key_admin, route_admin, user_admin
 
-__all__ = ["budgets", "drift", "keys", "ledger", "people", "routes"]
+__all__ = [
+    "budget_admin",
+    "drift_admin",
+    "exchange_admin",
+    "key_admin",
+    "route_admin",
+    "user_admin",
+]
 
 admin.site.index_title = "Dashboard"
-admin.site.login_template = "proxy/signin/login.html"  # the button of another way in
+admin.site.login_template = "proxy/signin/login.html"  # with the button for single sign-on

@@ -1,4 +1,4 @@
-"""The sidebar: every page in plain words, each only for whom it opens; and the badge beside it."""
+"""The links of the admin's sidebar. A link is shown only to users who may open its page."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -6,12 +6,12 @@ from typing import Any, Final
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
-from proxy.visibility import may_open_windows
+from proxy.permissions.row_permissions import can_open_admin
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One line of the sidebar. ``permission`` empty: for whoever may open the request list."""
+class SidebarItem:
+    """One link of the sidebar. Without a ``permission``, all users who may see requests get it."""
 
     title: str
     icon: str
@@ -20,49 +20,51 @@ class Place:
 
 
 WATCH: Final = (
-    Place("Dashboard", "monitoring", "admin:index"),
-    Place("Requests", "list_alt", "admin:proxy_exchange_changelist"),
-    Place("Sessions", "forum", "admin:proxy_sessions"),
-    Place("Live", "sensors", "admin:proxy_live"),
-    Place("Drift", "radar", "admin:proxy_drift_changelist", "proxy.view_drift"),
+    SidebarItem("Dashboard", "monitoring", "admin:index"),
+    SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
+    SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
+    SidebarItem("Live", "sensors", "admin:proxy_live"),
+    SidebarItem("Drift", "radar", "admin:proxy_drift_changelist", "proxy.view_drift"),
 )
 CONTROL: Final = (
-    Place("Keys", "key", "admin:proxy_apikey_changelist", "proxy.view_apikey"),
-    Place("Teams", "groups", "admin:proxy_team_changelist", "proxy.view_team"),
-    Place("Routes", "alt_route", "admin:proxy_route_changelist", "proxy.view_route"),
-    Place("Upstreams", "dns", "admin:proxy_upstream_changelist", "proxy.view_upstream"),
-    Place("Policies", "rule", "admin:proxy_upstreampolicy_changelist", "proxy.view_upstreampolicy"),
-    Place("Prices", "sell", "admin:proxy_price_changelist", "proxy.view_price"),
-    Place("Budgets", "savings", "admin:proxy_budget_changelist", "proxy.view_budget"),
-    Place("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
+    SidebarItem("Keys", "key", "admin:proxy_apikey_changelist", "proxy.view_apikey"),
+    SidebarItem("Teams", "groups", "admin:proxy_team_changelist", "proxy.view_team"),
+    SidebarItem("Routes", "alt_route", "admin:proxy_route_changelist", "proxy.view_route"),
+    SidebarItem("Upstreams", "dns", "admin:proxy_upstream_changelist", "proxy.view_upstream"),
+    SidebarItem(
+        "Policies", "rule", "admin:proxy_upstreampolicy_changelist", "proxy.view_upstreampolicy"
+    ),
+    SidebarItem("Prices", "sell", "admin:proxy_price_changelist", "proxy.view_price"),
+    SidebarItem("Budgets", "savings", "admin:proxy_budget_changelist", "proxy.view_budget"),
+    SidebarItem("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (
-    Place("Users", "person", "admin:auth_user_changelist", "auth.view_user"),
-    Place("Groups", "badge", "admin:auth_group_changelist", "auth.view_group"),
+    SidebarItem("Users", "person", "admin:auth_user_changelist", "auth.view_user"),
+    SidebarItem("Groups", "badge", "admin:auth_group_changelist", "auth.view_group"),
 )
 GROUPS: Final = (("Watch", WATCH), ("Control", CONTROL), ("People", PEOPLE))
 
 
-def groups(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sidebar of this user, as the theme wants it; a page without a URL is left out."""
-    found = []
-    for title, places in GROUPS:
-        items = [item for place in places if (item := _item(request, place)) is not None]
+def sidebar_groups(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the sidebar of the signed-in user, in the structure that the theme expects."""
+    groups = []
+    for title, entries in GROUPS:
+        items = [item for entry in entries if (item := _item(request, entry)) is not None]
         if items:
-            found.append({"title": title, "items": items})
-    return found
+            groups.append({"title": title, "items": items})
+    return groups
 
 
-def _item(request: HttpRequest, place: Place) -> dict[str, Any] | None:
+def _item(request: HttpRequest, entry: SidebarItem) -> dict[str, Any] | None:
     try:
-        link = reverse(place.url_name)
+        link = reverse(entry.url_name)
     except NoReverseMatch:
         return None
     user = request.user
-    allowed = user.has_perm(place.permission) if place.permission else may_open_windows(user)
+    allowed = user.has_perm(entry.permission) if entry.permission else can_open_admin(user)
     if not allowed:
         return None
-    here = request.path == link or (
+    active = request.path == link or (
         link != reverse("admin:index") and request.path.startswith(link)
     )
-    return {"title": place.title, "icon": place.icon, "link": link, "active": here}
+    return {"title": entry.title, "icon": entry.icon, "link": link, "active": active}

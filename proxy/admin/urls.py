@@ -1,4 +1,4 @@
-"""The admin's addresses: pages of our own beside those of the models."""
+"""The URLs of the admin: the pages of this project, then the pages of Django's admin."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,9 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
-from . import live, probes, rehearsal, session_list, sessions, storage
+from .live import views
+from .sessions import detail_view, list_view
+from .setup import admission_dry_run, retention_views, upstream_probe
 
 
 def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
@@ -15,20 +17,31 @@ def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
 
 
 def admin_urls() -> tuple[list[Any], str, str]:
-    """For ``path``: as ``admin.site.urls``, with ours first, since the admin's own end in all."""
+    """Return the same triple as ``admin.site.urls``, with the pages of this project first.
+
+    Django's URL patterns end with a catch-all pattern, so the project's patterns must precede them.
+    """
     own = [
-        _page("live/", live.live_view, "proxy_live"),
-        _page("live/rows/", live.rows_view, "proxy_live_rows"),
-        _page("live/<str:exchange_id>/stop/", live.stop_view, "proxy_live_stop"),
-        _page("proxy/upstream/<int:upstream_id>/test/", probes.probe_view, "proxy_upstream_probe"),
-        _page("proxy/apikey/<int:key_id>/rehearsal/", rehearsal.rehearsal_view, "proxy_rehearsal"),
-        _page("sessions/", session_list.list_view, "proxy_sessions"),
-        _page("sessions/one/", sessions.session_view, "proxy_session"),
-        _page("sessions/export/", sessions.export_view, "proxy_session_export"),
-        _page("storage/", storage.storage_view, "proxy_storage"),
-        _page("storage/purge/", storage.purge_view, "proxy_storage_purge"),
+        _page("live/", views.live_view, "proxy_live"),
+        _page("live/rows/", views.rows_view, "proxy_live_rows"),
+        _page("live/<str:exchange_id>/stop/", views.stop_view, "proxy_live_stop"),
+        _page(
+            "proxy/upstream/<int:upstream_id>/test/",
+            upstream_probe.probe_view,
+            "proxy_upstream_probe",
+        ),
+        _page(
+            "proxy/apikey/<int:key_id>/rehearsal/",
+            admission_dry_run.dry_run_view,
+            "proxy_admission_dry_run",
+        ),
+        _page("sessions/", list_view.list_view, "proxy_sessions"),
+        _page("sessions/one/", detail_view.session_view, "proxy_session"),
+        _page("sessions/export/", detail_view.export_view, "proxy_session_export"),
+        _page("storage/", retention_views.storage_view, "proxy_storage"),
+        _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]
-    # ``r/<path>/<path>/`` takes seconds for a path of 64 KB, before anybody has signed in. None of
-    # our models has a page outside the admin that it could lead to.
-    theirs = [each for each in admin.site.get_urls() if getattr(each, "name", "") != "view_on_site"]
-    return [*own, *theirs], "admin", admin.site.name
+    # Drop Django's "view on site" URL ``r/<path>/<path>/``: matching a path of 64 KB takes seconds,
+    # even without a sign-in, and no model here has a page outside the admin.
+    django = [url for url in admin.site.get_urls() if getattr(url, "name", "") != "view_on_site"]
+    return [*own, *django], "admin", admin.site.name

@@ -1,32 +1,35 @@
-"""Budgets of a bridge.toml: beside their team or key, or by themselves in ``[[budgets]]``."""
+"""Write the budgets of a bridge.toml (in teams, in keys, in ``[[budgets]]``) to the database."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 
-from proxy.complaints import did_you_mean
+from proxy.decode_errors import did_you_mean
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
 
 from . import schema
-from .rows import Rows
+from .row_writer import ConfigWriter
 
 
-class Owned(NamedTuple):
-    """One budget: where it stands, whose it is (a field of ``Budget``, its row), what it says."""
+class BudgetEntry(NamedTuple):
+    """One budget of the file, with its owner."""
 
-    where: str
-    kind: str
-    owner: Any
-    name: str
+    where: str  # path within the file, such as "teams[0].budgets[1]"
+    kind: str  # the field of the model Budget that refers to the owner: "team", "key" or "user"
+    owner: Any  # the database row of the owner
+    name: str  # the owner's name in the list of changes
     entry: schema.Budget
 
 
-def apply_budgets(file: schema.BridgeFile, rows: Rows) -> None:
-    """After teams and keys: every budget of the file, and none that it no longer has."""
-    wanted = set()
-    for one in _owned(file, rows):
+def apply_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    """Write every budget of the file; delete the managed budgets that it no longer has.
+
+    The teams and keys of the file must be in the database already.
+    """
+    written = set()
+    for one in _all_budgets(file, rows):
         entry, secret = one.entry, one.entry.webhook_secret
         identity = {one.kind: one.owner, "period": entry.period, "zone": entry.zone}
         fields = {
@@ -37,34 +40,34 @@ def apply_budgets(file: schema.BridgeFile, rows: Rows) -> None:
             "emails": entry.emails,
         }
         label = f"{one.name} a {entry.period}"
-        wanted.add(rows.put(Budget, identity, fields, one.where, label).pk)
-    gone = Budget.objects.filter(managed=True).exclude(pk__in=wanted)
-    for budget in gone.select_related("team", "key__team", "user"):
+        written.add(rows.put(Budget, identity, fields, one.where, label).pk)
+    obsolete = Budget.objects.filter(managed=True).exclude(pk__in=written)
+    for budget in obsolete.select_related("team", "key__team", "user"):
         name = budget.owner.partition(" ")[2]
         rows.delete(budget, f"{name} a {budget.period}")
 
 
-def _owned(file: schema.BridgeFile, rows: Rows) -> Iterator[Owned]:
+def _all_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> Iterator[BudgetEntry]:
     for place, team in enumerate(file.teams):
         for at, entry in enumerate(team.budgets):
             where = f"teams[{place}].budgets[{at}]"
-            yield Owned(where, "team", rows.find(Team, team.name, where), team.name, entry)
+            yield BudgetEntry(where, "team", rows.find(Team, team.name, where), team.name, entry)
     for place, key in enumerate(file.keys):
         name = f"{key.team}/{key.name}"
         for at, entry in enumerate(key.budgets):
             where = f"keys[{place}].budgets[{at}]"
-            yield Owned(where, "key", _key(name, where), name, entry)
+            yield BudgetEntry(where, "key", _key(name, where), name, entry)
     for place, one in enumerate(file.budgets):
-        yield _by_itself(one, f"budgets[{place}]", rows)
+        yield _top_level(one, f"budgets[{place}]", rows)
 
 
-def _by_itself(one: schema.OwnedBudget, where: str, rows: Rows) -> Owned:
+def _top_level(one: schema.OwnedBudget, where: str, rows: ConfigWriter) -> BudgetEntry:
     if one.team is not None:
-        return Owned(where, "team", rows.find(Team, one.team, f"{where}.team"), one.team, one)
+        return BudgetEntry(where, "team", rows.find(Team, one.team, f"{where}.team"), one.team, one)
     if one.key is not None:
-        return Owned(where, "key", _key(one.key, f"{where}.key"), one.key, one)
+        return BudgetEntry(where, "key", _key(one.key, f"{where}.key"), one.key, one)
     name = one.user or ""
-    return Owned(where, "user", _user(name, f"{where}.user"), name, one)
+    return BudgetEntry(where, "user", _user(name, f"{where}.user"), name, one)
 
 
 def _key(name: str, where: str) -> ApiKey:

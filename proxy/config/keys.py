@@ -1,4 +1,8 @@
-"""The keys of a bridge.toml. A revocation and a rotation win over the file's old secret."""
+"""Write the gateway keys of a bridge.toml to the database.
+
+If a key was revoked or rotated in the admin or by a command, the file's old secret for that key is
+not used again.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -8,35 +12,35 @@ import msgspec
 from django.utils import timezone
 
 from proxy.models import ApiKey, Team
-from proxy.models.keys import Stored, stored_of
+from proxy.models.keys import Stored, secret_columns
 from proxy.secrets import ConfigError, resolve
 
 from . import schema
-from .rows import Rows
+from .row_writer import ConfigWriter
 
-SECRET_LENGTH: Final = 32  # characters of a gateway key that is given, not made
+SECRET_LENGTH: Final = 32  # minimum characters of a gateway key that the operator supplies
 
 
-def apply_keys(file: schema.BridgeFile, rows: Rows) -> None:
-    wanted = set()
+def apply_keys(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    written = set()
     for place, entry in enumerate(file.keys):
         where = f"keys[{place}]"
         team = rows.find(Team, entry.team, f"{where}.team")
-        wanted.add(_apply_key(entry, team, rows, where).pk)
-    for key in ApiKey.objects.filter(managed=True).exclude(pk__in=wanted):
+        written.add(_apply_key(entry, team, rows, where).pk)
+    for key in ApiKey.objects.filter(managed=True).exclude(pk__in=written):
         dropped = key.revoked is None
         revoked = timezone.now() if dropped else key.revoked
-        rows.release(key, str(key), "revoked", revoked=revoked, dropped=dropped)
+        rows.unmanage(key, str(key), "revoked", revoked=revoked, dropped=dropped)
 
 
-def _apply_key(entry: schema.Key, team: Team, rows: Rows, where: str) -> ApiKey:
+def _apply_key(entry: schema.Key, team: Team, rows: ConfigWriter, where: str) -> ApiKey:
     identity, name = {"team": team, "name": entry.name}, f"{entry.team}/{entry.name}"
     before = ApiKey.objects.filter(**identity).first()
     given: Stored = _stored(entry.secret, where) if entry.secret else {}
-    if given and (twin := _twin_of(given, identity)):
-        if before is None or twin.successor_id != before.pk:
-            raise ConfigError(f"{where}.secret: key {twin} has the same secret")
-        rows.tell("=", "key", name, _replaced(twin))
+    if given and (other := _key_with_same_secret(given, identity)):
+        if before is None or other.successor_id != before.pk:
+            raise ConfigError(f"{where}.secret: key {other} has the same secret")
+        rows.add_plan_line("=", "key", name, _replaced_detail(other))
         given = {}
     fields: dict[str, Any] = {
         "scopes": list(entry.scopes),
@@ -54,24 +58,24 @@ def _apply_key(entry: schema.Key, team: Team, rows: Rows, where: str) -> ApiKey:
     if before.dropped or reissued:
         fields |= {"revoked": None, "dropped": False}
     else:
-        rows.tell("=", "key", name, _revoked(before.revoked))
+        rows.add_plan_line("=", "key", name, _revoked_detail(before.revoked))
     key = rows.put(ApiKey, identity, fields, where, name)
     if reissued and old and not before.dropped:
-        key.retire(old, timezone.now(), before.revoked)  # so that it opens nothing again
+        key.retire(old, timezone.now(), before.revoked)  # the old secret must not be valid again
     return key
 
 
-def _twin_of(given: Stored, identity: Mapping[str, Any]) -> ApiKey | None:
+def _key_with_same_secret(given: Stored, identity: Mapping[str, Any]) -> ApiKey | None:
     return ApiKey.objects.filter(digest=given["digest"]).exclude(**identity).first()
 
 
-def _replaced(twin: ApiKey) -> str:
-    verb, at = ("revoked", twin.revoked) if twin.revoked else ("rotated", twin.created)
+def _replaced_detail(other: ApiKey) -> str:
+    verb, at = ("revoked", other.revoked) if other.revoked else ("rotated", other.created)
     return f"the file still has the secret that was {verb} on {_day(at)}: put the new one in"
 
 
-def _revoked(at: datetime) -> str:
-    return f"revoked {_day(at)}: stays revoked; a new secret in the file opens it again"
+def _revoked_detail(at: datetime) -> str:
+    return f"revoked {_day(at)}: stays revoked; a new secret in the file activates it again"
 
 
 def _day(at: datetime) -> str:
@@ -84,5 +88,5 @@ def _stored(reference: schema.SecretReference, where: str) -> Stored:
     except ConfigError as missing:
         raise ConfigError(f"{where}.secret: {missing}") from None
     if len(secret) < SECRET_LENGTH:
-        raise ConfigError(f"{where}.secret: shorter than {SECRET_LENGTH} characters")
-    return stored_of(secret)
+        raise ConfigError(f"{where}.secret: has fewer than {SECRET_LENGTH} characters")
+    return secret_columns(secret)

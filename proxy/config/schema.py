@@ -1,6 +1,7 @@
-"""The shape of bridge.toml: one struct for each kind of table, defaults included.
+"""The schema of the configuration file bridge.toml: a struct with defaults for each kind of table.
 
-``reading`` turns a file into a ``BridgeFile`` or into an error that names the path.
+``load.py`` converts a file to a ``BridgeFile``, or raises an error that names the path of the wrong
+value.
 """
 
 import datetime as dt
@@ -10,14 +11,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from proxy.models.rules import Count, Limits, Model, Network, Options, ScopeName, Strict
+from proxy.models.json_field_types import Count, Limits, Model, Network, Options, ScopeName, Strict
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
 class SecretReference(Strict):
-    """Where a secret is: never the secret itself."""
+    """A reference to a secret: the name of an environment variable or the path of a file."""
 
     env: str = ""
     file: str = ""
@@ -43,7 +44,7 @@ class Upstream(Strict):
     dialect: Literal["responses", "chat", "anthropic"]
     base_url: str
     api_key: SecretReference | None = None
-    profile: str = ""  # empty: anthropic for that dialect, else generic
+    profile: str = ""  # empty: "anthropic" for the dialect "anthropic", else "generic"
     capabilities: dict[str, Any] = {}
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_body: dict[str, Any] = {}
@@ -55,8 +56,8 @@ class Upstream(Strict):
 
 class Target(Strict):
     upstream: Name
-    model: Annotated[str, Meta(max_length=200)] = "*"  # "*": the name that the client sent
-    weight: Annotated[int, Meta(ge=0)] = 1  # 0: only when the others fail
+    model: Annotated[str, Meta(max_length=200)] = "*"  # "*": the model that the client sent
+    weight: Annotated[int, Meta(ge=0)] = 1  # 0: used only when the other targets fail
 
 
 class Route(Strict):
@@ -66,7 +67,7 @@ class Route(Strict):
 
 
 class Figures(Strict):
-    """US dollars per million tokens."""
+    """The prices of a model by token class, in US dollars per million tokens."""
 
     input: Decimal
     output: Decimal
@@ -85,7 +86,7 @@ class Price(Strict):
     model: Model
     since: dt.date
     usd: Figures
-    upstream: Name | None = None  # absent: wherever the model is offered
+    upstream: Name | None = None  # absent: the price applies to every upstream
     source: Annotated[str, Meta(max_length=300)] = ""
 
 
@@ -94,7 +95,7 @@ class Budget(Strict):
     period: Literal["day", "week", "month"] = "month"
     zone: str = "UTC"
     hard: bool = True
-    webhook: str = ""  # told at 80 % and at 100 %
+    webhook: str = ""  # URL that gets an alert at 80 % and at 100 % of the budget
     webhook_secret: SecretReference | None = None
     emails: list[str] = []
 
@@ -103,7 +104,7 @@ class Budget(Strict):
 
 
 class OwnedBudget(Budget):
-    """A budget that stands by itself and says whose it is."""
+    """A budget in ``[[budgets]]``, which has its owner in ``team``, ``key`` or ``user``."""
 
     team: Name | None = None
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}/[A-Za-z0-9_-]{1,64}$")] | None = None
@@ -116,7 +117,7 @@ class OwnedBudget(Budget):
 
     @property
     def owner(self) -> str:
-        """As people are told: ``team platform``, ``key platform/ci``, ``user ada``."""
+        """Return the owner for messages: ``team platform``, ``key platform/ci``, ``user ada``."""
         if self.team is not None:
             return f"team {self.team}"
         return f"key {self.key}" if self.key is not None else f"user {self.user}"
@@ -137,7 +138,7 @@ class Key(Strict):
     scopes: Annotated[list[ScopeName], Meta(min_length=1)] = field(
         default_factory=lambda: ["messages"]
     )
-    secret: SecretReference | None = None  # absent: made by createkey
+    secret: SecretReference | None = None  # absent: the command createkey generates a secret
     expires: Any = None
     budgets: list[Budget] = []
     limits: Limits = field(default_factory=Limits)
@@ -146,7 +147,7 @@ class Key(Strict):
     options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        self.expires = _moment(self.expires)
+        self.expires = _expiry(self.expires)
 
 
 class BridgeFile(Strict):
@@ -159,13 +160,16 @@ class BridgeFile(Strict):
 
 
 def _check_usd(usd: Decimal, name: str) -> None:
-    """What the column holds: eight digits before the point and six after it."""
+    """Raise ValueError if the database column cannot store the amount.
+
+    The column has eight digits before and six digits after the decimal point.
+    """
     if not usd.is_finite() or not 0 <= usd < 10**8 or usd != round(usd, 6):
         raise ValueError(f'{name} is an amount such as "1.25": not negative, six decimals at most')
 
 
-def _moment(expires: Any) -> dt.datetime | None:
-    """The instant when a key ends: TOML's date (its midnight, UTC) or date-time."""
+def _expiry(expires: Any) -> dt.datetime | None:
+    """Return when a key expires. A TOML date means the beginning of that day in UTC."""
     if isinstance(expires, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", expires):
         raise ValueError("expires is a date without quotes: 2027-01-01")
     if isinstance(expires, dt.datetime):

@@ -1,1 +1,1 @@
-"""Counters that several processes share: what is spent of budgets, and what limits allow."""
+"""Counters that several processes share: budget spending, rate limit states, stored responses."""

@@ -1,6 +1,6 @@
-"""Redis where it answers, this machine's own file while it does not.
+"""Failover of the budget store from Redis to a SQLite file of this machine.
 
-Holds, postings and sums go to both, so that the file is up to date when it is needed.
+All changes are made in both stores, so that the file is current when Redis becomes unavailable.
 """
 
 import contextlib
@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
-from .store import BudgetStore, Ceiling, Standing, StoreAway, Verdict
+from .budget_store import BudgetLimit, BudgetStore, ReservationResult, Standing, StoreUnavailable
 
 log = logging.getLogger("proxy.counters")
 
 PAUSE_S: Final = 5.0
-"""How long Redis is left alone after it failed; and how soon it is used again at the latest."""
+"""Seconds after a failed call in which Redis is not called again."""
 
 Answer = TypeVar("Answer")
 
 
 class FailoverBudgets:
-    """A ``BudgetStore`` that asks ``shared`` first and ``local`` while that is away."""
+    """A ``BudgetStore`` that uses ``shared``, or ``local`` while ``shared`` is unavailable."""
 
     def __init__(
         self,
@@ -32,28 +32,28 @@ class FailoverBudgets:
         self._shared = shared
         self._local = local
         self._clock = clock
-        self._again = 0.0
+        self._retry_at = 0.0
         self._lock = threading.Lock()
 
     @property
     def degraded(self) -> bool:
-        return self._clock() < self._again
+        return self._clock() < self._retry_at
 
     def reserve(
-        self, request_id: str, holder: str, amount: int, ceilings: Sequence[Ceiling]
-    ) -> Verdict:
+        self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
+    ) -> ReservationResult:
         if self.degraded:
-            return self._local.reserve(request_id, holder, amount, ceilings)
+            return self._local.reserve(request_id, holder, amount, limits)
         try:
-            verdict = self._shared.reserve(request_id, holder, amount, ceilings)
-        except StoreAway as exc:
+            result = self._shared.reserve(request_id, holder, amount, limits)
+        except StoreUnavailable as exc:
             self._failed(exc)
-            return self._local.reserve(request_id, holder, amount, ceilings)
-        if verdict.granted:  # held here too, so that an outage does not forget who is running
-            counted = [Ceiling(ceiling.counter, None) for ceiling in ceilings]
-            with contextlib.suppress(StoreAway):
+            return self._local.reserve(request_id, holder, amount, limits)
+        if result.granted:  # also count the request locally, for an outage of the shared store
+            counted = [BudgetLimit(limit.counter, None) for limit in limits]
+            with contextlib.suppress(StoreUnavailable):
                 self._local.reserve(request_id, holder, amount, counted)
-        return verdict
+        return result
 
     def settle(self, request_id: str, counters: Collection[str], cost: int) -> None:
         self._both(lambda store: store.settle(request_id, counters, cost))
@@ -61,18 +61,18 @@ class FailoverBudgets:
     def release(self, request_id: str, counters: Collection[str]) -> None:
         self._both(lambda store: store.release(request_id, counters))
 
-    def fold(self, counter: str, costs: Mapping[str, int]) -> set[str]:
-        """What one of them did not hold is told as missing only if the store in use says so."""
-        self._local.fold(counter, costs)
-        return self._shared_only(lambda store: store.fold(counter, costs))
+    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> set[str]:
+        """Return the ids without a reservation in the shared store; ignore the local result."""
+        self._local.apply_posted(counter, costs)
+        return self._shared_only(lambda store: store.apply_posted(counter, costs))
 
     def publish(self, counter: str, spent: int, posted: Collection[str] = ()) -> None:
         self._local.publish(counter, spent, posted)
         self._shared_only(lambda store: store.publish(counter, spent, posted))
 
-    def held(self, counter: str) -> list[str]:
-        found = self._first(lambda store: store.held(counter))
-        return list({*found, *self._local.held(counter)})
+    def reserved_ids(self, counter: str) -> list[str]:
+        found = self._first(lambda store: store.reserved_ids(counter))
+        return list({*found, *self._local.reserved_ids(counter)})
 
     def standing(self, counter: str) -> Standing | None:
         return self._first(lambda store: store.standing(counter))
@@ -83,34 +83,34 @@ class FailoverBudgets:
     def forget(self, counters: Collection[str]) -> None:
         self._both(lambda store: store.forget(counters))
 
-    def _first(self, ask: Callable[[BudgetStore], Answer]) -> Answer:
+    def _first(self, call: Callable[[BudgetStore], Answer]) -> Answer:
         if not self.degraded:
             try:
-                return ask(self._shared)
-            except StoreAway as exc:
+                return call(self._shared)
+            except StoreUnavailable as exc:
                 self._failed(exc)
-        return ask(self._local)
+        return call(self._local)
 
     def _both(self, change: Callable[[BudgetStore], None]) -> None:
         change(self._local)
         if not self.degraded:
             try:
                 change(self._shared)
-            except StoreAway as exc:
+            except StoreUnavailable as exc:
                 self._failed(exc)
 
-    def _shared_only(self, ask: Callable[[BudgetStore], Answer]) -> Answer:
-        """Raises StoreAway: who posts must know that the shared sum is behind."""
+    def _shared_only(self, call: Callable[[BudgetStore], Answer]) -> Answer:
+        """Call the shared store. Raises StoreUnavailable: the caller must know that it failed."""
         if self.degraded:
-            raise StoreAway("Redis is away")
+            raise StoreUnavailable("Redis is unavailable")
         try:
-            return ask(self._shared)
-        except StoreAway as exc:
+            return call(self._shared)
+        except StoreUnavailable as exc:
             self._failed(exc)
             raise
 
-    def _failed(self, exc: StoreAway) -> None:
+    def _failed(self, exc: StoreUnavailable) -> None:
         with self._lock:
             if not self.degraded:
-                log.warning("redis: %s; this machine counts for itself meanwhile", exc)
-            self._again = self._clock() + PAUSE_S
+                log.warning("redis: %s; this machine counts for itself until it is back", exc)
+            self._retry_at = self._clock() + PAUSE_S

@@ -1,1 +1,1 @@
-"""Requests while they run: who shows them, who watches them, who may stop one."""
+"""The live view: the running requests of all processes, and how to stop one."""

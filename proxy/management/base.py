@@ -1,4 +1,4 @@
-"""What our commands share: an example under ``--help``, and exit 2 for a wrong configuration."""
+"""Base class of the management commands: an example in ``--help``, and exit statuses."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError
 from django.db import DatabaseError
 
+from proxy.ledger.errors import OldRecordsFound
 from proxy.secrets import ConfigError
 
 FINDING = 1
@@ -16,7 +17,11 @@ MISUSE = 2
 
 
 class BridgeCommand(BaseCommand):
-    """A command that ends with 0 (fine), 1 (a finding) or 2 (misuse); errors are one clear line."""
+    """A command that exits with 0 (success), 1 (a problem was found) or 2 (misuse).
+
+    It prints an error as one line, without a traceback. 2 is also for configuration and database
+    errors.
+    """
 
     example: ClassVar[str]
 
@@ -28,16 +33,15 @@ class BridgeCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
             return super().execute(*args, **options)
-        except ConfigError as mistake:
-            raise CommandError(str(mistake), returncode=MISUSE) from None
-        except SystemCheckError as found:
-            raise CommandError(str(found), returncode=MISUSE) from None
-        except BrokenPipeError:  # ``| head`` has seen enough
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # for Python's last flush
+        except (ConfigError, OldRecordsFound) as error:
+            raise CommandError(str(error), returncode=MISUSE) from None
+        except SystemCheckError as error:
+            raise CommandError(str(error), returncode=MISUSE) from None
+        except BrokenPipeError:  # the process that reads stdout, such as ``| head``, has ended
+            # At exit, Python flushes stdout, which would raise BrokenPipeError again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(128 + signal.SIGPIPE) from None
         except DatabaseError as error:
             cause = str(error).strip().splitlines()[0]
-            hint = "does DATABASE_URL lead to it, and has serve or migrate made its tables?"
-            raise CommandError(f"the database says: {cause}; {hint}", returncode=MISUSE) from None
+            hint = "check DATABASE_URL, and whether serve or migrate has created the tables"
+            raise CommandError(f"database error: {cause}; {hint}", returncode=MISUSE) from None

@@ -1,13 +1,14 @@
-"""Teams and keys by the names that an operator types; a wrong name is a ConfigError with a hint."""
+"""Find teams and keys by name; for an unknown name, raise ConfigError with a suggestion."""
 
 from django.db.models import QuerySet
 
-from proxy.complaints import did_you_mean
+from proxy.decode_errors import did_you_mean
 from proxy.models import ApiKey, Team
 from proxy.secrets import ConfigError
 
 
 def find_team(name: str) -> Team:
+    """Return the team with this name. Raises ConfigError for an unknown name."""
     team = Team.objects.filter(name=name).first()
     if team is None:
         known = Team.objects.values_list("name", flat=True)
@@ -16,6 +17,7 @@ def find_team(name: str) -> Team:
 
 
 def find_key(keys: QuerySet[ApiKey], team_name: str, name: str) -> ApiKey:
+    """Return the team's key with this name. Raises ConfigError for an unknown team or key."""
     team = find_team(team_name)
     key = keys.filter(team=team, name=name).first()
     if key is None:

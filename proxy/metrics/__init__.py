@@ -1,1 +1,1 @@
-"""What the gateway does, in numbers for Prometheus, summed over all workers of a node."""
+"""Prometheus metrics of the gateway, summed over all workers of a node."""

@@ -1,27 +1,29 @@
-"""Connections of clients that the gateway refused or closed: counted, and logged now and then."""
+"""Count the client connections that the gateway rejects or closes, and log them at a low rate."""
 
 import logging
 import time
 from collections import Counter
 from typing import Final
 
+from .definitions import CONNECTIONS_CLOSED
+
 log = logging.getLogger("proxy.connections")
 
-LOG_EVERY_S: Final = 60.0
+LOG_INTERVAL_S: Final = 60.0
 
-closed: Final[Counter[str]] = Counter()
-"""By reason; the event loop adds, the thread of the metrics reads."""
-_logged: Final[dict[str, tuple[float, int]]] = {}  # reason -> when, and the count then
+_logged_at: Final[dict[str, float]] = {}
+_not_logged: Final[Counter[str]] = Counter()
+"""Connections since the last log line, by reason."""
 
 
 def count_closed(reason: str, address: str | None) -> None:
-    """Count it; at most one line in the log for each reason and minute: a flood is one line."""
-    closed[reason] += 1
-    at, before = _logged.get(reason, (0.0, 0))
+    """Count a closed client connection; log at most one line a minute for each reason."""
+    CONNECTIONS_CLOSED.labels(reason).inc()
+    _not_logged[reason] += 1
     now = time.monotonic()
-    if not before or now - at >= LOG_EVERY_S:
-        _logged[reason] = now, closed[reason]
+    if reason not in _logged_at or now - _logged_at[reason] >= LOG_INTERVAL_S:
+        _logged_at[reason] = now
         log.warning(
             "client connections closed (%s): %d since the last such line, the newest from %s",
-            reason, closed[reason] - before, address or "an unknown address",
+            reason, _not_logged.pop(reason), address or "an unknown address",
         )  # fmt: skip

@@ -1,56 +1,60 @@
-"""What the database holds; each file says what is always true of its tables."""
+"""The database models."""
 
 from .budgets import Budget, BudgetNotice, Period
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
-from .identities import Identity
 from .keys import ApiKey, Scope, Store, Team
 from .ledger import (
-    DrainMark,
+    DrainWatermark,
     Exchange,
+    HashChainLink,
     LedgerHead,
     Outcome,
     Part,
-    Seal,
     State,
     TokenSource,
     Transcript,
 )
+from .oidc_identity import Identity
 from .purges import Purge, PurgeState
 from .revision import Revision
 from .rollups import (
-    DaySession,
-    DaySummary,
-    DayUsage,
-    DayWhat,
-    DayWho,
-    QuarterUsage,
-    QuarterWhat,
-    QuarterWho,
+    UsageByCallerDay,
+    UsageByCallerQuarterHour,
+    UsageByModelDay,
+    UsageByModelQuarterHour,
+    UsageBySessionDay,
+    UsageDay,
+    UsageQuarterHour,
+    UsageSummaryDay,
 )
-from .routes import ConnectionReuse, DialectName, Leaving, Price, Route, RouteTarget, Upstream
-from .views import SavedView
+from .routes import (
+    ConnectionReuse,
+    DialectName,
+    OnClientDisconnect,
+    Price,
+    Route,
+    RouteTarget,
+    Upstream,
+)
+from .saved_view import SavedView
 
 __all__ = [
     "ApiKey",
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
-    "DaySession",
-    "DaySummary",
-    "DayUsage",
-    "DayWhat",
-    "DayWho",
     "DialectName",
-    "DrainMark",
+    "DrainWatermark",
     "Drift",
     "DriftKind",
     "Exchange",
     "Export",
     "ExportState",
+    "HashChainLink",
     "Identity",
-    "Leaving",
     "LedgerHead",
+    "OnClientDisconnect",
     "Outcome",
     "Part",
     "Period",
@@ -59,15 +63,11 @@ __all__ = [
     "Price",
     "Purge",
     "PurgeState",
-    "QuarterUsage",
-    "QuarterWhat",
-    "QuarterWho",
     "Revision",
     "Route",
     "RouteTarget",
     "SavedView",
     "Scope",
-    "Seal",
     "State",
     "Store",
     "Team",
@@ -75,4 +75,12 @@ __all__ = [
     "Transcript",
     "Upstream",
     "UpstreamPolicy",
+    "UsageByCallerDay",
+    "UsageByCallerQuarterHour",
+    "UsageByModelDay",
+    "UsageByModelQuarterHour",
+    "UsageBySessionDay",
+    "UsageDay",
+    "UsageQuarterHour",
+    "UsageSummaryDay",
 ]

@@ -1,4 +1,4 @@
-"""Budgets: how much money a team, key or user may spend in a period."""
+"""Budgets: how much money a team, key or user may spend in a day, week or month."""
 
 import zoneinfo
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Period(models.TextChoices):
 
 
 class Budget(models.Model):
-    """A ceiling for one owner (exactly one of team, key, user) and one kind of period."""
+    """A spending limit of one owner (a team, a key or a user) for each day, week or month."""
 
     team = models.ForeignKey(
         Team, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets"
@@ -33,18 +33,20 @@ class Budget(models.Model):
     )
     usd = models.DecimalField(max_digits=14, decimal_places=6)
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
-    zone = models.CharField(max_length=64, default="UTC")  # IANA name; where the period turns
+    zone = models.CharField(
+        max_length=64, default="UTC"
+    )  # IANA name of a time zone; periods begin at midnight in it
     hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
     webhook = models.CharField(
-        max_length=500, blank=True, help_text="https URL that is told at 80 % and at 100 %."
+        max_length=500, blank=True, help_text="https URL that receives alerts at 80 % and at 100 %."
     )
     webhook_secret = models.JSONField(
         default=dict,
         blank=True,
-        help_text='Signs what is sent: {"env": "NAME"} or {"file": "/path"}.',
+        help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.',
     )
     emails = models.JSONField(
-        default=list, blank=True, help_text='Told as well: ["ops@example.com"].'
+        default=list, blank=True, help_text='Receive the same alerts: ["ops@example.com"].'
     )
     managed = models.BooleanField(default=False, editable=False)
 
@@ -67,25 +69,28 @@ class Budget(models.Model):
 
     @property
     def owner(self) -> str:
-        """Whose money it is, as people are told: ``team platform``, ``key platform/ci``."""
+        """Return the owner for display: ``team platform``, ``key platform/ci``."""
         if self.team is not None:
             return f"team {self.team}"
         return f"key {self.key}" if self.key is not None else f"user {self.user}"
 
     @property
     def key_ids(self) -> tuple[int, ...]:
-        """The keys that spend a key's budget: itself, and its old secrets after a rotation."""
+        """Return the ids of the keys whose cost counts: the key and its replaced, rotated secrets.
+
+        A rotated secret is a separate key until it expires.
+        """
         if self.key is None:
             return ()
         return (self.key.pk, *(retiring.pk for retiring in self.key.retiring.all()))
 
     def clean(self) -> None:
-        """What a form and bridge.toml both refuse: a zone, an address or a secret that is wrong."""
-        for _, told in self.faults():
-            raise ValidationError(told)
+        """Raise ValidationError for the first invalid field, see ``field_errors``."""
+        for _, message in self.field_errors():
+            raise ValidationError(message)
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Each field that is wrong, and why."""
+    def field_errors(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each invalid field, with an error message."""
         if self.usd is not None and self.usd < 0:
             yield "usd", "a budget is not negative"
         try:
@@ -93,44 +98,44 @@ class Budget(models.Model):
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             yield "zone", f"no such time zone: {self.zone!r}"
         if self.webhook:
-            yield from self._faults_of_webhook()
+            yield from self._webhook_errors()
         if not isinstance(self.emails, list):
             yield "emails", "emails is a list of addresses"
             return
         for address in self.emails:
             try:
-                validate_email(str(address))  # in a form it may be anything
+                validate_email(str(address))  # the list may come from a form and contain any type
             except ValidationError as wrong:
                 yield "emails", " ".join(wrong.messages)
 
-    def _faults_of_webhook(self) -> Iterator[tuple[str, str]]:
+    def _webhook_errors(self) -> Iterator[tuple[str, str]]:
         try:
             parts = urlsplit(self.webhook)
             host, _ = parts.hostname, parts.port
         except ValueError:
             host, parts = None, urlsplit("")
         if parts.scheme != "https" or not host or "@" in parts.netloc:
-            told = f"webhook {self.webhook!r} must be an https URL without user and password"
-            yield "webhook", told
+            message = f"webhook {self.webhook!r} must be an https URL without user and password"
+            yield "webhook", message
         reference = self.webhook_secret
         if not isinstance(reference, dict) or (
             len(reference) != 1 or not set(reference) <= {"env", "file"}
         ):
-            told = 'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
-            yield "webhook_secret", told
+            message = 'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
+            yield "webhook_secret", message
 
 
 class BudgetNotice(models.Model):
-    """One threshold of one budget was reached in one period: told once, by whoever was first."""
+    """A budget alert: the cost of a period reached a threshold. One process sends it once."""
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="notices")
-    start = models.DateTimeField()  # of the period
-    threshold = models.PositiveSmallIntegerField()  # percent
-    used_nanousd = models.BigIntegerField(default=0)  # when it was reached
+    start = models.DateTimeField()  # start of the period
+    threshold = models.PositiveSmallIntegerField()  # percent of the budget
+    used_nanousd = models.BigIntegerField(default=0)  # cost when the threshold was reached
     created = models.DateTimeField(auto_now_add=True)
-    claimed = models.DateTimeField(null=True)  # null: nobody is sending it
+    claimed = models.DateTimeField(null=True)  # null: no process is sending the alert
     tries = models.PositiveSmallIntegerField(default=0)
-    sent = models.DateTimeField(null=True)  # null: not yet, or never (see ``error``)
+    sent = models.DateTimeField(null=True)  # null: not sent yet, or failed (see ``error``)
     error = models.CharField(max_length=300, blank=True)
 
     class Meta:

@@ -1,4 +1,7 @@
-"""What clients and upstreams say that is new, and what an upstream may be told of it."""
+"""Protocol names that clients and upstreams send, and policies for sending names to upstreams.
+
+Such names are beta names, body fields, block types, roles, client versions and event types.
+"""
 
 import fnmatch
 from typing import Any
@@ -19,15 +22,17 @@ class DriftKind(models.TextChoices):
 
 
 class Drift(models.Model):
-    """A name that was seen, from the first time on. Counted by requests, a few seconds behind."""
+    """A protocol name and the number of requests that had it, updated every few seconds."""
 
     kind = models.CharField(max_length=8, choices=DriftKind)
     name = models.CharField(max_length=100)
-    known = models.BooleanField(null=True)  # null: this version judges no names of this kind
+    known = models.BooleanField(
+        null=True
+    )  # null: this version has no list of known names of this kind
     requests = models.BigIntegerField(default=0)
     first_seen = models.DateTimeField(db_index=True)
     last_seen = models.DateTimeField()
-    first_request = models.CharField(max_length=30)  # whose row, while there is one, tells more
+    first_request = models.CharField(max_length=30)  # id of a request, whose row may be deleted
 
     class Meta:
         ordering = ["-first_seen", "kind", "name"]
@@ -57,13 +62,14 @@ NEEDED = {
     PolicyKind.BLOCK.value: frozenset({"text", "tool_use", "tool_result"}),
     PolicyKind.ROLE.value: frozenset({"user", "assistant"}),
 }
-"""What every conversation is made of: no rule leaves it out, and a glob passes it over."""
+"""Names that a policy cannot drop or refuse, as requests need them; globs do not match them."""
 
 
 class UpstreamPolicy(models.Model):
-    """What becomes of such a name on its way to one upstream, or to all.
+    """What happens to a protocol name in requests to one upstream, or to all upstreams.
 
-    The first rule that fits counts, in their order; without one, what the dialect can carry passes.
+    The first matching policy applies. Without a matching policy, a name is sent if the API format
+    of the upstream supports it.
     """
 
     upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
@@ -83,9 +89,11 @@ class UpstreamPolicy(models.Model):
 
     def clean(self) -> None:
         if self.name in NEEDED.get(self.kind, ()) and self.action != PolicyAction.PASS:
-            raise ValidationError({"name": f"no request is one without {self.name!r}"})
+            raise ValidationError(
+                {"name": f"requests need {self.name!r}: it cannot be dropped or refused"}
+            )
         if self.kind == PolicyKind.CLIENT and self.action == PolicyAction.DROP:
-            raise ValidationError({"action": "a client version is passed on or refused"})
+            raise ValidationError({"action": "a client version can be passed on or refused only"})
 
     def covers(self, name: str) -> bool:
         return fnmatch.fnmatchcase(name, self.name)

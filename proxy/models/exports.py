@@ -1,4 +1,4 @@
-"""Exports that are made in the background and fetched later as one file."""
+"""Exports of reports that are created in the background and downloaded later as one file."""
 
 from django.conf import settings
 from django.db import models
@@ -7,7 +7,10 @@ from .keys import ApiKey
 
 
 class ExportState(models.TextChoices):
-    """waiting -> running -> done | failed; done -> expired. A runner that died is run again."""
+    """The states of an export: waiting -> running -> done or failed; done -> expired.
+
+    A run whose process died is repeated.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -17,27 +20,30 @@ class ExportState(models.TextChoices):
 
 
 class Export(models.Model):
-    """One asked-for export: what was asked, by whom, and how far it has come.
+    """A requested export: its query, owner and progress.
 
-    Exactly one of ``key`` and ``user`` is set. Their rights when they asked decide which rows are
-    in the file; whose rights are others by then does not get it. The file lies in the data
-    directory under ``id``.
+    Exactly one of ``key`` and ``user`` is set; that is the owner. The owner's permissions at
+    creation decide which rows the file contains; if they have changed since, the file cannot be
+    downloaded. The file is in the data directory and its name is ``id``.
     """
 
-    id = models.CharField(max_length=40, primary_key=True)  # "export_" + ULID: sorts by time
+    id = models.CharField(max_length=40, primary_key=True)  # "export_" + ULID; sorts by time
     report = models.CharField(max_length=16)
     format = models.CharField(max_length=6)
-    query = models.JSONField(default=dict)  # the report's parameters, with the span spelled out
-    reader = models.JSONField(default=dict)  # whose rows: proxy.visibility.Reader, as it was
+    query = models.JSONField(
+        default=dict
+    )  # the query parameters of the report, with an absolute time range
+    # The owner's permissions at creation, see proxy.permissions.row_permissions.Reader.
+    reader = models.JSONField(default=dict)
     key = models.ForeignKey(ApiKey, null=True, on_delete=models.CASCADE)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE)
 
     state = models.CharField(max_length=8, choices=ExportState.choices, default=ExportState.WAITING)
     created = models.DateTimeField()
-    seen = models.DateTimeField(null=True)  # when its runner last spoke
+    seen = models.DateTimeField(null=True)  # last progress of the process that creates the file
     tries = models.PositiveSmallIntegerField(default=0)
     finished = models.DateTimeField(null=True)
-    expires = models.DateTimeField(null=True)  # null: not done
+    expires = models.DateTimeField(null=True)  # when the export expires; null: not done
     bytes = models.PositiveBigIntegerField(default=0)
     error = models.CharField(max_length=300, blank=True)
 

@@ -1,4 +1,4 @@
-"""Teams and gateway keys: who may call."""
+"""Teams and gateway keys, with which clients authenticate."""
 
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -9,19 +9,19 @@ from django.utils.timezone import now
 
 from proxy.secrets import digest_of, new_secret, prefix_of
 
-from . import rules
+from . import json_field_types
 
 Stored = dict[str, Any]
-"""The columns ``prefix`` and ``digest`` of one secret."""
+"""The values of the columns ``prefix`` and ``digest`` for one secret."""
 
 
 class Store(models.TextChoices):
-    FULL = "full"  # bodies, raw stream and answer are kept until retention ends
-    METADATA = "metadata"  # only the row: counts, times, outcome; no word of the conversation
+    FULL = "full"  # store request, raw stream and response until their retention ends
+    METADATA = "metadata"  # store only the ledger row: counts, times, outcome; no content
 
 
 class Team(models.Model):
-    """A group of keys with common limits, budgets and rules on what is kept."""
+    """A group of keys with common limits, budgets and storage rules."""
 
     name = models.SlugField(max_length=64, unique=True)
     store = models.CharField(max_length=8, choices=Store.choices, default=Store.FULL)
@@ -34,7 +34,7 @@ class Team(models.Model):
     limits = models.JSONField(
         default=dict, blank=True, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}'
     )
-    managed = models.BooleanField(default=False, editable=False)  # from bridge.toml: read-only here
+    managed = models.BooleanField(default=False, editable=False)  # from bridge.toml; read-only
     created = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -44,8 +44,8 @@ class Team(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """What a form refuses, as bridge.toml does."""
-        rules.check(self)
+        """Validate the JSON fields by the same types as in bridge.toml."""
+        json_field_types.check(self)
 
 
 class Scope(models.TextChoices):
@@ -55,17 +55,17 @@ class Scope(models.TextChoices):
 
 
 class ApiKey(models.Model):
-    """A gateway key. The secret itself is shown once and never stored, only its HMAC digest."""
+    """A gateway key. Its secret is shown once and not stored; only its HMAC digest is stored."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="keys")
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
     )  # null: the key belongs to the team as a whole
     name = models.SlugField(max_length=64)
-    prefix = models.CharField(max_length=16, editable=False)  # what may be shown: "sk-br-AbCd1234"
+    prefix = models.CharField(max_length=16, editable=False)  # for display: "sk-br-AbCd1234"
     digest = models.BinaryField(
         max_length=32, unique=True, null=True, editable=False
-    )  # null: no secret yet, which is the digest of no text
+    )  # null: the key has no secret yet, so no client can use it
     scopes = models.JSONField(default=list, help_text="Of messages, reports, admin.")
     models_allowed = models.JSONField(default=list, blank=True)
     limits = models.JSONField(default=dict, blank=True)
@@ -81,7 +81,7 @@ class ApiKey(models.Model):
     revoked = models.DateTimeField(null=True, blank=True)  # null: valid
     dropped = models.BooleanField(
         default=False, editable=False
-    )  # revoked only since bridge.toml no longer names it: the file may name it again
+    )  # revoked because bridge.toml no longer has it; valid again when the file has it again
     last_used = models.DateTimeField(null=True, editable=False)  # null: never used
     successor = models.ForeignKey(
         "self",
@@ -90,7 +90,7 @@ class ApiKey(models.Model):
         editable=False,
         on_delete=models.CASCADE,
         related_name="retiring",
-    )  # of a rotated secret that goes on for a while: the key whose money and limits it uses
+    )  # set if this row has the replaced secret of a rotated key: that key, for budgets and limits
 
     class Meta:
         verbose_name = "key"
@@ -101,20 +101,21 @@ class ApiKey(models.Model):
         return f"{self.team}/{self.name}"
 
     def clean(self) -> None:
-        """What a form refuses, as bridge.toml does."""
-        rules.check(self)
+        """Validate the JSON fields by the same types as in bridge.toml."""
+        json_field_types.check(self)
 
     @property
-    def keeps_no_words(self) -> bool:
-        """Whether only rows are kept of its requests, whatever its team keeps."""
-        return bool(self.options.get("store") == rules.KEEPS_NO_WORDS)
+    def metadata_only(self) -> bool:
+        """Whether no content of this key's requests is stored, even if the team stores content."""
+        return bool(self.options.get("store") == json_field_types.METADATA_ONLY)
 
     @property
     def stored_secret(self) -> Stored:
-        """The columns that hold the secret; empty where there is none that opens anything.
+        """Return the columns of the secret; empty if the key has no valid secret.
 
-        A key with an empty prefix has none, whatever its digest: earlier versions stored the
-        digest of a text that can be guessed, and an older node or a backup may still do so.
+        A key with an empty prefix has no valid secret, even if it has a digest: earlier versions
+        stored the digest of a guessable text for such keys, and such rows may still come from an
+        older gateway or a restored backup.
         """
         if self.digest is None or not self.prefix:
             return {}
@@ -126,44 +127,47 @@ class ApiKey(models.Model):
 
     @classmethod
     def issue(cls, team: Team, name: str, **fields: Any) -> "tuple[ApiKey, str]":
-        """Make a key with a new secret, which is returned this once and never stored."""
+        """Create a key; return it with its new secret, which is not stored."""
         secret = new_secret()
         fields.setdefault("scopes", [Scope.MESSAGES.value])
-        key = cls.objects.create(team=team, name=name, **stored_of(secret), **fields)
+        key = cls.objects.create(team=team, name=name, **secret_columns(secret), **fields)
         return key, secret
 
     def give_secret(self) -> str:
-        """Replace the secret at once; the new one is returned this once and never stored."""
+        """Replace the secret of this key; return the new secret, which is not stored."""
         secret = new_secret()
-        stored = stored_of(secret)
+        stored = secret_columns(secret)
         self.prefix, self.digest = stored["prefix"], stored["digest"]
         self.save(update_fields=list(stored))
         return secret
 
     @transaction.atomic
     def rotate(self, overlap: timedelta) -> tuple[Self | None, str]:
-        """Give this key a new secret; the old one goes on as a key of its own for a while.
+        """Give this key a new secret; the old secret stays valid for ``overlap`` as a separate key.
 
-        Name, history, limits and budgets stay here, and both count on them. Returns the retiring
-        key (None where there was no secret yet) and the new secret, shown this once.
+        Both secrets share the limits and budgets of this key. Returns the key that has the old
+        secret (None if there was no old secret), and the new secret, which is not stored.
         """
         old, secret = self.stored_secret, self.give_secret()
         return self.retire(old, now() + overlap, self.revoked) if old else None, secret
 
     def retire(self, old: Stored, ends: datetime, revoked: datetime | None) -> Self:
-        """Keep a replaced secret (its prefix and digest) as a key of its own that ends then."""
+        """Create a key for a replaced secret (its prefix and digest) that expires at ``ends``."""
         return type(self).objects.create(
             team=self.team,
             name=f"{self.name[:42]}-until-{ends:%Y%m%d-%H%M%S}",
             expires=min(ends, self.expires) if self.expires else ends,
             revoked=revoked,
             successor=self,
-            **{name: getattr(self, name) for name in KEPT_BY_ROTATION},
+            **{name: getattr(self, name) for name in COPIED_BY_ROTATION},
             **old,
         )
 
     def revoke(self) -> bool:
-        """End this key for good, whatever bridge.toml says; False where that was done before."""
+        """Revoke this key, so that applying bridge.toml does not make it valid again.
+
+        Returns False if the key was revoked before.
+        """
         self.refresh_from_db(fields=["revoked", "dropped"])
         before = self.revoked is not None and self.revoked <= now()
         if before and not self.dropped:
@@ -173,12 +177,12 @@ class ApiKey(models.Model):
         return True
 
 
-def stored_of(secret: str) -> Stored:
-    """Return what a row holds of a secret, by its columns."""
+def secret_columns(secret: str) -> Stored:
+    """Return the values of the columns ``prefix`` and ``digest`` for a secret."""
     return {"prefix": prefix_of(secret), "digest": digest_of(secret)}
 
 
 NO_SECRET = models.Q(digest=None) | models.Q(prefix="")
-"""Of keys: those without a secret, as ``stored_secret`` decides."""
+"""Matches keys without a valid secret, see ``stored_secret``."""
 
-KEPT_BY_ROTATION = ("user", "scopes", "models_allowed", "limits", "ip_allow", "options")
+COPIED_BY_ROTATION = ("user", "scopes", "models_allowed", "limits", "ip_allow", "options")

@@ -1,4 +1,4 @@
-"""The ledger: one row for each accepted request, and the parts its transcript is made of."""
+"""The ledger: a row for each accepted request, its transcript in parts, and the hash chain."""
 
 from django.db import models
 
@@ -9,7 +9,7 @@ class State(models.TextChoices):
 
 
 class Outcome(models.TextChoices):
-    """What became of a request; exactly one for each row that is not open."""
+    """How a request ended; each closed row has an outcome."""
 
     COMPLETED = "completed"
     CLIENT_GONE = "client_gone"
@@ -17,8 +17,8 @@ class Outcome(models.TextChoices):
     UPSTREAM_TIMEOUT = "upstream_timeout"
     REFUSED = "refused"
     GATEWAY_ERROR = "gateway_error"
-    INTERRUPTED = "interrupted"  # the process died
-    DRAINED = "drained"  # cut off by a shutdown
+    INTERRUPTED = "interrupted"  # the gateway's process died during the request
+    DRAINED = "drained"  # ended by an orderly shutdown of the gateway
 
 
 class TokenSource(models.TextChoices):
@@ -27,40 +27,43 @@ class TokenSource(models.TextChoices):
     MISSING = "missing"
 
 
-def tokens() -> "models.BigIntegerField[int | None, int | None]":
-    return models.BigIntegerField(null=True)  # null: nobody said
+def token_count_field() -> "models.BigIntegerField[int | None, int | None]":
+    return models.BigIntegerField(null=True)  # null: unknown number of tokens
 
 
-def source() -> "models.CharField[str, str]":
+def token_source_field() -> "models.CharField[str, str]":
     return models.CharField(max_length=9, choices=TokenSource.choices, default=TokenSource.MISSING)
 
 
 class Exchange(models.Model):
-    """One client request and what became of it. The open record is durable before the dial.
+    """A client's request and its result.
 
-    Names are kept as text beside nothing else: a deleted key or upstream leaves its rows readable.
+    Teams, keys and upstreams are stored by name or id, without foreign keys, so rows stay readable
+    when these are deleted.
     """
 
-    id = models.CharField(max_length=30, primary_key=True)  # "req_" + ULID: sorts by time
+    id = models.CharField(max_length=30, primary_key=True)  # "req_" + ULID; sorted by time
     state = models.CharField(max_length=6, choices=State.choices, default=State.OPEN)
     outcome = models.CharField(max_length=16, choices=Outcome.choices, blank=True)
-    status = models.PositiveSmallIntegerField(null=True)  # HTTP, as the client saw it
+    status = models.PositiveSmallIntegerField(
+        null=True
+    )  # HTTP status of the response that the client got
     stop_reason = models.CharField(max_length=40, blank=True)
     error_type = models.CharField(max_length=40, blank=True)
     error_message = models.TextField(blank=True)
     error_source = models.CharField(max_length=8, blank=True)  # client | gateway | upstream
-    detail = models.CharField(max_length=200, blank=True)  # the cause in one word: bad_event, …
+    detail = models.CharField(max_length=200, blank=True)  # cause of an error: bad_event, …
 
     created = models.DateTimeField()  # when the request was accepted
-    finished = models.DateTimeField(null=True)  # null: open
+    finished = models.DateTimeField(null=True)  # null: the row is open
     queue_ms = models.FloatField(null=True)
-    ttft_ms = models.FloatField(null=True)  # acceptance to the first byte of content
+    ttft_ms = models.FloatField(null=True)  # from ``created`` to the first byte of content
     total_ms = models.FloatField(null=True)
     upstream_ms = models.FloatField(null=True)
-    overhead_ms = models.FloatField(null=True)  # what the gateway itself added before the dial
+    overhead_ms = models.FloatField(null=True)  # time in the gateway before the upstream call
 
     team = models.CharField(max_length=64)
-    key_id = models.BigIntegerField(null=True)  # ApiKey.pk; no foreign key, see above
+    key_id = models.BigIntegerField(null=True)  # ApiKey.pk; no foreign key: keys may be deleted
     key_name = models.CharField(max_length=64)
     user = models.CharField(max_length=150, blank=True)
     session_id = models.CharField(max_length=200, blank=True)
@@ -83,45 +86,52 @@ class Exchange(models.Model):
     dialect = models.CharField(max_length=16, blank=True)
     upstream_status = models.PositiveSmallIntegerField(null=True)
     upstream_request_id = models.CharField(max_length=200, blank=True)
-    attempts = models.JSONField(default=list)  # [{upstream, model, status, error, ms}]
-    notes = models.JSONField(default=list)  # [{path, fate, reason}]
-    unknown_events = models.JSONField(default=dict)  # {type: count}
+    # Attempts to call an upstream: [{upstream, model, status, error, ms}]
+    attempts = models.JSONField(default=list)
+    # Fields that the translation dropped or changed: [{path, fate, reason}]
+    notes = models.JSONField(default=list)
+    unknown_events = models.JSONField(default=dict)  # unknown upstream events: {type: count}
 
-    input_tokens = tokens()  # neither read from nor written to a cache
-    input_source = source()
-    output_tokens = tokens()  # reasoning included
-    output_source = source()
-    cache_read_tokens = tokens()
-    cache_read_source = source()
-    cache_write_5m_tokens = tokens()
-    cache_write_1h_tokens = tokens()
-    cache_write_source = source()
-    reasoning_tokens = tokens()
-    reasoning_source = source()
+    input_tokens = token_count_field()  # without tokens read from or written to the prompt cache
+    input_source = token_source_field()
+    output_tokens = token_count_field()  # including reasoning tokens
+    output_source = token_source_field()
+    cache_read_tokens = token_count_field()
+    cache_read_source = token_source_field()
+    cache_write_5m_tokens = token_count_field()
+    cache_write_1h_tokens = token_count_field()
+    cache_write_source = token_source_field()
+    reasoning_tokens = token_count_field()
+    reasoning_source = token_source_field()
     web_searches = models.PositiveIntegerField(null=True)
     service_tier = models.CharField(max_length=32, blank=True)
-    cost_nanousd = models.BigIntegerField(null=True)  # null: no price known; 0: free
-    price = models.JSONField(null=True)  # the price it used, as it was: {"id", "since", "input", …}
+    cost_nanousd = models.BigIntegerField(null=True)  # null: unknown cost; 0: free
+    price = models.JSONField(null=True)  # the price that applied: {"id", "since", "input", …}
 
     message_count = models.PositiveIntegerField(default=0)
     tool_calls = models.PositiveIntegerField(default=0)
     tool_names = models.JSONField(default=list)
     has_images = models.BooleanField(default=False)
     has_thinking = models.BooleanField(default=False)
-    preview = models.CharField(max_length=200, blank=True)  # first words of the new user text
+    preview = models.CharField(max_length=200, blank=True)  # first words of the newest user message
     request_bytes = models.PositiveBigIntegerField(default=0)
     response_bytes = models.PositiveBigIntegerField(default=0)
-    delivered = models.BooleanField(default=True)  # false: the answer was whole, the client gone
-    worker = models.CharField(max_length=64, blank=True)  # boot id of the process that owns it
-    previous_id = models.CharField(max_length=30, blank=True)  # the turn that this one goes on from
-    new_from = models.PositiveIntegerField(default=0)  # index of the first message not sent before
+    delivered = models.BooleanField(
+        default=True
+    )  # false: the response was complete, but the client had disconnected
+    worker = models.CharField(max_length=64, blank=True)  # id of the gateway process
+    previous_id = models.CharField(
+        max_length=30, blank=True
+    )  # id of the previous request of the conversation
+    new_from = models.PositiveIntegerField(default=0)  # index of the first message after those of
+    # the previous request
 
     class Meta:
         verbose_name = "request"
         ordering = ["-id"]
         indexes = [
-            # By time, and wide: whoever looks for the rare row among a million (a status, a cost)
-            # walks this index, and touches only the rows that fit.
+            # A covering index by time: a search for rare rows (by status or cost, for example)
+            # scans only the index, and reads only matching rows from the table.
             models.Index(
                 fields=[
                     "created",
@@ -154,62 +164,66 @@ class Exchange(models.Model):
 
 
 class Part(models.Model):
-    """A piece of some transcript, kept once however many requests resend it.
+    """A piece of transcripts, such as a message, stored once even if many requests contain it.
 
-    ``data`` is zstd of JSON, key order kept. Manifests name parts by ``id``: a few bytes each.
+    ``data`` is JSON compressed with zstd. The manifests of transcripts refer to parts by ``id``.
     """
 
     id = models.BigAutoField(primary_key=True)
-    digest = models.BinaryField(max_length=32, unique=True)  # SHA-256 of the plain bytes
+    digest = models.BinaryField(max_length=32, unique=True)  # SHA-256 of the uncompressed bytes
     size = models.PositiveBigIntegerField()  # bytes before compression
     data = models.BinaryField()
-    used = models.DateTimeField(db_index=True)  # last named, to the hour; pruning goes by it
+    used = models.DateTimeField(db_index=True)  # last storing request, to the hour; for pruning
 
     def __str__(self) -> str:
         return f"part {self.pk} ({self.size} bytes)"
 
 
 class Transcript(models.Model):
-    """What was said in one exchange: a manifest that names parts. Pruned by retention.
+    """A request and its response: a manifest that refers to parts, and the upstream's raw stream.
 
-    ``manifest`` and ``stream`` are written and read by ``proxy.record.transcripts`` only.
+    A transcript is deleted when the retention of its team ends. Only
+    ``proxy.ledger.transcripts.storage`` encodes and decodes ``manifest`` and ``stream``.
     """
 
     exchange = models.OneToOneField(
         Exchange, primary_key=True, on_delete=models.CASCADE, related_name="transcript"
     )
     created = models.DateTimeField(db_index=True)
-    prefix = models.BinaryField(max_length=16, db_index=True)  # chained over the messages
+    prefix = models.BinaryField(
+        max_length=16, db_index=True
+    )  # digest of all messages of the request, by which the next request is linked to it
     manifest = models.BinaryField()
-    stream = models.BinaryField(null=True)  # the upstream's raw reads with their times
+    stream = models.BinaryField(null=True)  # raw bytes from the upstream, with times of arrival
 
     def __str__(self) -> str:
         return f"transcript of {self.exchange_id}"
 
 
-class Seal(models.Model):
-    """One link of the hash chain: a row as it was when it was closed or amended.
+class HashChainLink(models.Model):
+    """A link of the hash chain: the digest of a ledger row when it was closed or amended.
 
-    Sequence numbers have no gaps. The newest seal of an exchange speaks for its row. A day's last
-    ``digest`` is the day's head: written down elsewhere, it vouches for all before it.
+    Sequence numbers have no gaps. The newest link of a row covers its current values. The last
+    ``digest`` of a day is the head of that day: a copy of a head outside of the database proves
+    that no earlier link was changed.
     """
 
     sequence = models.BigIntegerField(primary_key=True)
-    day = models.DateField(db_index=True)  # UTC, of the sealing
+    day = models.DateField(db_index=True)  # UTC; when the link was created
     exchange_id = models.CharField(max_length=30, db_index=True)
     row_digest = models.BinaryField(max_length=32)
-    body_digest = models.BinaryField(max_length=32, null=True)  # null: no transcript is kept
-    digest = models.BinaryField(max_length=32)  # over the digest before it and the fields above
+    body_digest = models.BinaryField(max_length=32, null=True)  # null: no transcript was stored
+    digest = models.BinaryField(max_length=32)  # of the previous link's digest and these fields
 
     class Meta:
         ordering = ["sequence"]
 
     def __str__(self) -> str:
-        return f"seal {self.sequence} of {self.exchange_id}"
+        return f"link {self.sequence} of {self.exchange_id}"
 
 
 class LedgerHead(models.Model):
-    """A single row: the end of the chain. Who writes to the ledger holds its lock."""
+    """A single row with the end of the hash chain. Code that writes ledger rows locks it first."""
 
     sequence = models.BigIntegerField(default=0)
     digest = models.BinaryField(max_length=32, default=bytes(32))
@@ -218,16 +232,16 @@ class LedgerHead(models.Model):
         return f"head at {self.sequence}"
 
 
-class DrainMark(models.Model):
-    """How far one spool has been moved into the database: all before ``as_of`` is here."""
+class DrainWatermark(models.Model):
+    """The progress of one journal: all its records before ``as_of`` are in the database."""
 
-    spool = models.CharField(max_length=200, primary_key=True)  # host and path
+    journal = models.CharField(max_length=200, primary_key=True)  # host and path
     as_of = models.DateTimeField()
     backlog = models.PositiveBigIntegerField(default=0)
-    seen = models.DateTimeField()  # when the drainer last spoke
+    seen = models.DateTimeField()  # last update of this row
 
     class Meta:
-        ordering = ["spool"]
+        ordering = ["journal"]
 
     def __str__(self) -> str:
-        return f"{self.spool} as of {self.as_of}"
+        return f"{self.journal} as of {self.as_of}"

@@ -1,4 +1,4 @@
-"""Purges that were asked for in the admin: who, when, and what became of them."""
+"""Purges of expired transcripts with their progress and result."""
 
 from datetime import timedelta
 from typing import Final
@@ -7,12 +7,12 @@ from django.conf import settings
 from django.db import models
 from django.utils.timezone import now
 
-SILENT: Final = timedelta(minutes=2)
-"""A purge that says nothing for so long has died with its process. What it deleted is deleted."""
+STALLED_AFTER: Final = timedelta(minutes=2)
+"""A running purge without progress for this time has stopped, because its process has ended."""
 
 
 class PurgeState(models.TextChoices):
-    """running -> done | failed. One runs at a time."""
+    """The states of a purge: running -> done or failed. Only one purge runs at a time."""
 
     RUNNING = "running"
     DONE = "done"
@@ -20,20 +20,22 @@ class PurgeState(models.TextChoices):
 
 
 class Purge(models.Model):
-    """One purge of what is past its team's retention, and how far it has come."""
+    """A run that deletes transcripts past their team's retention."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
-    username = models.CharField(max_length=150)  # stays when the user goes
-    rewrite = models.BooleanField(default=False)  # SQLite: the file is rewritten afterwards
+    username = models.CharField(max_length=150)  # stays when the user is deleted
+    rewrite = models.BooleanField(default=False)  # SQLite: VACUUM afterwards, to shrink the file
     state = models.CharField(max_length=8, choices=PurgeState.choices, default=PurgeState.RUNNING)
-    step = models.CharField(max_length=40, blank=True)  # what it is at
-    created = models.DateTimeField()  # what is past its time then goes
-    seen = models.DateTimeField()  # when its process last spoke
+    step = models.CharField(max_length=40, blank=True)  # current step, for display
+    created = models.DateTimeField()  # transcripts that are expired at this time are deleted
+    seen = models.DateTimeField()  # time of the last progress
     finished = models.DateTimeField(null=True)
-    expected = models.PositiveBigIntegerField(null=True)  # transcripts; null: not counted in time
-    transcripts = models.PositiveBigIntegerField(default=0)  # deleted so far
-    parts = models.PositiveBigIntegerField(default=0)  # the same
-    bytes_freed = models.BigIntegerField(null=True)  # given back to the disk; null: nobody knows
+    expected = models.PositiveBigIntegerField(
+        null=True
+    )  # number of transcripts to delete; null: counting took too long
+    transcripts = models.PositiveBigIntegerField(default=0)  # number deleted so far
+    parts = models.PositiveBigIntegerField(default=0)  # number deleted so far
+    bytes_freed = models.BigIntegerField(null=True)  # disk space; null: unknown
     error = models.CharField(max_length=300, blank=True)
 
     class Meta:
@@ -48,5 +50,5 @@ class Purge(models.Model):
         return f"purge {self.pk}"
 
     @property
-    def silent(self) -> bool:
-        return self.state == PurgeState.RUNNING and self.seen < now() - SILENT
+    def is_stalled(self) -> bool:
+        return self.state == PurgeState.RUNNING and self.seen < now() - STALLED_AFTER

@@ -1,4 +1,4 @@
-"""One number that rises whenever something changes that the gateway keeps in memory."""
+"""A number that increases with each change of the configuration."""
 
 from django.conf import settings
 from django.db import models
@@ -14,7 +14,11 @@ WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPo
 
 
 class Revision(models.Model):
-    """A single row. The gateway polls it and loads a new directory when it has risen."""
+    """A single row whose number increases with each change of the configuration.
+
+    Gateway processes poll the row; when it has changed, they reload the configuration that they
+    keep in memory.
+    """
 
     number = models.BigIntegerField(default=0)
 
@@ -23,22 +27,24 @@ class Revision(models.Model):
 
     @classmethod
     def current(cls) -> int:
-        """DoesNotExist: nothing was configured yet, as in a database that is just being made."""
+        """Return the current number. Raises DoesNotExist in a database without configuration."""
         number: int = cls.objects.filter(pk=1).values_list("number", flat=True).get()
         return number
 
     @classmethod
-    def rise(cls) -> None:
+    def bump(cls) -> None:
+        """Increase the number, so that all gateway processes reload the configuration."""
         if not cls.objects.filter(pk=1).update(number=F("number") + 1):
             cls.objects.get_or_create(pk=1, defaults={"number": 1})
 
 
 def _changed(sender: type[models.Model], update_fields: object = None, **_: object) -> None:
     if update_fields is not None and set(update_fields) == {"last_login"}:  # type: ignore[call-overload]
-        return  # somebody signed in; nothing the gateway decides by
-    Revision.rise()
+        return  # a sign-in does not change the configuration
+    Revision.bump()
 
 
-for _model in (*WATCHED, settings.AUTH_USER_MODEL):  # a user who leaves takes the keys along
+# Users are included, because the keys of a deactivated user are invalid.
+for _model in (*WATCHED, settings.AUTH_USER_MODEL):
     post_save.connect(_changed, sender=_model, dispatch_uid=f"revision-save-{_model}")
     post_delete.connect(_changed, sender=_model, dispatch_uid=f"revision-delete-{_model}")

@@ -1,96 +1,101 @@
-"""Usage added up by the drainer, in the transaction that closes the rows it adds.
+"""Rollups: tables of usage sums, updated in the transaction that closes ledger rows.
 
-Tables with the same counts. A report reads the smallest one that knows its dimensions and its
-bucket: quarter hours add up to the hours and days of every IANA zone (offsets are multiples of 15
-minutes), UTC days serve long ranges. ``Usage`` tables know every dimension, ``Who`` and ``What``
-one half of them each, which makes them many times smaller where many keys use many models.
+All tables have the same counts. A report reads the smallest table that has its dimensions and time
+buckets. Quarter hours can be added up to hours and days of each IANA time zone, because offsets are
+multiples of 15 minutes; UTC days are for long time ranges. ``UsageQuarterHour`` and ``UsageDay``
+have all dimensions. The ``ByCaller`` and ``ByModel`` tables have some of the dimensions, so they
+are much smaller if many keys use many models.
 """
 
 from django.db import models
 
 
-def count() -> "models.BigIntegerField[int, int]":
+def counter_field() -> "models.BigIntegerField[int, int]":
     return models.BigIntegerField(default=0)
 
 
-def name(length: int = 64) -> "models.CharField[str, str]":
+def name_field(length: int = 64) -> "models.CharField[str, str]":
     return models.CharField(max_length=length, blank=True, default="")
 
 
 class UsageCounts(models.Model):
-    """What is added up. Tokens are apart by who said them; ``_missing`` counts requests."""
+    """The sums of one time bucket and one combination of dimensions.
+
+    Each token class has a sum for each source of its counts (reported or estimated); ``_missing``
+    is the number of requests without a count.
+    """
 
     id = models.BinaryField(max_length=16, primary_key=True)  # digest of start and dimensions
-    start = models.DateTimeField()  # UTC; a request belongs to the bucket it was accepted in
+    start = models.DateTimeField()  # start of the bucket in which requests were accepted, UTC
 
-    requests = count()
-    errors = count()  # failed, and not because the client left
-    client_gone = count()
-    input_reported = count()
-    input_estimated = count()
-    input_missing = count()
-    output_reported = count()
-    output_estimated = count()
-    output_missing = count()
-    cache_read_reported = count()
-    cache_read_estimated = count()
-    cache_read_missing = count()
-    cache_write_5m_reported = count()
-    cache_write_5m_estimated = count()
-    cache_write_1h_reported = count()
-    cache_write_1h_estimated = count()
-    cache_write_missing = count()
-    reasoning_reported = count()
-    reasoning_estimated = count()
-    reasoning_missing = count()
-    cost_nanousd = count()  # of the priced ones; a floor where ``unpriced`` is not 0
-    cost_estimated_nanousd = count()  # the part of it that rests on estimated tokens
-    cost_input_nanousd = count()  # these five add up to cost_nanousd
-    cost_output_nanousd = count()
-    cost_cache_read_nanousd = count()
-    cost_cache_write_5m_nanousd = count()
-    cost_cache_write_1h_nanousd = count()
-    unpriced = count()  # requests that used tokens and have no price
-    web_searches = count()
-    tool_calls = count()
+    requests = counter_field()
+    errors = counter_field()  # number of failed requests, without client disconnects
+    client_gone = counter_field()
+    input_reported = counter_field()
+    input_estimated = counter_field()
+    input_missing = counter_field()
+    output_reported = counter_field()
+    output_estimated = counter_field()
+    output_missing = counter_field()
+    cache_read_reported = counter_field()
+    cache_read_estimated = counter_field()
+    cache_read_missing = counter_field()
+    cache_write_5m_reported = counter_field()
+    cache_write_5m_estimated = counter_field()
+    cache_write_1h_reported = counter_field()
+    cache_write_1h_estimated = counter_field()
+    cache_write_missing = counter_field()
+    reasoning_reported = counter_field()
+    reasoning_estimated = counter_field()
+    reasoning_missing = counter_field()
+    cost_nanousd = counter_field()  # of requests with a price; incomplete if ``unpriced`` is not 0
+    cost_estimated_nanousd = counter_field()  # part of the cost from estimated token counts
+    cost_input_nanousd = counter_field()  # the sum of this and the next four is cost_nanousd
+    cost_output_nanousd = counter_field()
+    cost_cache_read_nanousd = counter_field()
+    cost_cache_write_5m_nanousd = counter_field()
+    cost_cache_write_1h_nanousd = counter_field()
+    unpriced = counter_field()  # number of requests that used tokens and have no price
+    web_searches = counter_field()
+    tool_calls = counter_field()
 
     class Meta:
         abstract = True
 
 
-class WhoDimensions(models.Model):
-    """By whom. Blank: unknown or none."""
+class CallerDimensions(models.Model):
+    """The dimensions of the caller. A blank value means unknown or none."""
 
-    team = name()
+    team = name_field()
     key_id = models.BigIntegerField(null=True)
-    key_name = name()
-    user = name(150)
-    client_name = name()
+    key_name = name_field()
+    user = name_field(150)
+    client_name = name_field()
 
     class Meta:
         abstract = True
 
 
-class WhatDimensions(models.Model):
-    """What for, and how it ended. Blank: unknown or none."""
+class ModelDimensions(models.Model):
+    """The dimensions of the model and the result. A blank value means unknown or none."""
 
-    endpoint = name(16)
-    model_requested = name(200)
-    model_upstream = name(200)
-    upstream = name()
-    service_tier = name(32)
-    context_window = name(16)  # "0-200k" or "200k-1M", by the size of the prompt
-    outcome = name(16)
+    endpoint = name_field(16)
+    model_requested = name_field(200)
+    model_upstream = name_field(200)
+    upstream = name_field()
+    service_tier = name_field(32)
+    context_window = name_field(16)  # "0-200k" or "200k-1M", by the size of the prompt
+    outcome = name_field(16)
     status = models.PositiveSmallIntegerField(null=True)
-    stop_reason = name(40)
-    error_type = name(40)
+    stop_reason = name_field(40)
+    error_type = name_field(40)
 
     class Meta:
         abstract = True
 
 
-class WhoCounts(UsageCounts, WhoDimensions):
-    """By whom, at least: teams and keys ask for their own."""
+class CountsByCaller(UsageCounts, CallerDimensions):
+    """Usage by caller, indexed for reports of one team or key."""
 
     class Meta:
         abstract = True
@@ -101,16 +106,19 @@ class WhoCounts(UsageCounts, WhoDimensions):
         ]
 
 
-class WhatCounts(UsageCounts, WhatDimensions):
-    """By what was asked for."""
+class CountsByModel(UsageCounts, ModelDimensions):
+    """Usage by model and result."""
 
     class Meta:
         abstract = True
         indexes = [models.Index(fields=["start"])]
 
 
-class Sketched(models.Model):
-    """{"ttft_ms": {"37": 2, …}, …}: counts by bucket of proxy.record.latency."""
+class HasLatencyHistogram(models.Model):
+    """Latency histograms: {metric: {bucket: requests}}, such as {"ttft_ms": {"37": 2, …}, …}.
+
+    See ``proxy.ledger.posting.latency_histogram``.
+    """
 
     latency = models.JSONField(default=dict)
 
@@ -118,27 +126,27 @@ class Sketched(models.Model):
         abstract = True
 
 
-class QuarterUsage(WhoCounts, WhatDimensions, Sketched):
-    """A quarter of an hour."""
+class UsageQuarterHour(CountsByCaller, ModelDimensions, HasLatencyHistogram):
+    """Usage of a quarter hour by all dimensions."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests from {self.start}"
 
 
-class DayUsage(WhoCounts, WhatDimensions, Sketched):
-    """A UTC day."""
+class UsageDay(CountsByCaller, ModelDimensions, HasLatencyHistogram):
+    """Usage of a UTC day by all dimensions."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests on {self.start:%Y-%m-%d}"
 
 
-class DaySummary(UsageCounts):
-    """A UTC day by team, model and upstream only: small enough for a year at a glance."""
+class UsageSummaryDay(UsageCounts):
+    """Usage of a UTC day by team, model and upstream only, for reports over a year."""
 
-    team = name()
-    model_requested = name(200)
-    model_upstream = name(200)
-    upstream = name()
+    team = name_field()
+    model_requested = name_field(200)
+    model_upstream = name_field(200)
+    upstream = name_field()
 
     class Meta:
         indexes = [models.Index(fields=["start"])]
@@ -147,38 +155,38 @@ class DaySummary(UsageCounts):
         return f"{self.requests} requests on {self.start:%Y-%m-%d}"
 
 
-class QuarterWho(WhoCounts):
-    """A quarter of an hour by who asked."""
+class UsageByCallerQuarterHour(CountsByCaller):
+    """Usage of a quarter hour by caller."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.team} from {self.start}"
 
 
-class DayWho(WhoCounts, Sketched):
-    """A UTC day by who asked."""
+class UsageByCallerDay(CountsByCaller, HasLatencyHistogram):
+    """Usage of a UTC day by caller."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.team} on {self.start:%Y-%m-%d}"
 
 
-class QuarterWhat(WhatCounts, Sketched):
-    """A quarter of an hour by what was asked for."""
+class UsageByModelQuarterHour(CountsByModel, HasLatencyHistogram):
+    """Usage of a quarter hour by model and result."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests for {self.model_requested} from {self.start}"
 
 
-class DayWhat(WhatCounts, Sketched):
-    """A UTC day by what was asked for."""
+class UsageByModelDay(CountsByModel, HasLatencyHistogram):
+    """Usage of a UTC day by model and result."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests for {self.model_requested} on {self.start:%Y-%m-%d}"
 
 
-class DaySession(WhoCounts):
-    """A UTC day of one session; blank: of all requests that belong to none."""
+class UsageBySessionDay(CountsByCaller):
+    """Usage of a UTC day by session; all requests without a session have a blank session id."""
 
-    session_id = name(200)
+    session_id = name_field(200)
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.session_id} on {self.start:%Y-%m-%d}"

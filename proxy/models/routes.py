@@ -1,4 +1,4 @@
-"""Upstreams, routes and prices: where a request goes and what it costs."""
+"""Upstreams, routes and prices: to which server a request is sent, and what it costs."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -6,50 +6,56 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from proxy.sealing import unseal
+from proxy.secret_encryption import decrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
+from translator.capabilities import profile_with
 from translator.errors import TranslatorError
-from translator.profiles import profile_with
 
 from .keys import Team
 
 SEALED = "sealed"
-"""The key of ``Upstream.secret`` under which a secret stands that was typed into the admin."""
+"""The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
 TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
 RESERVED = {
     "model": "the route's targets name the model; leave it out",
-    "stream": "the gateway says what is streamed, and hears the answer so; leave it out",
+    "stream": "the gateway decides whether a response is streamed; leave it out",
 }
-"""What ``extra_body`` may not say, and why: the record would tell of another request."""
+"""Keys that ``extra_body`` cannot have, because the ledger would not show the values sent."""
 ENDPOINTS = ("/chat/completions", "/responses", "/v1/messages", "/messages")
-"""What is appended to a base URL."""
+"""Paths that the gateway appends to the base URL of an upstream."""
 
 
 def check_base_url(url: str, *, allow_http: bool) -> None:
-    """Refuse a base URL that could send a key astray; raises ValidationError.
+    """Raise ValidationError for a base URL that is malformed, or would expose the upstream's key.
 
-    Plain http is for this machine, private networks and single-label names (a vLLM next door).
+    Plain http is permitted only for this machine, private networks and single-label host names,
+    unless ``allow_http`` is set.
     """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host, parts = None, urlsplit("")
-    if "@" in parts.netloc:  # first, since what follows repeats the URL
-        raise ValidationError("a base URL holds no user or password; name the key in api_key")
+    if "@" in parts.netloc:  # first, because the other messages contain the URL
+        raise ValidationError(
+            "a base URL cannot contain a user or password; name the key in api_key"
+        )
     if parts.scheme not in {"http", "https"} or not host or url != url.strip():
         raise ValidationError(f"base URL {url!r} must look like https://host/path")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise ValidationError(f"base URL {url!r} must end before any ? or #")
-    if parts.scheme == "http" and not allow_http and not _is_near(host):
+    if parts.scheme == "http" and not allow_http and not _is_private(host):
         raise ValidationError(
-            f"base URL {url!r} sends the key in clear to a public host; use https, "
+            f"base URL {url!r} sends the key unencrypted to a public host; use https, "
             "or set allow_http = true"
         )
 
 
 def check_endpoint(url: str, dialect: str) -> None:
-    """Refuse a base URL that holds what is appended to it: each request would end in a 404."""
+    """Raise ValidationError if the base URL ends with an endpoint, such as ``/chat/completions``.
+
+    The gateway appends the endpoint, so requests would get a 404 response.
+    """
     base = url.rstrip("/")
     for ending in ENDPOINTS:
         base = base.removesuffix(ending)
@@ -61,7 +67,7 @@ def check_endpoint(url: str, dialect: str) -> None:
         )
 
 
-def _is_near(host: str) -> bool:
+def _is_private(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -75,15 +81,15 @@ class DialectName(models.TextChoices):
     ANTHROPIC = "anthropic", "Anthropic Messages"
 
 
-class Leaving(models.TextChoices):
-    """What becomes of an answer whose client has left."""
+class OnClientDisconnect(models.TextChoices):
+    """What happens to the upstream's response after the client has disconnected."""
 
-    ABORT = "abort", "Hang up at once"
-    DRAIN = "drain", "Hear it to its end"
+    ABORT = "abort", "Close the connection at once"
+    DRAIN = "drain", "Read it to its end"
 
 
 class ConnectionReuse(models.TextChoices):
-    """Whose requests may follow each other on one connection to an upstream."""
+    """Which requests may share a connection to an upstream."""
 
     SHARED = "shared", "Of all keys"
     KEY = "key", "Of the same key"
@@ -91,16 +97,16 @@ class ConnectionReuse(models.TextChoices):
 
 
 class Upstream(models.Model):
-    """A server that answers.
+    """A server to which the gateway sends requests.
 
-    Its secret is referred to (an environment variable or a file), or sealed for this base URL.
+    ``secret`` refers to an environment variable or a file, or contains the API key encrypted for
+    this base URL.
     """
 
     name = models.SlugField(max_length=64, unique=True)
     dialect = models.CharField(max_length=16, choices=DialectName.choices)
-    base_url = models.CharField(
-        max_length=500
-    )  # checked in clean(): URLField refuses "http://vllm"
+    # Validated in clean(), because URLField does not accept "http://vllm".
+    base_url = models.CharField(max_length=500)
     secret = models.JSONField(
         default=dict,
         blank=True,
@@ -111,9 +117,10 @@ class Upstream(models.Model):
     timeouts = models.JSONField(
         default=dict, blank=True, help_text="connect_s, first_byte_s, idle_s, total_s"
     )
-    extra_body = models.JSONField(default=dict, blank=True)  # fixed fields added after translation
+    # Fixed fields that are added to each translated request body
+    extra_body = models.JSONField(default=dict, blank=True)
     when_client_leaves = models.CharField(
-        max_length=8, choices=Leaving.choices, default=Leaving.ABORT
+        max_length=8, choices=OnClientDisconnect.choices, default=OnClientDisconnect.ABORT
     )
     connection_reuse = models.CharField(
         max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
@@ -129,56 +136,59 @@ class Upstream(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """What a form and bridge.toml both refuse: a bad URL, capability, timeout or secret."""
+        """Raise ValidationError for an invalid URL, capability, timeout or secret."""
         self.check_fields()
         self.check_secret()
-        if self.is_sealed:
+        if self.has_encrypted_secret:
             try:
-                unseal(self.secret[SEALED], self.base_url)
-            except ConfigError as wrong:
-                raise ValidationError({"base_url": str(wrong)}) from None
+                decrypt_secret(self.secret[SEALED], self.base_url)
+            except ConfigError as error:
+                raise ValidationError({"base_url": str(error)}) from None
 
     def check_fields(self) -> None:
-        """The same of everything but the secret."""
+        """Raise ValidationError for an invalid field, except the secret."""
         try:
             check_base_url(self.base_url, allow_http=self.allow_http)
             check_endpoint(self.base_url, self.dialect)
-        except ValidationError as wrong:
-            raise ValidationError({"base_url": wrong.messages}) from None
+        except ValidationError as error:
+            raise ValidationError({"base_url": error.messages}) from None
         self._check_objects()
         for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
             try:
                 profile_with(self.profile, capabilities)
-            except TranslatorError as wrong:
-                raise ValidationError({field: str(wrong)}) from None
+            except TranslatorError as error:
+                raise ValidationError({field: str(error)}) from None
         for name, seconds in self.timeouts.items():
             if name not in TIMEOUTS:
-                told = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
-                raise ValidationError({"timeouts": told})
+                message = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
+                raise ValidationError({"timeouts": message})
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-                told = f"timeout {name!r} is {seconds!r}; seconds are expected"
-                raise ValidationError({"timeouts": told})
+                message = f"timeout {name!r} is {seconds!r}; seconds are expected"
+                raise ValidationError({"timeouts": message})
         self._check_extra_body()
 
     def credential(self) -> Secret:
-        """The secret itself; empty where there is none. Raises ConfigError naming the place."""
+        """Return the API key for this upstream; empty if it has none.
+
+        Raises ConfigError, which names the variable or file, if the key cannot be read.
+        """
         try:
             self.check_secret()
-        except ValidationError as wrong:
-            raise ConfigError(" ".join(wrong.messages)) from None
-        if self.is_sealed:
-            return unseal(self.secret[SEALED], self.base_url)
+        except ValidationError as error:
+            raise ConfigError(" ".join(error.messages)) from None
+        if self.has_encrypted_secret:
+            return decrypt_secret(self.secret[SEALED], self.base_url)
         return resolve(self.secret)
 
     @property
     def secret_file(self) -> str:
-        """The file that holds the secret; empty: it is elsewhere."""
+        """The path of the file that contains the secret; empty if the secret is not in a file."""
         path = self.secret.get("file") if isinstance(self.secret, dict) else None
         return path if isinstance(path, str) else ""
 
     @property
-    def is_sealed(self) -> bool:
-        """Whether the secret stands in the database, sealed."""
+    def has_encrypted_secret(self) -> bool:
+        """Whether the secret is stored encrypted in the database."""
         return isinstance(self.secret, dict) and SEALED in self.secret
 
     def _check_objects(self) -> None:
@@ -189,11 +199,14 @@ class Upstream(models.Model):
     def _check_extra_body(self) -> None:
         for name, why in RESERVED.items():
             if name in self.extra_body:
-                told = f"{name!r} is {self.extra_body[name]!r}; {why}"
-                raise ValidationError({"extra_body": told})
+                message = f"{name!r} is {self.extra_body[name]!r}; {why}"
+                raise ValidationError({"extra_body": message})
 
     def check_secret(self) -> None:
-        """Whether it is a place; not whether there is a secret at this place."""
+        """Raise ValidationError if ``secret`` is not a valid reference.
+
+        The variable or file that it names is not read.
+        """
         if self.secret != {} and (
             not isinstance(self.secret, dict)
             or len(self.secret) != 1
@@ -204,10 +217,14 @@ class Upstream(models.Model):
 
 
 class Route(models.Model):
-    """A model name or glob, and its targets. Exact names win over globs, then ``position``."""
+    """A model name or glob, and the targets of requests for matching models.
 
-    model = models.CharField(max_length=200, help_text='What clients ask for: "claude-*".')
-    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE)  # null: all
+    Exact names win over globs; among globs, the lowest ``position`` wins.
+    """
+
+    model = models.CharField(max_length=200, help_text='The model name in requests: "claude-*".')
+    # null: the route is for all teams
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE)
     position = models.PositiveIntegerField(default=0)
     managed = models.BooleanField(default=False, editable=False)
 
@@ -223,7 +240,7 @@ class Route(models.Model):
         return self.model
 
     def clean(self) -> None:
-        """One route for one name and team, in words that name the other one."""
+        """Raise ValidationError if there is another route for the same model name and team."""
         twin = Route.objects.filter(model=self.model, team=self.team).exclude(pk=self.pk).first()
         if twin is not None:
             whose = f"team {self.team}" if self.team else "all teams"
@@ -235,11 +252,14 @@ class Route(models.Model):
 
 
 class RouteTarget(models.Model):
-    """One upstream and model of a route; the next is tried only before the first byte."""
+    """An upstream and model to which a route sends requests.
+
+    If it fails, the next target is tried, but only before the client got the first byte.
+    """
 
     route = models.ForeignKey(Route, on_delete=models.CASCADE, related_name="targets")
     upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE)
-    model = models.CharField(max_length=200, blank=True)  # empty: the name the client sent
+    model = models.CharField(max_length=200, blank=True)  # empty: the model that the client sent
     weight = models.PositiveIntegerField(default=1)
     position = models.PositiveIntegerField(default=0)
 
@@ -252,10 +272,14 @@ class RouteTarget(models.Model):
 
 
 class Price(models.Model):
-    """What one model costs from a day on, in US dollars per million tokens. Never overwritten."""
+    """The price of a model from a day on, in US dollars per million tokens.
+
+    A price is never overwritten: a new price is a row with a later ``since``.
+    """
 
     upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
-    # null: any upstream that offers the model (the shipped starter table)
+    # null: the price applies to every upstream with this model, like the prices shipped with the
+    # gateway
     model = models.CharField(max_length=200)
     since = models.DateField()
     input = models.DecimalField(max_digits=14, decimal_places=6)
@@ -263,7 +287,7 @@ class Price(models.Model):
     cache_read = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
     cache_write_5m = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
     cache_write_1h = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
-    # null: charged as plain input
+    # null in the three fields above: cached tokens cost as much as input tokens
     source = models.CharField(max_length=300, blank=True)
     managed = models.BooleanField(default=False, editable=False)
 

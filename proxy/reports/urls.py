@@ -1,10 +1,10 @@
-"""Our own reports, under /api/v1/. Each answers with and without the last slash."""
+"""The URLs of the reports under /api/v1/. Each path works with and without a trailing slash."""
 
 from django.urls import path, re_path
 
-from .catalogue import VIEWS
-from .docs import DocsView, SchemaView
-from .faults import not_found
+from .core.exception_handler import not_found
+from .routes import VIEWS
+from .schema_views import DocsView, SchemaView
 
 
 def _name(route: str) -> str:

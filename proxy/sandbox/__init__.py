@@ -1,10 +1,10 @@
-"""The sandbox upstream: a scripted OpenAI server on loopback, for an answer without an account.
+"""The sandbox upstream: a scripted OpenAI server on loopback, for a first try without an account.
 
-It is no model and says so in all that it writes. ``script`` decides what to say, ``responses`` and
-``chat`` say it in one dialect each, ``server`` puts it on a port.
+The sandbox is not a model, and each of its responses states this. The module ``script`` chooses the
+response, ``responses`` and ``chat`` encode it for their OpenAI API, ``server`` listens on a port.
 """
 
 from typing import Final
 
-UPSTREAMS: Final = {"sandbox": "responses", "sandbox-chat": "chat"}
-"""The names under which a first start enters it, with the dialect of each."""
+SANDBOXES: Final = {"sandbox": "responses", "sandbox-chat": "chat"}
+"""Names and dialects (APIs) of the upstreams that the gateway's first start creates for it."""

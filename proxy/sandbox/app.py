@@ -1,4 +1,4 @@
-"""The sandbox as an ASGI application: two endpoints, a token count and a list of models."""
+"""The sandbox as an ASGI application: Responses, Chat Completions, token count, model list."""
 
 import asyncio
 import itertools
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from . import chat, responses
-from .script import ERRORS, LABEL, Ask, Scene, scene_for, tokens
+from .script import ERRORS, LABEL, SandboxRequest, SandboxResponse, build_response, count_tokens
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -19,18 +19,25 @@ NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """One dialect: how to read a request, how to tell a scene, how a stream ends."""
+class SandboxDialect:
+    """One OpenAI API: how to parse a request, encode a response and end a stream."""
 
-    read_ask: Callable[[Mapping[str, Any], int], Ask]
-    told: Callable[[Ask, Scene, str], Any]
+    parse_request: Callable[[Mapping[str, Any], int], SandboxRequest]
+    response_class: Callable[[SandboxRequest, SandboxResponse, str], Any]
     named_events: bool
-    """Events carry an ``event:`` line (Responses); else the stream ends with ``[DONE]`` (Chat)."""
+    """Whether SSE events have an ``event:`` line, as in Responses.
+
+    If not, the stream ends with ``[DONE]``, as in Chat Completions.
+    """
 
 
 DIALECTS: Final = {
-    "/v1/responses": Spoken(responses.read_ask, responses.Told, named_events=True),
-    "/v1/chat/completions": Spoken(chat.read_ask, chat.Told, named_events=False),
+    "/v1/responses": SandboxDialect(
+        responses.parse_request, responses.ResponsesResponse, named_events=True
+    ),
+    "/v1/chat/completions": SandboxDialect(
+        chat.parse_request, chat.ChatResponse, named_events=False
+    ),
 }
 
 
@@ -38,45 +45,45 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
         return
     path = scope["path"].rstrip("/")
-    body = await _body(receive)
+    raw_body = await _body(receive)
     if path == "/v1/models":
-        listed = [{"id": f"{LABEL}-{name}", "object": "model"} for name in MODELS]
-        await _answer(send, 200, {"object": "list", "data": listed})
+        models = [{"id": f"{LABEL}-{name}", "object": "model"} for name in MODELS]
+        await _send_json(send, 200, {"object": "list", "data": models})
         return
     try:
-        request = json.loads(body)
+        body = json.loads(raw_body)
         if path == "/v1/responses/input_tokens":
-            count = {"object": "response.input_tokens", "input_tokens": tokens(len(body))}
-            await _answer(send, 200, count)
+            count = {"object": "response.input_tokens", "input_tokens": count_tokens(len(raw_body))}
+            await _send_json(send, 200, count)
         elif path in DIALECTS:
-            await _perform(DIALECTS[path], request, len(body), send)
+            await _respond(DIALECTS[path], body, len(raw_body), send)
         else:
-            await _answer(send, 404, _error(404, f"the sandbox has no {path!r}"))
+            await _send_json(send, 404, _error(404, f"the sandbox has no {path!r}"))
     except (LookupError, TypeError, ValueError, AttributeError):
-        await _answer(send, 400, _error(400, "the sandbox cannot read this request"))
+        await _send_json(send, 400, _error(400, "the sandbox cannot parse this request"))
 
 
-async def _perform(dialect: Spoken, request: dict[str, Any], size: int, send: Send) -> None:
-    ask = dialect.read_ask(request, size)
-    scene = scene_for(ask)
-    if scene.status != 200:
-        await _answer(send, scene.status, _error(scene.status, ERRORS[scene.status][1]))
+async def _respond(dialect: SandboxDialect, body: dict[str, Any], size: int, send: Send) -> None:
+    request = dialect.parse_request(body, size)
+    response = build_response(request)
+    if response.status != 200:
+        await _send_json(send, response.status, _error(response.status, ERRORS[response.status][1]))
         return
-    told = dialect.told(ask, scene, f"{LABEL}{next(NUMBERS):08d}")
-    if not request.get("stream"):
-        await asyncio.sleep(scene.pause_s)
-        await _answer(send, 200, told.whole)
+    encoded = dialect.response_class(request, response, f"{LABEL}{next(NUMBERS):08d}")
+    if not body.get("stream"):
+        await asyncio.sleep(response.pause_s)
+        await _send_json(send, 200, encoded.whole)
         return
     await _start(send, 200, b"text/event-stream; charset=utf-8")
-    events = list(told.events())
-    for event in events[: len(events) // 2] if scene.cut else events:
+    events = list(encoded.events())
+    for event in events[: len(events) // 2] if response.cut else events:
         if "delta" in event.get("type", "delta"):
-            await asyncio.sleep(scene.pause_s)
+            await asyncio.sleep(response.pause_s)
         name = f"event: {event['type']}\n" if dialect.named_events else ""
         line = f"{name}data: {json.dumps(event)}\n\n"
         await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
-    done = b"" if dialect.named_events or scene.cut else b"data: [DONE]\n\n"
-    await send({"type": "http.response.body", "body": done})
+    end = b"" if dialect.named_events or response.cut else b"data: [DONE]\n\n"
+    await send({"type": "http.response.body", "body": end})
 
 
 def _error(status: int, message: str) -> dict[str, Any]:
@@ -104,6 +111,6 @@ async def _start(send: Send, status: int, content_type: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def _answer(send: Send, status: int, answer: dict[str, Any]) -> None:
+async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
     await _start(send, status, b"application/json")
-    await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+    await send({"type": "http.response.body", "body": json.dumps(value).encode()})

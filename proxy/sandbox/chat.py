@@ -1,32 +1,38 @@
-"""The sandbox in the Chat Completions dialect, thinking as ``reasoning_content``.
+"""The sandbox's Chat Completions API, with thinking in the field ``reasoning_content``.
 
-Source: https://platform.openai.com/docs/api-reference/chat-streaming; the reasoning field is the
-one that DeepSeek and llama.cpp use.
+Source: https://platform.openai.com/docs/api-reference/chat-streaming. DeepSeek and llama.cpp use
+the same field for reasoning; OpenAI has none.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .script import Ask, Scene, is_returned, pieces, usage_of
+from .script import (
+    SandboxRequest,
+    SandboxResponse,
+    ends_with_tool_result,
+    split_deltas,
+    token_usage,
+)
 
 
-def read_ask(body: Mapping[str, Any], size: int) -> Ask:
-    """What the script needs of a ``POST /v1/chat/completions`` body."""
+def parse_request(body: Mapping[str, Any], size: int) -> SandboxRequest:
+    """Parse the body of ``POST /v1/chat/completions``; ``size`` is its length."""
     messages = [entry for entry in body.get("messages") or () if isinstance(entry, dict)]
-    said = next((_text(entry) for entry in reversed(messages) if entry.get("role") == "user"), "")
+    prompt = next((_text(entry) for entry in reversed(messages) if entry.get("role") == "user"), "")
     choice = body.get("tool_choice")
     functions = [tool["function"] for tool in body.get("tools") or () if "function" in tool]
-    return Ask(
+    return SandboxRequest(
         model=str(body.get("model", "")),
-        said=said,
+        prompt=prompt,
         tools=[
             (function["name"], function.get("parameters") or {})
             for function in functions
             if choice != "none"
         ],
-        wanted_tool=choice["function"]["name"] if isinstance(choice, dict) else "",
+        forced_tool=choice["function"]["name"] if isinstance(choice, dict) else "",
         required=choice == "required",
-        returned=is_returned([entry.get("role") for entry in messages]),
+        has_tool_result=ends_with_tool_result([entry.get("role") for entry in messages]),
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
         size=size,
     )
@@ -40,37 +46,45 @@ def _text(message: Mapping[str, Any]) -> str:
     return parts[-1] if parts else ""
 
 
-class Told:
-    """One scene as chunks; ``whole`` is the completion they amount to."""
+class ChatResponse:
+    """A response as stream chunks; ``whole`` returns the same response as one object."""
 
-    def __init__(self, ask: Ask, scene: Scene, ident: str) -> None:
-        self._scene = scene
-        before, after, reasoning = usage_of(ask, scene)
+    def __init__(
+        self, request: SandboxRequest, response: SandboxResponse, response_id: str
+    ) -> None:
+        self._response = response
+        input_tokens, output_tokens, reasoning = token_usage(request, response)
         self._usage = {
-            "prompt_tokens": before,
-            "completion_tokens": after,
-            "total_tokens": before + after,
+            "prompt_tokens": input_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": input_tokens + output_tokens,
             "completion_tokens_details": {"reasoning_tokens": reasoning},
         }
-        self._head = {"id": f"chatcmpl-{ident}", "created": 1_767_225_600, "model": ask.model}
+        self._common = {
+            "id": f"chatcmpl-{response_id}",
+            "created": 1_767_225_600,
+            "model": request.model,
+        }
         self._calls: list[dict[str, Any]] = [
             {
-                "id": f"call_{ident}_{place}",
+                "id": f"call_{response_id}_{index}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for place, call in enumerate(scene.calls)
+            for index, call in enumerate(response.calls)
         ]
-        self._reason = "length" if scene.truncated else "tool_calls" if scene.calls else "stop"
+        self._finish_reason = (
+            "length" if response.truncated else "tool_calls" if response.calls else "stop"
+        )
         message = {
             "role": "assistant",
-            "content": scene.text or None,
-            **({"reasoning_content": scene.thinking} if scene.thinking else {}),
+            "content": response.text or None,
+            **({"reasoning_content": response.thinking} if response.thinking else {}),
             **({"tool_calls": self._calls} if self._calls else {}),
         }
-        choice = {"index": 0, "message": message, "finish_reason": self._reason}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
         self.whole: dict[str, Any] = {
-            **self._head,
+            **self._common,
             "object": "chat.completion",
             "choices": [choice],
             "usage": self._usage,
@@ -78,19 +92,24 @@ class Told:
 
     def events(self) -> Iterator[dict[str, Any]]:
         yield self._chunk({"role": "assistant", "content": ""})
-        for piece in pieces(self._scene.thinking):
+        for piece in split_deltas(self._response.thinking):
             yield self._chunk({"reasoning_content": piece})
-        for piece in pieces(self._scene.text):
+        for piece in split_deltas(self._response.text):
             yield self._chunk({"content": piece})
-        for place, call in enumerate(self._calls):
-            opened = {**call, "index": place, "function": {**call["function"], "arguments": ""}}
+        for index, call in enumerate(self._calls):
+            opened = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
             yield self._chunk({"tool_calls": [opened]})
-            for piece in pieces(call["function"]["arguments"]):
-                delta = {"index": place, "function": {"arguments": piece}}
+            for piece in split_deltas(call["function"]["arguments"]):
+                delta = {"index": index, "function": {"arguments": piece}}
                 yield self._chunk({"tool_calls": [delta]})
-        yield self._chunk({}, self._reason)
-        yield {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage}
+        yield self._chunk({}, self._finish_reason)
+        yield {
+            **self._common,
+            "object": "chat.completion.chunk",
+            "choices": [],
+            "usage": self._usage,
+        }
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        return {**self._common, "object": "chat.completion.chunk", "choices": [choice]}

@@ -1,4 +1,4 @@
-"""What the sandbox says: one scene for a request, chosen by words in the model's name."""
+"""Choose the sandbox's response by words in the name of the requested model."""
 
 import json
 import re
@@ -10,138 +10,142 @@ LABEL: Final = "sandbox"
 QUOTE_LENGTH: Final = 200
 
 THINKING: Final = (
-    "I am a script and cannot think. These words stand where a reasoning model "
-    "would show its thoughts."
+    "This text stands in place of the thinking of a reasoning model. The sandbox is a script and "
+    "does not think."
 )
 GREETING: Final = (
-    "Hello from the sandbox of Messages Bridge. I am a script on your own machine, not a model: "
-    "this answer left me as OpenAI events and reached you as Anthropic ones."
+    "Hello from the sandbox of Messages Bridge. This response comes from a script on your own "
+    "machine, not from a model. The script sent it as OpenAI events; you receive Anthropic events."
 )
-CALLING: Final = "The sandbox calls a tool, as requested."
+CALL_TEXT: Final = "The sandbox calls a tool, as requested."
 NO_CALL: Final = (
-    "I call a tool only when you name it or require one, and none that could change or start "
-    "anything."
+    "The sandbox calls a tool only if you name or require it, and never one that could change or "
+    "start something."
 )
-RETURNED: Final = "The sandbox got the result of its tool call, and its script ends here."
+RESULT_TEXT: Final = "The sandbox received the result of its tool call. The script ends here."
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; arguments as the JSON text that goes over the wire."""
+    """A call of a function tool; ``arguments`` is JSON text."""
 
     name: str
     arguments: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What the script needs to know of a request, whichever dialect it came in."""
+class SandboxRequest:
+    """The fields of a request that select the response, the same for both OpenAI APIs."""
 
     model: str
-    said: str
+    prompt: str
     tools: Sequence[tuple[str, Mapping[str, Any]]]
-    """Name and parameter schema of each function offered."""
-    wanted_tool: str = ""
-    """The function that ``tool_choice`` names; empty: none in particular."""
+    """(name, JSON schema of the parameters) of each function in ``tools``."""
+    forced_tool: str = ""
+    """The name of the function that ``tool_choice`` requires; empty if it names none."""
     required: bool = False
-    """``tool_choice`` demands a call of any function."""
-    returned: bool = False
-    """A tool's result came after the last thing that the assistant wrote."""
+    """Whether ``tool_choice`` requires a call of any function."""
+    has_tool_result: bool = False
+    """Whether a tool result follows the last message of the assistant."""
     max_tokens: int | None = None
     size: int = 0
-    """Characters of the whole request; the sandbox counts a token for four of them."""
+    """Number of characters of the whole request; four characters count as one token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One answer, or one error."""
+class SandboxResponse:
+    """One successful response, or an error if ``status`` is not 200."""
 
     thinking: str = ""
     text: str = ""
     calls: tuple[Call, ...] = ()
     pause_s: float = 0.02
-    """Between two deltas."""
+    """Seconds to wait between two deltas of a stream."""
     truncated: bool = False
-    """The token limit of the request was reached."""
+    """Whether the response reached the token limit of the request."""
     cut: bool = False
-    """The connection ends in the middle, as if the server had crashed."""
+    """Whether the connection ends in the middle of the stream, as after a crash."""
     status: int = 200
 
 
 ERRORS: Final[Mapping[int, tuple[str, str]]] = {
-    400: ("invalid_request_error", "the sandbox was asked for a bad request"),
-    401: ("authentication_error", "the sandbox was asked to refuse the key"),
-    404: ("invalid_request_error", "the sandbox was asked not to know the model"),
-    429: ("rate_limit_error", "the sandbox was asked for a rate limit"),
-    500: ("server_error", "the sandbox was asked for a server error"),
-    503: ("server_error", "the sandbox was asked to be overloaded"),
+    400: ("invalid_request_error", "the model name requests an invalid request error"),
+    401: ("authentication_error", "the model name requests a refused key"),
+    404: ("invalid_request_error", "the model name requests an unknown model"),
+    429: ("rate_limit_error", "the model name requests a rate limit"),
+    500: ("server_error", "the model name requests a server error"),
+    503: ("server_error", "the model name requests an overloaded server"),
 }
 
 
-def scene_for(ask: Ask) -> Scene:
-    """The scene that the model's name requests; any other name gets thinking and text.
+def build_response(request: SandboxRequest) -> SandboxResponse:
+    """Return the response that words in the model's name select; by default, thinking and text.
 
-    An agent executes each call that it receives: one that offers ``Agent`` would start others,
-    which offer it too. So a tool is called only by request, and only one that ``is_harmless``.
+    The client, usually an agent, executes each tool call that it receives; calls of a tool like
+    ``Agent`` could start other agents without end. The response therefore contains a tool call
+    only if the request demands it, and only if ``is_harmless`` accepts the tool.
     """
-    words = set(re.split(r"[^a-z0-9]+", ask.model.lower()))
+    words = set(re.split(r"[^a-z0-9]+", request.model.lower()))
     if "error" in words:
-        asked = next((int(word) for word in words if word.isdecimal() and int(word) in ERRORS), 500)
-        return Scene(status=asked)
-    calls = () if words & {"text", "thinking"} else _calls(ask, required="tools" in words)
-    scene = Scene(thinking=THINKING, text=_speech(ask, calls), calls=calls)
+        status = next(
+            (int(word) for word in words if word.isdecimal() and int(word) in ERRORS), 500
+        )
+        return SandboxResponse(status=status)
+    calls = () if words & {"text", "thinking"} else _calls(request, required="tools" in words)
+    response = SandboxResponse(thinking=THINKING, text=_text(request, calls), calls=calls)
     if "text" in words:
-        scene = replace(scene, thinking="")
+        response = replace(response, thinking="")
     elif "tools" in words:
-        scene = replace(scene, thinking="", calls=calls * 2)
+        response = replace(response, thinking="", calls=calls * 2)
     if "slow" in words:
-        scene = replace(scene, pause_s=0.5)
-    return _shortened(replace(scene, cut="cut" in words), ask.max_tokens)
+        response = replace(response, pause_s=0.5)
+    return _truncate(replace(response, cut="cut" in words), request.max_tokens)
 
 
-def is_returned(kinds: Sequence[Any]) -> bool:
-    """Whether, of who wrote each entry of a conversation, ``tool`` is newer than ``assistant``."""
+def ends_with_tool_result(authors: Sequence[Any]) -> bool:
+    """Whether the last "tool" in a list of message roles comes after the last "assistant"."""
     return next(
-        (kind == "tool" for kind in reversed(kinds) if kind in {"tool", "assistant"}), False
+        (author == "tool" for author in reversed(authors) if author in {"tool", "assistant"}),
+        False,
     )
 
 
-def _speech(ask: Ask, calls: tuple[Call, ...]) -> str:
-    if ask.returned:
-        return RETURNED
+def _text(request: SandboxRequest, calls: tuple[Call, ...]) -> str:
+    if request.has_tool_result:
+        return RESULT_TEXT
     if calls:
-        return CALLING
-    quote = ask.said[:QUOTE_LENGTH] + ("…" if len(ask.said) > QUOTE_LENGTH else "")
-    parts = (GREETING, NO_CALL if ask.tools else "", f"You wrote: “{quote}”" if quote else "")
+        return CALL_TEXT
+    quote = request.prompt[:QUOTE_LENGTH] + ("…" if len(request.prompt) > QUOTE_LENGTH else "")
+    parts = (GREETING, NO_CALL if request.tools else "", f"You wrote: “{quote}”" if quote else "")
     return " ".join(part for part in parts if part)
 
 
-def _calls(ask: Ask, *, required: bool) -> tuple[Call, ...]:
-    """Return one call of a tool on offer, or none.
+def _calls(request: SandboxRequest, *, required: bool) -> tuple[Call, ...]:
+    """Return one call of a harmless tool of the request, or no call.
 
-    It is the tool of ``tool_choice``, else one that the prompt names, else the first one where any
-    is required. There is none after a result, so that a conversation comes to an end.
+    The tool is the one in ``tool_choice``, or one that the prompt names, or, if a call is required,
+    the first one. After a tool result there is no call, so that the conversation ends.
     """
-    if ask.returned:
+    if request.has_tool_result:
         return ()
-    offered = {name: schema for name, schema in ask.tools if is_harmless(name)}
-    if ask.wanted_tool:
-        found = [ask.wanted_tool] if ask.wanted_tool in offered else []
+    offered = {name: schema for name, schema in request.tools if is_harmless(name)}
+    if request.forced_tool:
+        names = [request.forced_tool] if request.forced_tool in offered else []
     else:
-        found = [name for name in offered if _names(ask.said, name)]
-        if required or ask.required:
-            found += offered
-    return tuple(Call(name, json.dumps(sample(offered[name]))) for name in found[:1])
+        names = [name for name in offered if _mentions(request.prompt, name)]
+        if required or request.required:
+            names += offered
+    return tuple(Call(name, json.dumps(sample_value(offered[name]))) for name in names[:1])
 
 
-def _names(prompt: str, tool: str) -> bool:
-    """Whether the tool's name stands in the prompt as a word."""
-    at = prompt.find(tool) if tool else -1
-    while at >= 0:
-        end = at + len(tool)
-        if not (_is_word(prompt[at - 1 : at]) or _is_word(prompt[end : end + 1])):
+def _mentions(prompt: str, tool: str) -> bool:
+    """Whether the prompt contains the name of the tool as a separate word."""
+    position = prompt.find(tool) if tool else -1
+    while position >= 0:
+        end = position + len(tool)
+        if not (_is_word(prompt[position - 1 : position]) or _is_word(prompt[end : end + 1])):
             return True
-        at = prompt.find(tool, end)
+        position = prompt.find(tool, end)
     return False
 
 
@@ -149,7 +153,7 @@ def _is_word(char: str) -> bool:
     return char.isalnum() or char == "_"
 
 
-ACTS: Final = frozenset(
+ACTIONS: Final = frozenset(
     {
         "add", "agent", "agents", "apply", "bash", "browser", "cancel", "cmd", "command",
         "computer", "create", "cron", "delete", "deploy", "drop", "edit", "editor", "enter",
@@ -161,23 +165,23 @@ ACTS: Final = frozenset(
         "transfer", "trigger", "update", "upload", "web", "workflow", "worktree", "write",
     }
 )  # fmt: skip
-"""Words in the names of tools that write, run, send or start something."""
+"""Words in the names of tools that may write, run, send or start something."""
 
 
 def is_harmless(tool: str) -> bool:
-    """Whether no word of the tool's name, such as ``TodoWrite`` or ``run_command``, is an act."""
+    """Whether ``ACTIONS`` has no word of the name, such as "write" of ``TodoWrite``."""
     words = {*re.findall(r"[A-Z]?[a-z]+", tool), *re.split(r"[^A-Za-z]+", tool)}
-    return ACTS.isdisjoint(word.lower() for word in words)
+    return ACTIONS.isdisjoint(word.lower() for word in words)
 
 
-def _shortened(scene: Scene, max_tokens: int | None) -> Scene:
-    """The scene cut to the token limit, as a model's answer would be."""
-    if max_tokens is None or max_tokens * 4 >= len(scene.thinking) + len(scene.text):
-        return scene
-    room = max_tokens * 4
-    thinking = scene.thinking[:room]
-    text = scene.text[: max(0, room - len(thinking))]
-    return replace(scene, thinking=thinking, text=text, calls=(), truncated=True)
+def _truncate(response: SandboxResponse, max_tokens: int | None) -> SandboxResponse:
+    """Truncate the response at the request's token limit, as a model does."""
+    if max_tokens is None or max_tokens * 4 >= len(response.thinking) + len(response.text):
+        return response
+    limit = max_tokens * 4
+    thinking = response.thinking[:limit]
+    text = response.text[: max(0, limit - len(thinking))]
+    return replace(response, thinking=thinking, text=text, calls=(), truncated=True)
 
 
 SAMPLES: Final[Mapping[str, Any]] = {
@@ -190,8 +194,8 @@ SAMPLES: Final[Mapping[str, Any]] = {
 }
 
 
-def sample(schema: Any, depth: int = 0) -> Any:
-    """A small value that fits a JSON schema; of an object, the required fields only."""
+def sample_value(schema: Any, depth: int = 0) -> Any:
+    """Return a small example for a JSON schema; an object gets only its required fields."""
     if not isinstance(schema, Mapping) or depth > 8:
         return LABEL
     for key in ("const", "default"):
@@ -202,27 +206,33 @@ def sample(schema: Any, depth: int = 0) -> Any:
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list) and schema[key]:
-            return sample(schema[key][0], depth + 1)
-    kind = schema.get("type", "object")
-    if isinstance(kind, list):
-        kind = kind[0] if kind else "null"
-    if kind != "object":
-        return SAMPLES.get(kind, LABEL)
+            return sample_value(schema[key][0], depth + 1)
+    schema_type = schema.get("type", "object")
+    if isinstance(schema_type, list):
+        schema_type = schema_type[0] if schema_type else "null"
+    if schema_type != "object":
+        return SAMPLES.get(schema_type, LABEL)
     fields = schema.get("properties") or {}
-    return {name: sample(fields.get(name), depth + 1) for name in schema.get("required") or ()}
+    return {
+        name: sample_value(fields.get(name), depth + 1) for name in schema.get("required") or ()
+    }
 
 
-def pieces(text: str) -> Iterator[str]:
-    """The text as deltas: a word with the blank after it."""
+def split_deltas(text: str) -> Iterator[str]:
+    """Yield the text in deltas: each is a word with the whitespace after it."""
     yield from re.findall(r"\S+\s*|\s+", text)
 
 
-def tokens(characters: int) -> int:
+def count_tokens(characters: int) -> int:
     return (characters + 3) // 4
 
 
-def usage_of(ask: Ask, scene: Scene) -> tuple[int, int, int]:
-    """Input, output and, within output, reasoning tokens."""
-    reasoning = tokens(len(scene.thinking))
-    called = sum(len(call.name) + len(call.arguments) for call in scene.calls)
-    return tokens(ask.size), reasoning + tokens(len(scene.text) + called), reasoning
+def token_usage(request: SandboxRequest, response: SandboxResponse) -> tuple[int, int, int]:
+    """Return (input, output, reasoning) tokens; the output tokens include the reasoning tokens."""
+    reasoning = count_tokens(len(response.thinking))
+    call_characters = sum(len(call.name) + len(call.arguments) for call in response.calls)
+    return (
+        count_tokens(request.size),
+        reasoning + count_tokens(len(response.text) + call_characters),
+        reasoning,
+    )

@@ -1,4 +1,4 @@
-"""The sandbox on a loopback port, in a thread of its own with its own event loop."""
+"""Serve the sandbox on a loopback port, in a separate thread with its own event loop."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ HOST: Final = "127.0.0.1"
 
 
 def free_socket(port: int) -> socket.socket:
-    """A listening socket on the port if it is free, else on any."""
+    """Return a listening socket on this port, or on any free port if this one is in use."""
     try:
         return socket.create_server((HOST, port))
     except OSError:
@@ -20,14 +20,14 @@ def free_socket(port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The base URL of an upstream on this socket."""
+    """Return the base URL of the sandbox that listens on this socket."""
     return f"http://{HOST}:{listener.getsockname()[1]}/v1"
 
 
 @contextlib.contextmanager
 def running(listener: socket.socket) -> Iterator[str]:
-    """Serve the sandbox on this socket; the value is its base URL."""
-    from .app import application  # noqa: PLC0415 - most starts need none
+    """Serve the sandbox on this socket during the ``with`` block; yield its base URL."""
+    from .app import application  # noqa: PLC0415 - most processes do not need this import
 
     config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
@@ -38,6 +38,6 @@ def running(listener: socket.socket) -> Iterator[str]:
         yield url_of(listener)
     finally:
         server.should_exit = True
-        server.force_exit = True  # its only client is the gateway, which is gone by now
+        server.force_exit = True  # the sandbox's only client, the gateway, has stopped
         thread.join(timeout=5)
         listener.close()

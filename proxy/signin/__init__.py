@@ -1,1 +1,1 @@
-"""Sign-in to the admin by OpenID Connect; off while ``BRIDGE_OIDC_ISSUER`` is unset."""
+"""Sign-in to the admin through OpenID Connect; enabled by ``BRIDGE_OIDC_ISSUER``."""

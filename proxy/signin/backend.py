@@ -1,7 +1,8 @@
-"""Who stands behind an ID token, and what they may do here.
+"""Django's authentication backend for OpenID Connect: verify an ID token and return its user.
 
-The library carries the code to the provider and finds the key; what the token must say is checked
-here. A person is known by issuer and subject, never by an e-mail address, which can change hands.
+The library mozilla-django-oidc controls the flow and finds the signing key; this module verifies
+the claims. A user is identified by issuer and subject, never by e-mail address, because an address
+can be reassigned to another person.
 """
 
 import logging
@@ -13,25 +14,32 @@ from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 
-from . import people
-from .choices import Choices, choices
-from .people import Refused
-from .provider import TIMEOUT_S, Provider, ProviderFault, ask, exchange, provider
+from . import user_provisioning
+from .oidc_client import (
+    TIMEOUT_S,
+    Provider,
+    ProviderError,
+    exchange_code,
+    fetch_json,
+    load_provider,
+)
+from .oidc_settings import OIDCConfig, oidc_settings
+from .user_provisioning import SignInDenied
 
 log = logging.getLogger(__name__)
 
 SKEW_S: Final = 60
-"""How far the provider's clock may be from ours."""
+"""Tolerated difference between the clocks of the sign-in provider and this server, in seconds."""
 CLAIMS: Final = ("iss", "sub", "aud", "exp", "iat")
 
 UNREACHABLE: Final = "The sign-in provider cannot be reached right now. Try again in a minute."
-NOT_BELIEVED: Final = "The sign-in provider's answer could not be verified. Try again."
+NOT_VERIFIED: Final = "The sign-in provider's answer could not be verified. Try again."
 
 
-class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # the library has no types
-    """Django makes one for each request; only a sign-in fills it."""
+class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # mozilla-django-oidc has no types
+    """The backend. Django creates an instance for each request; only a sign-in sets attributes."""
 
-    chosen: Choices
+    config: OIDCConfig
     provider: Provider
 
     def __init__(self) -> None:
@@ -43,83 +51,96 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # the library h
         nonce: str | None = None,
         code_verifier: str | None = None,
     ) -> Any:
-        """The user, or None; then ``request.sign_in_fault`` says why, in words for the person.
+        """Return the user of an OpenID Connect callback, or None.
 
-        A password sign-in does not come here: it has no nonce.
+        If the sign-in fails, ``request.sign_in_error`` is set to a message for the user. For a
+        password sign-in, which has no nonce, this backend returns None.
         """
-        chosen = choices()
-        if request is None or not nonce or chosen is None:
+        config = oidc_settings()
+        if request is None or not nonce or config is None:
             return None
-        self.chosen = chosen
-        self.OIDC_RP_CLIENT_ID = chosen.client_id
-        self.OIDC_RP_CLIENT_SECRET = chosen.client_secret
+        self.config = config
+        self.OIDC_RP_CLIENT_ID = config.client_id
+        self.OIDC_RP_CLIENT_SECRET = config.client_secret
         self.OIDC_RP_SIGN_ALGO = self.get_settings("OIDC_ALGORITHM")
         self.OIDC_RP_IDP_SIGN_KEY = None
         try:
-            self.provider = provider(chosen.issuer)
+            self.provider = load_provider(config.issuer)
             self.OIDC_OP_JWKS_ENDPOINT = self.provider.keys
             return super().authenticate(request, nonce=nonce, code_verifier=code_verifier)
-        except Refused as refused:
-            log.warning("sign-in refused: %s", refused.why)
-            request.sign_in_fault = str(refused)  # type: ignore[attr-defined]  # for the view
-        except (ProviderFault, OSError) as away:  # OSError: all that requests raises
-            log.warning("sign-in: the provider: %s", _told(away))
-            request.sign_in_fault = UNREACHABLE  # type: ignore[attr-defined]
-        except (jwt.PyJWTError, SuspiciousOperation, LookupError, TypeError, ValueError) as wrong:
-            log.warning("sign-in: the ID token was not believed: %s", _told(wrong))
-            request.sign_in_fault = NOT_BELIEVED  # type: ignore[attr-defined]
+        except SignInDenied as denied:
+            log.warning("sign-in refused: %s", denied.reason)
+            request.sign_in_error = str(denied)  # type: ignore[attr-defined]  # shown by CallbackView
+        except (
+            ProviderError,
+            OSError,
+        ) as error:  # OSError is the base class of the errors of the library requests
+            log.warning("sign-in: provider error: %s", _describe(error))
+            request.sign_in_error = UNREACHABLE  # type: ignore[attr-defined]
+        except (jwt.PyJWTError, SuspiciousOperation, LookupError, TypeError, ValueError) as error:
+            log.warning("sign-in: the ID token is invalid: %s", _describe(error))
+            request.sign_in_error = NOT_VERIFIED  # type: ignore[attr-defined]
         return None
 
     def get_settings(self, attr: str, *default: Any) -> Any:
         return SETTINGS[attr] if attr in SETTINGS else super().get_settings(attr, *default)
 
     def get_token(self, payload: dict[str, str]) -> dict[str, Any]:
-        """The tokens for the code, without following a redirect that our secret would go with."""
+        """Exchange the authorization code for tokens.
+
+        The client follows no redirects, because the request contains the client secret.
+        """
         basic = None
         if self.provider.basic:
             basic = (payload["client_id"], payload.pop("client_secret"))
-        return exchange(self.provider.token, payload, basic)
+        return exchange_code(self.provider.token, payload, basic)
 
     def get_payload_data(self, token: str, key: Any) -> dict[str, Any]:
-        """The claims, after all that OpenID Connect Core 3.1.3.7 asks for but the nonce."""
+        """Verify the ID token and return its claims (OpenID Connect Core 3.1.3.7).
+
+        The nonce is not verified here but by mozilla-django-oidc.
+        """
         claims: dict[str, Any] = jwt.decode(
             token,
             key,
             algorithms=[self.OIDC_RP_SIGN_ALGO],
-            audience=self.chosen.client_id,
-            issuer=self.chosen.issuer,
+            audience=self.config.client_id,
+            issuer=self.config.issuer,
             leeway=SKEW_S,
             options={"require": list(CLAIMS)},
         )
-        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
-        if claims.get("azp", None if several else self.chosen.client_id) != self.chosen.client_id:
-            raise SuspiciousOperation("it was made for another client (azp)")
+        has_many_audiences = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if (
+            claims.get("azp", None if has_many_audiences else self.config.client_id)
+            != self.config.client_id
+        ):
+            raise SuspiciousOperation("the token was issued for another client (azp)")
         return claims
 
     def get_userinfo(
         self, access_token: str, id_token: str, payload: dict[str, Any]
     ) -> dict[str, Any]:
-        """The token's claims; the userinfo is asked only for groups that the token lacks."""
-        claim = self.chosen.groups_claim
+        """Return the claims; read the userinfo endpoint only if the token has no groups claim."""
+        claim = self.config.groups_claim
         if claim in payload or not self.provider.userinfo or not access_token:
             return payload
-        more = ask(self.provider.userinfo, bearer=access_token)
-        if more.get("sub") != payload["sub"]:  # OpenID Connect Core 5.3.2
-            raise SuspiciousOperation("the userinfo is about somebody else")
-        return {**more, **payload}
+        userinfo = fetch_json(self.provider.userinfo, bearer=access_token)
+        if userinfo.get("sub") != payload["sub"]:  # see OpenID Connect Core 5.3.2
+            raise SuspiciousOperation("the userinfo has another subject")
+        return {**userinfo, **payload}
 
     def verify_claims(self, claims: dict[str, Any]) -> bool:
-        """``get_payload_data`` has."""
+        """Return True, because ``get_payload_data`` has already verified the claims."""
         return True
 
     def filter_users_by_claims(self, claims: dict[str, Any]) -> list[Any]:
-        return people.known(self.chosen, claims)
+        return user_provisioning.find_user(self.config, claims)
 
     def create_user(self, claims: dict[str, Any]) -> Any:
-        return people.made(self.chosen, claims)
+        return user_provisioning.create_user(self.config, claims)
 
     def update_user(self, user: Any, claims: dict[str, Any]) -> Any:
-        return people.renewed(self.chosen, user, claims)
+        return user_provisioning.update_user(self.config, user, claims)
 
 
 SETTINGS: Final = {
@@ -132,11 +153,14 @@ SETTINGS: Final = {
     "OIDC_STORE_ID_TOKEN": False,
     "OIDC_CREATE_USER": True,
 }
-"""The library's settings that are not for operators to choose."""
+"""Settings of mozilla-django-oidc that operators of the gateway cannot change."""
 
 
-def _told(fault: Exception) -> str:
-    """For the log. Messages of ``requests`` hold whole URLs; a KeyError's is a bare name."""
-    if isinstance(fault, ProviderFault | jwt.PyJWTError | SuspiciousOperation):
-        return f"{type(fault).__name__}: {str(fault)[:300]}"
-    return type(fault).__name__
+def _describe(error: Exception) -> str:
+    """Return the type and message of an error for the log.
+
+    Errors of the library ``requests`` are logged without their message, which contains whole URLs.
+    """
+    if isinstance(error, ProviderError | jwt.PyJWTError | SuspiciousOperation):
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return type(error).__name__

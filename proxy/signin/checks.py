@@ -1,13 +1,13 @@
-"""A sign-in that is set by half, or wrongly, refuses every start."""
+"""Django's system check for incomplete or invalid settings of the OpenID Connect sign-in."""
 
 from typing import Any
 
 from django.core import checks
 
-from .choices import mistakes
+from .oidc_settings import setting_errors
 
 
 def check_sign_in(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
-    """Run by every command (``manage.py check``)."""
-    hint = "See docs/sign-in.md; without any BRIDGE_OIDC_* people sign in by password."
-    return [checks.Error(mistake, hint=hint, id="proxy.E020") for mistake in mistakes()]
+    """Return an error for each missing or invalid sign-in setting."""
+    hint = "See docs/sign-in.md; without any BRIDGE_OIDC_* users sign in with a password."
+    return [checks.Error(message, hint=hint, id="proxy.E020") for message in setting_errors()]

@@ -1,35 +1,37 @@
-"""Mounted under /sign-in/; the provider must know ``/sign-in/callback/`` as our redirect URI.
+"""The URLs under /sign-in/.
 
-The library is loaded by the first sign-in: an installation without a provider never needs it.
+``/sign-in/callback/`` must be registered as a redirect URI at the OpenID Connect provider.
+
+The first sign-in imports mozilla-django-oidc, so installations without a provider never import it.
 """
 
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import path
 
-from .choices import choices
+from .oidc_settings import oidc_settings
 
 
 def begin(request: HttpRequest) -> HttpResponseBase:
-    """To the provider."""
-    _need_provider()
-    from .views import Begin  # noqa: PLC0415 - see the module
+    """Start a sign-in: redirect to the OpenID Connect provider."""
+    _require_provider()
+    from .views import BeginView  # noqa: PLC0415 - see the module's docstring
 
-    answer: HttpResponseBase = Begin.as_view()(request)
-    return answer
+    response: HttpResponseBase = BeginView.as_view()(request)
+    return response
 
 
 def callback(request: HttpRequest) -> HttpResponseBase:
-    """Back from the provider."""
-    _need_provider()
-    from .views import Return  # noqa: PLC0415 - see the module
+    """Handle the provider's redirect back to this site, which ends the sign-in."""
+    _require_provider()
+    from .views import CallbackView  # noqa: PLC0415 - see the module's docstring
 
-    answer: HttpResponseBase = Return.as_view()(request)
-    return answer
+    response: HttpResponseBase = CallbackView.as_view()(request)
+    return response
 
 
-def _need_provider() -> None:
-    if choices() is None:
-        raise Http404("there is no such sign-in here")
+def _require_provider() -> None:
+    if oidc_settings() is None:
+        raise Http404("sign-in through a provider is not configured")
 
 
 urlpatterns = [

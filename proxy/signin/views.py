@@ -1,4 +1,7 @@
-"""The way to the provider and back. The library keeps state, nonce and verifier in the session."""
+"""The redirects to the OpenID Connect provider and back.
+
+Django's session stores the state, nonce and PKCE code verifier of the sign-in.
+"""
 
 from typing import Any
 
@@ -9,39 +12,39 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.cache import never_cache
 from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthenticationRequestView
 
-from .backend import NOT_BELIEVED, SETTINGS, UNREACHABLE
-from .choices import choices
-from .provider import ProviderFault, provider
+from .backend import NOT_VERIFIED, SETTINGS, UNREACHABLE
+from .oidc_client import ProviderError, load_provider
+from .oidc_settings import oidc_settings
 
-UNKNOWN_SIGN_IN = "That sign-in was not begun here, or is over. Try again."
+UNKNOWN_SIGN_IN = "This sign-in was not started here, or has expired. Try again."
 
 
-class _OurSettings:
-    """The library's settings, where they are not for operators to choose."""
+class _FixedSettings:
+    """Mixin with the settings of mozilla-django-oidc that operators cannot change."""
 
     def get_settings(self, attr: str, *default: Any) -> Any:
-        ours = {**SETTINGS, "LOGIN_REDIRECT_URL": "admin:index"}
-        return ours[attr] if attr in ours else super().get_settings(attr, *default)  # type: ignore[misc]  # of the library's view
+        fixed = {**SETTINGS, "LOGIN_REDIRECT_URL": "admin:index"}
+        return fixed[attr] if attr in fixed else super().get_settings(attr, *default)  # type: ignore[misc]  # defined by the view of mozilla-django-oidc
 
 
 @method_decorator(never_cache, name="dispatch")
-class Begin(_OurSettings, OIDCAuthenticationRequestView):  # type: ignore[misc]  # no types there
-    """Send the person to the provider."""
+class BeginView(_FixedSettings, OIDCAuthenticationRequestView):  # type: ignore[misc]  # the library has no types
+    """Redirect to the provider's authorization endpoint."""
 
     def __init__(self, **kwargs: Any) -> None:
         super(OIDCAuthenticationRequestView, self).__init__(**kwargs)
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        chosen = choices()
-        if chosen is None:  # for the types: the URL has asked
+        config = oidc_settings()
+        if config is None:  # never true, since urls.py checks it first; for mypy
             raise Http404
         try:
-            self.OIDC_OP_AUTH_ENDPOINT = provider(chosen.issuer).authorization
-        except ProviderFault:
-            return back(request, UNREACHABLE)
-        self.OIDC_RP_CLIENT_ID = chosen.client_id
-        answer: HttpResponse = super().get(request)
-        return answer
+            self.OIDC_OP_AUTH_ENDPOINT = load_provider(config.issuer).authorization
+        except ProviderError:
+            return redirect_to_login(request, UNREACHABLE)
+        self.OIDC_RP_CLIENT_ID = config.client_id
+        response: HttpResponse = super().get(request)
+        return response
 
     def get_settings(self, attr: str, *default: Any) -> Any:
         if attr == "OIDC_RP_SCOPES":
@@ -50,22 +53,22 @@ class Begin(_OurSettings, OIDCAuthenticationRequestView):  # type: ignore[misc] 
 
 
 @method_decorator(never_cache, name="dispatch")
-class Return(_OurSettings, OIDCAuthenticationCallbackView):  # type: ignore[misc]  # no types there
-    """The provider sent the person back, with a code or with an error."""
+class CallbackView(_FixedSettings, OIDCAuthenticationCallbackView):  # type: ignore[misc]  # the library has no types
+    """Handle the redirect from the provider with an authorization code or an error."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        begun = request.session.get("oidc_states", {})
-        if request.GET.get("state") not in begun:  # also of errors: a link may sign nobody out
-            return back(request, UNKNOWN_SIGN_IN)
-        answer: HttpResponseBase = super().dispatch(request, *args, **kwargs)
-        return answer
+        states = request.session.get("oidc_states", {})
+        if request.GET.get("state") not in states:  # a forged link must not end a session
+            return redirect_to_login(request, UNKNOWN_SIGN_IN)
+        response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        return response
 
     def login_failure(self) -> HttpResponse:
-        told = "The sign-in provider refused." if "error" in self.request.GET else NOT_BELIEVED
-        return back(self.request, getattr(self.request, "sign_in_fault", told))
+        default = "The sign-in provider refused." if "error" in self.request.GET else NOT_VERIFIED
+        return redirect_to_login(self.request, getattr(self.request, "sign_in_error", default))
 
 
-def back(request: HttpRequest, why: str) -> HttpResponse:
-    """To the sign-in page, which says why."""
-    messages.error(request, why)
+def redirect_to_login(request: HttpRequest, message: str) -> HttpResponse:
+    """Redirect to the sign-in page, which shows ``message``."""
+    messages.error(request, message)
     return HttpResponseRedirect(reverse("admin:login"))

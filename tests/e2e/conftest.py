@@ -4,33 +4,41 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.gateway import Gateway, toml_for
-from tests.fakes.upstream import ScriptedUpstream
+from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from . import plays
+from . import scenarios
 
 CAPABLE = {"files": True, "prefill": True}
-"""Beside the profile ``generic``: recorded requests hold PDFs and prefilled answers."""
+"""Capabilities in addition to the profile ``generic``, for PDFs and prefilled responses in recordings."""
 
 
 @pytest.fixture(scope="session")
-def player() -> Iterator[ScriptedUpstream]:
-    """The scripted upstream behind the session's gateway; it knows every recording."""
+def shared_upstream() -> Iterator[ScriptedUpstream]:
+    """The scripted upstream of the session's gateway, with a script for every recording."""
     with ScriptedUpstream() as running:
-        running.choose(plays.script_for)
+        running.choose(scenarios.script_for)
         yield running
 
 
 @pytest.fixture(scope="session")
 def gateway(
-    player: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+    shared_upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """The real ``manage.py serve`` in front of ``player``."""
+    """``manage.py serve`` with ``shared_upstream`` as its upstream."""
     upstreams = {
-        "responses": {"dialect": "responses", "base_url": player.base_url, "profile": "openai"},
-        "chat": {"dialect": "chat", "base_url": player.base_url, "capabilities": CAPABLE},
-        "anthropic": {"dialect": "anthropic", "base_url": player.url, "profile": "anthropic"},
+        "responses": {
+            "dialect": "responses",
+            "base_url": shared_upstream.base_url,
+            "profile": "openai",
+        },
+        "chat": {"dialect": "chat", "base_url": shared_upstream.base_url, "capabilities": CAPABLE},
+        "anthropic": {
+            "dialect": "anthropic",
+            "base_url": shared_upstream.url,
+            "profile": "anthropic",
+        },
     }
-    config = toml_for(upstreams, plays.ROUTES)
+    config = toml_for(upstreams, scenarios.ROUTES)
     with Gateway(tmp_path_factory.mktemp("gateway"), config=config) as running:
         yield running

@@ -1,8 +1,8 @@
-"""Plays an Anthropic SDK's part, in a process of its own, with whichever SDK it can import.
+"""Run requests with an Anthropic SDK in a separate process, with the SDK that it can import.
 
-Reads one JSON object from stdin: ``base_url``, ``key`` and ``jobs`` (each with ``id``, ``mode`` and the
-``body`` of a request); runs the jobs side by side and writes one JSON object to stdout: the SDK's
-version and, per job id, the final message and the raw events, or the exception.
+Read one JSON object from stdin: ``base_url``, ``key`` and ``jobs`` (each with ``id``, ``mode`` and the
+``body`` of a request). Run the jobs concurrently and write one JSON object to stdout: the SDK's
+version and, for each job id, the final message and the raw events, or the exception.
 """
 
 import asyncio
@@ -32,34 +32,34 @@ async def without_streaming(client, body):
 MODES = {"helper": with_helper, "raw": with_raw_stream, "whole": without_streaming}
 
 
-async def run(client, job, seats):
-    async with seats:
+async def run(client, job, slots):
+    async with slots:
         try:
             return job["id"], await MODES[job["mode"]](client, job["body"])
         except anthropic.APIStatusError as exc:
             return job["id"], {
                 "raised": type(exc).__name__,
-                "ours": True,
+                "sdk_error": True,
                 "status": exc.status_code,
                 "error": exc.body,
                 "request_id": exc.request_id,
             }
-        except Exception as exc:  # noqa: BLE001 - the test tells it apart from what it expected
+        except Exception as exc:  # noqa: BLE001 - the test compares it with the expected exception
             return job["id"], {
                 "raised": type(exc).__name__,
-                "ours": isinstance(exc, anthropic.AnthropicError),
-                "said": str(exc)[:300],
+                "sdk_error": isinstance(exc, anthropic.AnthropicError),
+                "text": str(exc)[:300],
             }
 
 
 async def main():
     task = json.load(sys.stdin)
-    seats = asyncio.Semaphore(task.get("seats", 8))
+    slots = asyncio.Semaphore(task.get("slots", 8))
     async with anthropic.AsyncAnthropic(
         base_url=task["base_url"], api_key=task["key"], max_retries=0, timeout=60
     ) as client:
-        done = await asyncio.gather(*(run(client, job, seats) for job in task["jobs"]))
-    json.dump({"version": anthropic.__version__, "done": dict(done)}, sys.stdout)
+        results = await asyncio.gather(*(run(client, job, slots) for job in task["jobs"]))
+    json.dump({"version": anthropic.__version__, "results": dict(results)}, sys.stdout)
 
 
 if __name__ == "__main__":

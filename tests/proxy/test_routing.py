@@ -1,4 +1,4 @@
-"""What answers at which path, and what every answer carries, through the whole application."""
+"""Routing by path, errors of unknown paths and the id headers, through the ASGI application."""
 
 import re
 
@@ -6,45 +6,45 @@ import httpx
 import pytest
 
 from bridge_project.asgi import application
-from proxy.gateway.lifespan import stop_parts
+from proxy.gateway.endpoints.lifespan import stop_services
 
-OUT_OF_THE_HOUSE = "http://evil.example"
+WRONG_HOST = "http://evil.example"
 
 
 @pytest.fixture(autouse=True)
-async def stopped():
-    """What an answer has started ends with its test."""
+async def stop_after_test():
+    """Stop the parts of the gateway that a request has started."""
     yield
-    await stop_parts()
+    await stop_services()
 
 
-async def ask(path, base="http://localhost", method="GET"):
+async def request(path, base="http://localhost", method="GET"):
     transport = httpx.ASGITransport(app=application)
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:
-        return await client.request(method, base + path)  # as it is: "//" begins no host
+        return await client.request(method, base + path)  # "//" must not start a host
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/healthz", "/nope", "/api/v1/nope", "/v1/nope", "/v1/organizations/nope"]
 )
-async def test_every_answer_carries_its_id_under_both_names(path):
-    answer = await ask(path)
+async def test_every_response_has_its_id_in_both_headers(path):
+    response = await request(path)
 
-    assert re.fullmatch(r"req_[0-9A-Z]{26}", answer.headers["request-id"])
-    assert answer.headers["x-bridge-request-id"] == answer.headers["request-id"]
+    assert re.fullmatch(r"req_[0-9A-Z]{26}", response.headers["request-id"])
+    assert response.headers["x-bridge-request-id"] == response.headers["request-id"]
     if path.endswith("/nope"):
-        assert answer.json()["request_id"] == answer.headers["request-id"]
+        assert response.json()["request_id"] == response.headers["request-id"]
 
 
 @pytest.mark.parametrize(
     "path",
     ["/v1", "/v1/", "/v1/nope", "/v1/organization/usage/completions", "/v1/organizations/nope"],
 )
-async def test_no_unknown_path_under_v1_answers_html(path):
-    answer = await ask(path)
+async def test_an_unknown_path_under_v1_gets_a_json_error(path):
+    response = await request(path)
 
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "not_found_error"
 
 
 @pytest.mark.parametrize(
@@ -62,29 +62,29 @@ async def test_no_unknown_path_under_v1_answers_html(path):
         ("/v1/chat/completions", "the Messages API here"),
     ],
 )
-async def test_what_sdks_ask_for_that_is_not_here_is_told_in_words_that_help(path, hint):
-    answer = await ask(path, method="POST")
+async def test_an_unsupported_sdk_path_gets_a_hint(path, hint):
+    response = await request(path, method="POST")
 
-    assert answer.status_code == 404
-    assert hint in answer.json()["error"]["message"]
+    assert response.status_code == 404
+    assert hint in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/organizations/me", "/api/v1/summary"])
-async def test_a_host_that_is_not_ours_is_told_so_in_json(path):
-    answer = await ask(path, base=OUT_OF_THE_HOUSE)
+async def test_a_wrong_host_gets_a_json_error_on_api_paths(path):
+    response = await request(path, base=WRONG_HOST)
 
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-    assert "'evil.example' is not served here; BRIDGE_ALLOWED_HOSTS" in answer.text
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "'evil.example' is not served here; BRIDGE_ALLOWED_HOSTS" in response.text
 
 
-async def test_a_host_that_is_not_ours_gets_a_page_where_pages_are():
-    answer = await ask("/admin/", base=OUT_OF_THE_HOUSE)
+async def test_a_wrong_host_gets_an_html_error_in_the_admin():
+    response = await request("/admin/", base=WRONG_HOST)
 
-    assert answer.status_code == 400
-    assert answer.headers["content-type"].startswith("text/html")
+    assert response.status_code == 400
+    assert response.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_the_hello_of_claude_code_loads_no_page(method):
-    assert (await ask("/api/hello", method=method)).status_code == 200
+async def test_the_hello_request_of_claude_code_gets_a_200(method):
+    assert (await request("/api/hello", method=method)).status_code == 200

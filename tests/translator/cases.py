@@ -1,8 +1,8 @@
-"""One folder for each odd shape of an answer: what came in, what leaves, and why.
+"""Read and run the cases: one folder for each unusual form of a response.
 
-A folder holds ``request.json``, ``upstream.sse`` (a stream) or ``upstream.json`` (a whole answer),
-``target.json`` where the profile matters, and what is expected. ``pytest --rewrite-cases`` writes
-the expectations anew; a human reads the difference.
+A folder contains ``request.json``, ``upstream.sse`` (a stream) or ``upstream.json`` (a whole
+response), ``target.json`` if the profile matters, and the expected output. ``pytest
+--rewrite-cases`` writes the expected output again; review the difference.
 """
 
 import dataclasses
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.translator.requests import KEYS
-from translator import carrier
-from translator.anthropic.fold import fold
-from translator.carrier import CarrierKeys
-from translator.dialect import Dialect, Target, UpstreamRequest
-from translator.profiles import profile_with
-from translator.sse import SSEDecoder, format_sse
+from translator.capabilities import profile_with
+from translator.dialect import Dialect, TranslationTarget, UpstreamRequest
+from translator.message_stream.events_to_message import fold
+from translator.stream import reasoning_signature
+from translator.stream.reasoning_signature import SigningKeys
+from translator.stream.sse import SSEDecoder, format_sse
 
 ROOT = Path(__file__).parents[1] / "cases"
 ALL_AT_ONCE = 2**20
 
 
-class Heard(NamedTuple):
-    """What one case became."""
+class CaseResult(NamedTuple):
+    """The output of one case."""
 
     events: list[dict[str, Any]]
     notes: list[list[str]]
@@ -31,7 +31,7 @@ class Heard(NamedTuple):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The message or the error, and what was noted beside it."""
+        """Return the message or the error, with the notes and the unknown events."""
         last = self.events[-1]
         failed = last["type"] == "error"
         end = {"error": last["error"]} if failed else {"message": fold(self.events)}
@@ -44,35 +44,41 @@ class Heard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
-    """The cases of a dialect: its folder, and to whom its requests go where a case says nothing."""
+    """The cases of a dialect: their folder and the default target of their requests."""
 
     folder: str
     dialect: Dialect
     profile: str
     model: str
-    keys: CarrierKeys | None = None
+    keys: SigningKeys | None = None
 
     @property
     def all(self) -> list[Path]:
         return sorted(path for path in (ROOT / self.folder).iterdir() if path.is_dir())
 
-    def built(self, case: Path) -> UpstreamRequest:
-        told = read(case, "target.json") if (case / "target.json").exists() else {}
-        profile = profile_with(told.get("profile", self.profile), told.get("capabilities", {}))
-        target = Target(upstream="local", model=self.model, profile=profile, carrier_keys=self.keys)
+    def build_request(self, case: Path) -> UpstreamRequest:
+        settings = read(case, "target.json") if (case / "target.json").exists() else {}
+        profile = profile_with(
+            settings.get("profile", self.profile), settings.get("capabilities", {})
+        )
+        target = TranslationTarget(
+            upstream="local", model=self.model, profile=profile, signing_keys=self.keys
+        )
         return self.dialect.build_request(read(case, "request.json"), target)
 
-    def heard(self, case: Path, step: int = ALL_AT_ONCE) -> Heard:
-        """The whole way: bytes in reads of ``step``, decoded, translated, ended."""
-        context = dataclasses.replace(self.built(case).answer, message_id="msg_case")
+    def run(self, case: Path, step: int = ALL_AT_ONCE) -> CaseResult:
+        """Decode the bytes in reads of ``step`` bytes, translate the events and end the stream."""
+        context = dataclasses.replace(
+            self.build_request(case).response_context, message_id="msg_case"
+        )
         stream = self.dialect.stream(context)
         if (case / "upstream.json").exists():
-            events = stream.feed_whole(read(case, "upstream.json"))
+            events = stream.feed_body(read(case, "upstream.json"))
         else:
             events = [e for chunk in chunks_of(case, step) for e in stream.feed(chunk)]
             events += stream.end()
         notes = [[note.path, note.fate, note.reason] for note in stream.notes]
-        return Heard([opened(e) for e in events], notes, dict(sorted(stream.unknown.items())))
+        return CaseResult([opened(e) for e in events], notes, dict(sorted(stream.unknown.items())))
 
 
 def read(case: Path, name: str) -> Any:
@@ -80,12 +86,12 @@ def read(case: Path, name: str) -> Any:
 
 
 def opened(event: dict[str, Any]) -> dict[str, Any]:
-    """The event with a carrier shown as what it carries."""
+    """Return the event; show the content of a signed carrier instead of its text."""
     signature = event.get("delta", {}).get("signature")
-    kept = carrier.unseal(signature, KEYS) if signature else None
-    if kept is None:
+    carrier = reasoning_signature.verify(signature, KEYS) if signature else None
+    if carrier is None:
         return event
-    shown = f"<{kept.item_id} {kept.encrypted_content} {kept.text_is} {list(kept.part_lengths)}>"
+    shown = f"<{carrier.item_id} {carrier.encrypted_content} {carrier.text_kind} {list(carrier.part_lengths)}>"
     return event | {"delta": {"type": "signature_delta", "signature": shown}}
 
 

@@ -7,5 +7,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-cases",
         action="store_true",
-        help="write what the cases expect anew; read the difference before you commit it",
+        help="write the expected output of the cases again; review the difference before a commit",
     )

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from translator.carrier import CarrierKeys
+from translator.stream.reasoning_signature import SigningKeys
 
-KEYS = CarrierKeys(current="k1", keys={"k1": b"0123456789abcdef0123456789abcdef"})
+KEYS = SigningKeys(current="k1", keys={"k1": b"0123456789abcdef0123456789abcdef"})
 
 WEATHER = {
     "name": "get_weather",
@@ -19,8 +19,8 @@ PIXEL = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
 
 
-def ask(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A request; one short user message unless told otherwise."""
+def make_request(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a request; the default is one short user message."""
     history = list(messages) or [user("Hello.")]
     return {"model": "claude-bridge", "max_tokens": 100, "messages": history, **fields}
 
@@ -37,8 +37,8 @@ def system(*content: Any, **fields: Any) -> dict[str, Any]:
     return {"role": "system", "content": _content(content), **fields}
 
 
-def text(said: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **fields}
+def text(value: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **fields}
 
 
 def image(**source: Any) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Every odd shape of an answer that was met or thought of; ``cases`` says what a folder holds."""
+"""Run every case of an unusual response; ``cases`` documents the files of a case."""
 
 import pytest
 
-from tests.fakes.grammar import faults_of_events
+from tests.fakes.upstreams.grammar import faults_of_events
+from tests.translator.openai_responses.request.strict_types import assert_valid
 from translator import openai_chat, openai_responses
 
 from .cases import Cases, expect, pretty
-from .openai_responses.strict_types import assert_valid
 from .requests import KEYS
 
 CHAT = Cases("openai_chat", openai_chat.DIALECT, "generic", "qwen3")
@@ -29,7 +29,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @every_case
 def test_the_request_becomes_this_body(cases, case, rewrite):
-    body = cases.built(case).body
+    body = cases.build_request(case).body
 
     expect(case / "upstream_request.json", pretty(body), rewrite=rewrite)
     if cases is RESPONSES:
@@ -37,22 +37,22 @@ def test_the_request_becomes_this_body(cases, case, rewrite):
 
 
 @every_case
-def test_the_answer_becomes_this_stream(cases, case, rewrite):
-    told = cases.heard(case)
+def test_each_case_gives_its_expected_stream_and_message(cases, case, rewrite):
+    reply = cases.run(case)
 
-    expect(case / "expected.sse", told.frames, rewrite=rewrite)
-    expect(case / "expected.json", pretty(told.summary), rewrite=rewrite)
-    raw = any("bad_tool_json" in reason for *_, reason in told.notes)
-    assert faults_of_events(told.events, raw_tool_input=raw) == []
+    expect(case / "expected.sse", reply.frames, rewrite=rewrite)
+    expect(case / "expected.json", pretty(reply.summary), rewrite=rewrite)
+    raw = any("bad_tool_json" in reason for *_, reason in reply.notes)
+    assert faults_of_events(reply.events, raw_tool_input=raw) == []
 
 
 @every_case
 def test_cutting_the_bytes_changes_nothing(cases, case):
-    assert cases.heard(case, step=1) == cases.heard(case)
+    assert cases.run(case, step=1) == cases.run(case)
 
 
 @every_case
-def test_each_case_says_why_it_is_here(cases, case):
+def test_each_case_has_a_reason(cases, case):
     why = (case / "why.md").read_text().strip()
 
     assert why.endswith(".")

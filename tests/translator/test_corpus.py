@@ -1,4 +1,4 @@
-"""Every recording translates with no loss: what comes out is what a plain reading finds in it."""
+"""Compare the translation of every recording with a plain reading of its JSON."""
 
 import json
 import random
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import recordings
-from tests.fakes.cuts import Cut, pieces
-from tests.fakes.grammar import faults_of_events
-from tests.fakes.recordings import Reading, reading_of
+from tests.fakes.upstreams import recordings
+from tests.fakes.upstreams.grammar import faults_of_events
+from tests.fakes.upstreams.recordings import ResponseSummary, summary_of_message
+from tests.fakes.upstreams.stream_cuts import Cut, pieces
 from translator import openai_chat, openai_responses
-from translator.anthropic.fold import fold
-from translator.dialect import AnswerContext, Dialect, Stream
-from translator.sse import SSEDecoder
+from translator.dialect import Dialect, ResponseContext, Stream
+from translator.message_stream.events_to_message import fold
+from translator.stream.sse import SSEDecoder
 
 STREAMS = [
     *recordings.recordings("responses-stream"),
     *recordings.recordings("chat-stream"),
 ]
 WHOLE = [*recordings.recordings("responses-json"), *recordings.recordings("chat-json")]
-CONTEXT = AnswerContext(message_id="msg_corpus", model="claude-corpus", input_estimate=1)
+CONTEXT = ResponseContext(message_id="msg_corpus", model="claude-corpus", input_estimate=1)
 
 pytestmark = pytest.mark.skipif(not STREAMS, reason=recordings.ABSENT)
 
@@ -35,19 +35,19 @@ def dialect_of(path: Path) -> Dialect:
 
 
 def streamed(path: Path, cut: Cut = "whole") -> tuple[Stream, list[dict]]:
-    """The Anthropic events for a recorded stream whose bytes come cut like this."""
+    """Return the stream and the Anthropic events for a recording whose bytes are split like this."""
     decoder = SSEDecoder()
     stream = dialect_of(path).stream(CONTEXT)
-    said: list[dict] = []
-    heard = [e for piece in pieces(path.read_bytes(), cut) for e in decoder.feed(piece)]
-    for event in [*heard, *decoder.end()]:
+    emitted: list[dict] = []
+    frames = [e for piece in pieces(path.read_bytes(), cut) for e in decoder.feed(piece)]
+    for event in [*frames, *decoder.end()]:
         if not stream.finished and event.data.strip() != b"[DONE]":
-            said += stream.feed(json.loads(event.data))
-    return stream, [*said, *stream.end()]
+            emitted += stream.feed(json.loads(event.data))
+    return stream, [*emitted, *stream.end()]
 
 
-def assert_says(message: dict, expected: Reading) -> None:
-    actual = reading_of(message)
+def assert_output(message: dict, expected: ResponseSummary) -> None:
+    actual = summary_of_message(message)
 
     assert actual.text == expected.text
     assert actual.thinking == expected.thinking
@@ -58,17 +58,17 @@ def assert_says(message: dict, expected: Reading) -> None:
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=ids)
-def test_a_recorded_stream_says_what_the_recording_says(path):
-    expected = recordings.read(path)
+def test_a_recorded_stream_equals_its_recording(path):
+    expected = recordings.summary_of_recording(path)
 
-    stream, said = streamed(path)
+    stream, emitted = streamed(path)
 
-    assert faults_of_events(said) == []
+    assert faults_of_events(emitted) == []
     if expected.failed:
-        assert said[-1]["type"] == "error"
+        assert emitted[-1]["type"] == "error"
         assert stream.error is not None
     else:
-        assert_says(fold(said), expected)
+        assert_output(fold(emitted), expected)
         assert stream.fault is None
         assert stream.usage.source == ("reported" if expected.usage else "estimated")
 
@@ -92,11 +92,11 @@ def test_a_recorded_stream_that_is_cut_off_ends_in_an_error(path):
 
     for stop in {0, 1, last, *(rng.randint(0, last) for _ in range(5))}:
         stream = dialect_of(path).stream(CONTEXT)
-        said = [each for event in events[:stop] for each in stream.feed(event)]
-        said += stream.end()
+        emitted = [each for event in events[:stop] for each in stream.feed(event)]
+        emitted += stream.end()
 
-        assert faults_of_events(said) == []
-        assert said[-1]["type"] == "error"
+        assert faults_of_events(emitted) == []
+        assert emitted[-1]["type"] == "error"
 
 
 def is_end(event: dict) -> bool:
@@ -121,21 +121,21 @@ ENDING_WITH_ITS_ANSWER = [
 @pytest.mark.parametrize("path", ENDING_WITH_ITS_ANSWER, ids=ids)
 def test_a_recorded_stream_folds_to_the_answer_that_it_ends_with(path):
     ends = [e for e in recordings.events_of(path.read_bytes()) if is_end(e)]
-    whole = fold(dialect_of(path).stream(CONTEXT).feed_whole(ends[-1]["response"]))
+    whole = fold(dialect_of(path).stream(CONTEXT).feed_body(ends[-1]["response"]))
 
     folded = fold(streamed(path)[1])
     assert [block["type"] for block in folded["content"]] == [b["type"] for b in whole["content"]]
-    assert reading_of(folded) == reading_of(whole)
+    assert summary_of_message(folded) == summary_of_message(whole)
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=ids)
-def test_a_recorded_whole_answer_says_what_the_recording_says(path):
-    expected = recordings.read(path)
+def test_a_recorded_whole_response_equals_its_recording(path):
+    expected = recordings.summary_of_recording(path)
 
-    said = dialect_of(path).stream(CONTEXT).feed_whole(json.loads(path.read_bytes()))
+    emitted = dialect_of(path).stream(CONTEXT).feed_body(json.loads(path.read_bytes()))
 
-    assert faults_of_events(said) == []
+    assert faults_of_events(emitted) == []
     if expected.failed:
-        assert said[-1]["type"] == "error"
+        assert emitted[-1]["type"] == "error"
     else:
-        assert_says(fold(said), expected)
+        assert_output(fold(emitted), expected)

@@ -1,8 +1,8 @@
 from translator import errors
 
 
-def test_a_bad_request_says_where():
-    assert str(errors.BadRequest("messages.0", "too odd")) == "messages.0: too odd"
+def test_a_bad_request_error_has_its_path():
+    assert str(errors.BadRequest("messages.0", "invalid")) == "messages.0: invalid"
     assert str(errors.BadRequest("", "not JSON")) == "not JSON"
 
 

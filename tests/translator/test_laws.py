@@ -1,7 +1,7 @@
-"""Laws: what holds for every answer of every upstream, whatever it says.
+"""Property tests: laws that every translated response must satisfy.
 
-Each law is run on both dialects. Every stream that comes out is judged by the grammar checker
-that was written apart from the writer (``tests.fakes.grammar``).
+Each law runs on both dialects. A grammar checker that is independent of the writer checks every
+emitted stream (``tests.fakes.upstreams.grammar``).
 """
 
 import asyncio
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes import answers as made
-from tests.fakes.effort import law
-from tests.fakes.grammar import faults_of_bytes, faults_of_events
-from tests.fakes.noise import CHAT_CHUNKS, RESPONSES_EVENTS
+from tests.fakes.upstreams import response_strategies as made
+from tests.fakes.upstreams.grammar import faults_of_bytes, faults_of_events
+from tests.fakes.upstreams.hypothesis_profiles import law
+from tests.fakes.upstreams.hypothesis_strategies import CHAT_CHUNKS, RESPONSES_EVENTS
 from translator import (
     format_sse,
     map_openai_chat_to_anthropic,
@@ -26,26 +26,28 @@ from translator import (
     translate_openai_chat_events,
     translate_openai_events,
 )
-from translator.anthropic.fold import fold
-from translator.dialect import AnswerContext, Dialect
-from translator.sse import SSEDecoder
+from translator.dialect import Dialect, ResponseContext
+from translator.message_stream.events_to_message import fold
+from translator.stream.sse import SSEDecoder
 
 pytestmark = pytest.mark.timeout(1800)
 
 RESPONSES = openai_responses.DIALECT
 CHAT = openai_chat.DIALECT
-CONTEXT = AnswerContext(message_id="msg_law", model="claude-law")
+CONTEXT = ResponseContext(message_id="msg_law", model="claude-law")
 
 
-def spoken(dialect: Dialect, events: list[dict], context: AnswerContext = CONTEXT) -> list[dict]:
-    """The Anthropic events for these upstream events and then the end of the bytes."""
+def streamed(
+    dialect: Dialect, events: list[dict], context: ResponseContext = CONTEXT
+) -> list[dict]:
+    """Return the Anthropic events for these upstream events and the end of the stream."""
     stream = dialect.stream(context)
-    said = [each for event in copy.deepcopy(events) for each in stream.feed(event)]
-    return [*said, *stream.end()]
+    emitted = [each for event in copy.deepcopy(events) for each in stream.feed(event)]
+    return [*emitted, *stream.end()]
 
 
 def folded_whole(dialect: Dialect, body: dict) -> dict:
-    return fold(dialect.stream(CONTEXT).feed_whole(copy.deepcopy(body)))
+    return fold(dialect.stream(CONTEXT).feed_body(copy.deepcopy(body)))
 
 
 def as_bytes(events: list[dict]) -> bytes:
@@ -62,40 +64,40 @@ def as_bytes(events: list[dict]) -> bytes:
 @law
 @given(events=st.lists(RESPONSES_EVENTS, max_size=14))
 def test_any_responses_events_in_any_order_yield_a_legal_stream(events):
-    assert faults_of_events(spoken(RESPONSES, events), raw_tool_input=True) == []
+    assert faults_of_events(streamed(RESPONSES, events), raw_tool_input=True) == []
 
 
 @law
 @given(chunks=st.lists(CHAT_CHUNKS, max_size=12))
 def test_any_chat_chunks_in_any_order_yield_a_legal_stream(chunks):
-    assert faults_of_events(spoken(CHAT, chunks), raw_tool_input=True) == []
+    assert faults_of_events(streamed(CHAT, chunks), raw_tool_input=True) == []
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_a_shuffled_responses_stream_yields_a_legal_stream(answer):
     chance = answer.chance()
     events = made.responses_stream(answer, chance)
     chance.shuffle(events)
 
-    assert faults_of_events(spoken(RESPONSES, events), raw_tool_input=True) == []
+    assert faults_of_events(streamed(RESPONSES, events), raw_tool_input=True) == []
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_a_shuffled_chat_stream_yields_a_legal_stream(answer):
     chance = answer.chance()
     chunks = made.chat_stream(answer, chance)
     chance.shuffle(chunks)
 
-    assert faults_of_events(spoken(CHAT, chunks), raw_tool_input=True) == []
+    assert faults_of_events(streamed(CHAT, chunks), raw_tool_input=True) == []
 
 
 @law
 @given(body=st.one_of(RESPONSES_EVENTS, CHAT_CHUNKS))
 def test_any_whole_body_yields_a_legal_stream(body):
     for dialect in (RESPONSES, CHAT):
-        events = dialect.stream(CONTEXT).feed_whole(copy.deepcopy(body))
+        events = dialect.stream(CONTEXT).feed_body(copy.deepcopy(body))
 
         assert faults_of_events(events, raw_tool_input=True) == []
 
@@ -104,21 +106,21 @@ def test_any_whole_body_yields_a_legal_stream(body):
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_any_prefix_of_a_responses_stream_ends_in_an_error(answer):
     chance = answer.chance()
     events = made.responses_stream(answer, chance)
     prefix = events[: chance.randrange(len(events))]
 
-    said = spoken(RESPONSES, prefix)
+    emitted = streamed(RESPONSES, prefix)
 
-    assert said[-1]["type"] == "error"
-    assert "message_stop" not in {event["type"] for event in said}
-    assert faults_of_events(said) == []
+    assert emitted[-1]["type"] == "error"
+    assert "message_stop" not in {event["type"] for event in emitted}
+    assert faults_of_events(emitted) == []
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(answer):
     chance = answer.chance()
     chunks = made.chat_stream(answer, chance)
@@ -127,18 +129,18 @@ def test_any_prefix_of_a_chat_stream_without_its_finish_ends_in_an_error(answer)
     )
     prefix = chunks[: chance.randint(0, finish)]
 
-    said = spoken(CHAT, prefix)
+    emitted = streamed(CHAT, prefix)
 
-    assert said[-1]["type"] == "error"
-    assert "message_stop" not in {event["type"] for event in said}
-    assert faults_of_events(said) == []
+    assert emitted[-1]["type"] == "error"
+    assert "message_stop" not in {event["type"] for event in emitted}
+    assert faults_of_events(emitted) == []
 
 
 # Law 3: cutting the bytes anywhere changes nothing
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_cutting_the_bytes_anywhere_changes_nothing(answer):
     chance = answer.chance()
     raw = as_bytes(made.responses_stream(answer, chance))
@@ -159,27 +161,27 @@ def test_cutting_the_bytes_anywhere_changes_nothing(answer):
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_a_folded_responses_stream_is_the_whole_mapping(answer):
     events = made.responses_stream(answer, answer.chance())
 
-    folded = fold(spoken(RESPONSES, events))
+    folded = fold(streamed(RESPONSES, events))
 
     assert folded == folded_whole(RESPONSES, made.responses_body(answer))
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_a_folded_chat_stream_is_the_whole_mapping(answer):
     chunks = made.chat_stream(answer, answer.chance())
 
-    folded = fold(spoken(CHAT, chunks))
+    folded = fold(streamed(CHAT, chunks))
 
     assert folded == folded_whole(CHAT, made.chat_body(answer))
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_the_public_functions_for_whole_answers_are_the_folded_machines(answer):
     response, completion = made.responses_body(answer), made.chat_body(answer)
 
@@ -192,7 +194,7 @@ def test_the_public_functions_for_whole_answers_are_the_folded_machines(answer):
     assert mapped_chat["usage"] == folded_whole(CHAT, completion)["usage"]
 
 
-# Law 6: nothing said is lost or invented, however the items are mixed
+# Law 6: no output is lost or added, however the items are mixed
 
 
 def calls_in(message: dict) -> dict[str, tuple]:
@@ -203,66 +205,66 @@ def calls_in(message: dict) -> dict[str, tuple]:
     }
 
 
-def said_in(message: dict, kind: str) -> str:
+def output_in(message: dict, kind: str) -> str:
     return "".join(block[kind] for block in message["content"] if block["type"] == kind)
 
 
-def assert_says(message: dict, answer: made.Answer) -> None:
+def assert_output(message: dict, answer: made.GeneratedResponse) -> None:
     calls = {item.id: (item.name, json.loads(item.text)) for item in answer.of("call")}
 
     assert calls_in(message) == calls
-    assert said_in(message, "text") == "".join(item.text for item in answer.of("text"))
+    assert output_in(message, "text") == "".join(item.text for item in answer.of("text"))
     assert message["stop_reason"] == ("tool_use" if calls else "end_turn")
     assert message["usage"]["input_tokens"] == answer.input_tokens - answer.cached_tokens
     assert message["usage"]["output_tokens"] == answer.output_tokens
 
 
 @law
-@given(answer=made.answers(texts=1))
+@given(answer=made.generated_responses(texts=1))
 def test_mixed_responses_items_lose_nothing(answer):
     events = made.responses_stream(answer, answer.chance(), made.mixed)
 
-    said = spoken(RESPONSES, events)
+    emitted = streamed(RESPONSES, events)
 
-    assert faults_of_events(said) == []
-    assert_says(fold(said), answer)
-    thoughts = sorted(b["thinking"] for b in fold(said)["content"] if b["type"] == "thinking")
+    assert faults_of_events(emitted) == []
+    assert_output(fold(emitted), answer)
+    thoughts = sorted(b["thinking"] for b in fold(emitted)["content"] if b["type"] == "thinking")
     assert thoughts == sorted(item.text for item in answer.of("thinking"))
 
 
 @law
-@given(answer=made.answers())
+@given(answer=made.generated_responses())
 def test_mixed_chat_calls_lose_nothing(answer):
     chunks = made.chat_stream(answer, answer.chance(), made.mixed)
 
-    said = spoken(CHAT, chunks)
+    emitted = streamed(CHAT, chunks)
 
-    assert faults_of_events(said) == []
-    assert_says(fold(said), answer)
+    assert faults_of_events(emitted) == []
+    assert_output(fold(emitted), answer)
     thought = "".join(item.text for item in answer.of("thinking"))
-    assert said_in(fold(said), "thinking") == thought
+    assert output_in(fold(emitted), "thinking") == thought
 
 
-# Law 7: the finished block on content_block_stop is what the deltas amount to
+# Law 7: the finished block on content_block_stop equals the joined deltas
 
 
 @law
-@given(answer=made.answers())
-def test_a_finished_block_is_what_its_deltas_amount_to(answer):
-    context = AnswerContext(message_id="msg_law", model="claude-law", finished_blocks=True)
+@given(answer=made.generated_responses())
+def test_a_finished_block_equals_its_deltas(answer):
+    context = ResponseContext(message_id="msg_law", model="claude-law", finished_blocks=True)
     for dialect, stream in ((RESPONSES, made.responses_stream), (CHAT, made.chat_stream)):
-        said = spoken(dialect, stream(answer, answer.chance()), context)
+        emitted = streamed(dialect, stream(answer, answer.chance()), context)
 
-        shown = [e["content_block"] for e in said if e["type"] == "content_block_stop"]
-        assert shown == fold(said)["content"]
+        shown = [e["content_block"] for e in emitted if e["type"] == "content_block_stop"]
+        assert shown == fold(emitted)["content"]
 
 
-# Law 8: the library's front door writes what the machine says
+# Law 8: the public functions write the events of the stream
 
 
 @law
-@given(answer=made.answers())
-def test_the_front_door_writes_legal_bytes(answer):
+@given(answer=made.generated_responses())
+def test_the_public_functions_write_legal_bytes(answer):
     async def through(translate, events) -> str:
         async def source():
             for event in events:

@@ -1,6 +1,6 @@
-"""A request of four times the size takes about four times the work, whatever it is full of.
+"""A request of four times the size takes about four times the work.
 
-Otherwise one request within the limits of size would hold a worker up for minutes.
+Otherwise one request within the size limit could block a worker for minutes.
 """
 
 import contextlib
@@ -10,21 +10,21 @@ import time
 import pytest
 
 from translator import openai_chat, openai_responses
-from translator.dialect import Target
+from translator.capabilities import PROFILES
+from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
-from translator.profiles import PROFILES
 
 SMALL = 6_000
 QUADRATIC = 10  # times the work for four times the size: 4 is linear, 16 is quadratic
 EFFORT = {"output_config": {"effort": "low"}}
 
 
-def said(*content):
+def emitted(*content):
     return {"messages": [{"role": "user", "content": list(content)}]}
 
 
 def system_messages(count):
-    """An effort in each, and nothing behind them in which it could hold."""
+    """Return system messages with an effort each and without a user message after them."""
     changes = [{"role": "system", "content": "x", **EFFORT} for _ in range(count)]
     return {"messages": [{"role": "user", "content": "hi"}, *changes]}
 
@@ -37,13 +37,13 @@ def cleared_messages(count):
 def blocks_with_notes(count):
     text = [{"type": "text", "text": "x"}]
     found = {"type": "search_result", "source": "s", "title": "t", "content": text}
-    return said(*[found] * count)
+    return emitted(*[found] * count)
 
 
 def servers(count):
     names = [f"server{number}" for number in range(count)]
     return {
-        **said({"type": "text", "text": "hi"}),
+        **emitted({"type": "text", "text": "hi"}),
         "mcp_servers": [{"type": "url", "name": name, "url": "https://mcp"} for name in names],
         "tools": [{"type": "mcp_toolset", "mcp_server_name": name} for name in names],
     }
@@ -55,13 +55,15 @@ REQUESTS = {made.__name__: made for made in (
 
 
 def cpu_of(dialect, request):
-    """The least of three runs, in seconds of the processor."""
+    """Return the minimum CPU seconds of three runs."""
     body = {"model": "m", "max_tokens": 9, **request}
-    target = Target(upstream="u", model="m", profile=PROFILES["openai"])
+    target = TranslationTarget(upstream="u", model="m", profile=PROFILES["openai"])
     runs = []
     for _ in range(3):
         began = time.process_time()
-        with contextlib.suppress(BadRequest):  # so many servers are refused, after a look at each
+        with contextlib.suppress(
+            BadRequest
+        ):  # this many servers are rejected after each is checked
             dialect.build_request(body, target)
         runs.append(time.process_time() - began)
     return min(runs)

@@ -1,7 +1,7 @@
-"""No field of a request disappears in silence: each is translated, noted, or refused.
+"""Each request field is translated, noted or rejected.
 
-The table holds every field of mapping.md 1.2 to 1.10 with a value that means something. Fields
-that Anthropic may add are tolerated at the top level, where a note names them.
+The table contains every field of mapping.md 1.2 to 1.10 with a meaningful value. Unknown top-level
+fields are accepted with a note.
 """
 
 import copy
@@ -11,9 +11,9 @@ import pytest
 
 from translator import openai_chat, openai_responses
 from translator.anthropic.request import FIELDS, parse_messages_request
-from translator.dialect import Target
+from translator.capabilities import PROFILES, profile_with
+from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
-from translator.profiles import PROFILES, profile_with
 
 DIALECTS = {"chat": openai_chat.DIALECT, "responses": openai_responses.DIALECT}
 MARK = {"type": "ephemeral"}
@@ -60,9 +60,9 @@ TOP: dict[str, Any] = {
     "top_p": 0.5,
     "user_profile_id": "p",
     "workspace_id": "w",
-    "nobody_knows_this": 1,
+    "unknown_field": 1,
 }
-BESIDE = {  # what a field needs beside it to be valid
+BESIDE = {  # other fields that a field needs to be valid
     "tool_choice": {"tools": [LOOK]},
     "mcp_servers": {"tools": [TOOLSET]},
     "thinking": {"max_tokens": 4096},
@@ -73,8 +73,8 @@ def user(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 
-def told(block: dict[str, Any]) -> dict[str, Any]:
-    """A conversation whose assistant turn has this block."""
+def reply(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a conversation whose assistant turn has this block."""
     turns = [USER, {"role": "assistant", "content": [TEXT, block]}]
     if block["type"] == "tool_use":
         turns.append({"role": "user", "content": [RESULT, TEXT]})
@@ -82,7 +82,7 @@ def told(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def answered(result: dict[str, Any]) -> dict[str, Any]:
-    """A conversation in which a tool answered so."""
+    """Return a conversation with this tool result."""
     turn = {"role": "assistant", "content": [CALL]}
     return {"messages": [USER, turn, {"role": "user", "content": [result, TEXT]}]}
 
@@ -96,15 +96,15 @@ def document(source: dict[str, Any]) -> dict[str, Any]:
 
 
 INSIDE: dict[str, tuple[dict[str, Any], tuple[Any, ...], Any]] = {
-    # name: (request, where the field goes, its value)
+    # name: (request, path of the field, value)
     "text.cache_control": (user(TEXT), ("messages", 0, "content", 0, "cache_control"), MARK),
     "text.citations": (
-        told(TEXT),
+        reply(TEXT),
         ("messages", 1, "content", 1, "citations"),
         [{"type": "char_location", "cited_text": "x"}],
     ),
     "assistant text.cache_control": (
-        told(TEXT), ("messages", 1, "content", 1, "cache_control"), MARK,
+        reply(TEXT), ("messages", 1, "content", 1, "cache_control"), MARK,
     ),
     "system.cache_control": (
         {"messages": [USER], "system": [TEXT]}, ("system", 0, "cache_control"), MARK,
@@ -159,7 +159,7 @@ INSIDE: dict[str, tuple[dict[str, Any], tuple[Any, ...], Any]] = {
         ("messages", 0, "content", 0, "content", 0, "cache_control"),
         MARK,
     ),
-    "tool_use.cache_control": (told(CALL), ("messages", 1, "content", 1, "cache_control"), MARK),
+    "tool_use.cache_control": (reply(CALL), ("messages", 1, "content", 1, "cache_control"), MARK),
     "tool_result.cache_control": (
         answered(RESULT), ("messages", 2, "content", 0, "cache_control"), MARK,
     ),
@@ -260,15 +260,16 @@ HERE = {
 
 
 def built(request: dict[str, Any], dialect: str, profile: str):
-    """The body, the notes, and what the answer's half knows; None: it is refused."""
-    asked = {"model": "m", "max_tokens": 2048, **request}
+    """Return the body, the notes and the response context; None: the request is rejected."""
+    requested = {"model": "m", "max_tokens": 2048, **request}
     try:
         made = DIALECTS[dialect].build_request(
-            parse_messages_request(asked), Target(upstream="u", profile=HERE[profile])
+            parse_messages_request(requested),
+            TranslationTarget(upstream="u", profile=HERE[profile]),
         )
     except BadRequest:
         return None
-    return made.body, made.notes, made.answer
+    return made.body, made.notes, made.response_context
 
 
 def put(request: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
@@ -312,13 +313,13 @@ def test_the_table_has_every_field():
     assert FIELDS.keys() <= TOP.keys()
 
 
-def test_a_mark_has_one_note_however_many_there_are():
+def test_several_dropped_cache_marks_have_one_note():
     request = user(*[{**TEXT, "cache_control": MARK}] * 5) | {"cache_control": MARK}
 
     for dialect in DIALECTS:
         notes = [one for one in built(request, dialect, "openai")[1] if one.fate == "dropped"]
         assert [one.path for one in notes] == ["messages.0.content.0.cache_control"]
-        assert notes[0].reason == "this upstream takes no cache mark here (6 in all)"
+        assert notes[0].reason == "this upstream does not accept a cache mark here (6 in all)"
 
 
 def test_a_server_that_takes_marks_loses_those_that_are_too_many():
@@ -335,11 +336,11 @@ def test_a_server_that_takes_marks_loses_those_that_are_too_many():
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_server_that_takes_marks_is_told_and_nothing_is_noted(dialect):
+def test_supported_cache_marks_are_sent_without_a_note(dialect):
     request = user({**TEXT, "cache_control": MARK})
 
-    for asked in (request, {"messages": [USER], "cache_control": MARK}):
-        body, notes, _ = built(asked, dialect, "all")
+    for requested in (request, {"messages": [USER], "cache_control": MARK}):
+        body, notes, _ = built(requested, dialect, "all")
         assert "prompt_cache_breakpoint" in str(body)
         assert notes == ()
 

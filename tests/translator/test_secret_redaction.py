@@ -1,4 +1,4 @@
-"""The texts of upstreams' errors: cut, and without what looks like a credential."""
+"""Upstream error texts are truncated and contain no credentials."""
 
 import json
 
@@ -7,10 +7,10 @@ import pytest
 from translator.secret_redaction import (
     MAX_BODY,
     MAX_TEXT,
-    error_text,
-    masked_shapes,
-    redacted,
-    without_secrets,
+    clean_error_text,
+    mask_secrets,
+    redact_error_body,
+    redact_secrets,
 )
 
 SECRETS = (
@@ -36,46 +36,48 @@ ORDINARY = (
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_what_has_the_shape_of_a_key_is_removed(secret):
-    assert error_text(f"the key {secret} is wrong") == "the key [removed] is wrong"
-    assert masked_shapes(f"<{secret}>".encode()) == b"<%b>" % (b"*" * len(secret))
+    assert clean_error_text(f"the key {secret} is wrong") == "the key [removed] is wrong"
+    assert mask_secrets(f"<{secret}>".encode()) == b"<%b>" % (b"*" * len(secret))
 
 
 @pytest.mark.parametrize(("label", "secret"), LABELLED)
 def test_what_a_label_calls_a_secret_is_removed_and_the_label_stays(label, secret):
     end = "@host" if "://" in label else ' "'
 
-    assert error_text(f"x {label}{secret}{end}") == f"x {label}[removed]{end}"
+    assert clean_error_text(f"x {label}{secret}{end}") == f"x {label}[removed]{end}"
     raw = f"x {label}{secret}{end}".encode()
-    assert masked_shapes(raw) == f"x {label}{'*' * len(secret)}{end}".encode()
+    assert mask_secrets(raw) == f"x {label}{'*' * len(secret)}{end}".encode()
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_what_is_no_secret_stays(text):
-    assert error_text(text) == without_secrets(text) == text
-    assert masked_shapes(text.encode()) == text.encode()
+    assert clean_error_text(text) == redact_secrets(text) == text
+    assert mask_secrets(text.encode()) == text.encode()
 
 
 def test_a_text_is_cut_before_any_pattern_sees_it():
-    assert error_text("x" * 10**6) == "x" * MAX_TEXT
+    assert clean_error_text("x" * 10**6) == "x" * MAX_TEXT
 
 
 def test_a_body_without_a_secret_is_the_very_object():
     body = {"type": "error", "error": {"type": "api_error", "message": "m", "n": [1, None, 2.5]}}
 
-    assert redacted(body) is body
+    assert redact_error_body(body) is body
 
 
-def test_a_body_is_redacted_wherever_the_secret_stands():
+def test_a_body_is_redacted_at_each_position():
     body = {"error": {"message": "m", "sk-0123456789ab": ["sk-0123456789ab", {"x": 1}]}}
 
-    assert redacted(body) == {"error": {"message": "m", "[removed]": ["[removed]", {"x": 1}]}}
+    assert redact_error_body(body) == {
+        "error": {"message": "m", "[removed]": ["[removed]", {"x": 1}]}
+    }
 
 
 def test_a_body_of_many_texts_is_bounded():
     body = {"error": ["x" * MAX_TEXT] * 10_000, "more": {"a": "b"}, "most": ["c"]}
 
-    told = json.dumps(redacted(body))
+    reply = json.dumps(redact_error_body(body))
 
-    assert len(told) < MAX_BODY + 10_000 * 4 + 200
-    assert '"b"' not in told
-    assert '"c"' not in told
+    assert len(reply) < MAX_BODY + 10_000 * 4 + 200
+    assert '"b"' not in reply
+    assert '"c"' not in reply

@@ -4,6 +4,7 @@ import json
 import pytest
 
 import translator
+from tests.translator.anthropic.test_content_blocks import GOOD
 from translator import (
     BadRequest,
     BadUpstream,
@@ -14,12 +15,10 @@ from translator import (
     translate_openai_chat_events,
     translate_openai_events,
 )
-from translator.anthropic.content import BLOCKS_BY_ROLE
+from translator.anthropic.content_blocks import BLOCKS_BY_ROLE
 from translator.anthropic.request import check_for_translation
-from translator.dialect import AnswerContext, Target
-from translator.profiles import PROFILES
-
-from .anthropic.test_content import GOOD
+from translator.capabilities import PROFILES
+from translator.dialect import ResponseContext, TranslationTarget
 
 CALL = {
     "type": "function_call",
@@ -57,14 +56,14 @@ CHUNKS = [
 USER = {"role": "user", "content": "Hello."}
 
 
-async def spoken(events, broken: Exception | None = None):
+async def streamed(events, broken: Exception | None = None):
     for event in events:
         yield event
     if broken is not None:
         raise broken
 
 
-async def said(frames) -> list[dict]:
+async def emitted(frames) -> list[dict]:
     return [json.loads(frame.split("data: ", 1)[1]) async for frame in frames]
 
 
@@ -105,7 +104,7 @@ def test_argument_names_are_part_of_the_contract(function, parameters):
 
 
 async def test_a_responses_stream_becomes_an_anthropic_stream():
-    frames = [frame async for frame in translate_openai_events(spoken(RESPONSES))]
+    frames = [frame async for frame in translate_openai_events(streamed(RESPONSES))]
 
     assert [frame.split("\n")[0] for frame in frames] == [
         "event: message_start",
@@ -127,14 +126,14 @@ async def test_a_responses_stream_becomes_an_anthropic_stream():
 
 
 async def test_the_finished_block_can_be_left_out():
-    frames = await said(translate_openai_events(spoken(RESPONSES), finished_blocks=False))
+    frames = await emitted(translate_openai_events(streamed(RESPONSES), finished_blocks=False))
 
     assert frames[5] == {"type": "content_block_stop", "index": 0}
 
 
 async def test_a_chat_stream_becomes_an_anthropic_stream():
-    context = AnswerContext(model="claude-x")
-    frames = await said(translate_openai_chat_events(spoken(CHUNKS), context=context))
+    context = ResponseContext(model="claude-x")
+    frames = await emitted(translate_openai_chat_events(streamed(CHUNKS), context=context))
 
     assert frames[0]["message"]["model"] == "claude-x"
     assert frames[-2]["delta"]["stop_reason"] == "end_turn"
@@ -144,7 +143,7 @@ async def test_a_chat_stream_becomes_an_anthropic_stream():
 @pytest.mark.parametrize("cut", range(len(RESPONSES)))
 @pytest.mark.parametrize("broken", [None, OSError("reset")])
 async def test_a_source_that_ends_or_breaks_early_ends_in_an_error(cut, broken):
-    frames = await said(translate_openai_events(spoken(RESPONSES[:cut], broken)))
+    frames = await emitted(translate_openai_events(streamed(RESPONSES[:cut], broken)))
 
     kinds = [frame["type"] for frame in frames]
     assert kinds[-1] == "error"
@@ -168,13 +167,13 @@ async def test_the_source_is_closed_once_the_answer_is_complete():
             self.closed = True
 
     source = Source()
-    await said(translate_openai_events(source))
+    await emitted(translate_openai_events(source))
 
     assert source.closed
     assert list(source.rest) == [{"type": "late"}]
 
 
-async def test_a_source_that_cannot_be_closed_will_do():
+async def test_a_source_without_aclose_is_accepted():
     class Source:
         rest = iter(RESPONSES)
 
@@ -184,14 +183,14 @@ async def test_a_source_that_cannot_be_closed_will_do():
         async def __anext__(self):
             return next(self.rest)
 
-    assert (await said(translate_openai_events(Source())))[-1] == {"type": "message_stop"}
+    assert (await emitted(translate_openai_events(Source())))[-1] == {"type": "message_stop"}
 
 
 def test_whole_answers_become_messages():
     assert map_openai_response_to_anthropic(RESPONSE)["content"] == [
         {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Oslo"}}
     ]
-    message = map_openai_chat_to_anthropic(COMPLETION, context=AnswerContext(message_id="msg_1"))
+    message = map_openai_chat_to_anthropic(COMPLETION, context=ResponseContext(message_id="msg_1"))
     assert message["id"] == "msg_1"
     assert message["content"] == [{"type": "text", "text": "Hi."}]
 
@@ -228,8 +227,8 @@ def test_requests_become_upstream_bodies_with_notes():
     assert (response.body["model"], response.body["tool_choice"]) == ("claude-x", "required")
 
 
-def test_a_target_decides_the_model_and_what_it_can_do():
-    target = Target(model="qwen", profile=PROFILES["vllm"])
+def test_a_target_sets_the_model_and_the_capabilities():
+    target = TranslationTarget(model="qwen", profile=PROFILES["vllm"])
     request = {"messages": [USER], "tools": [{"name": "f"}], "tool_choice": {"type": "any"}}
 
     body = map_anthropic_to_openai_chat(request, target=target).body
@@ -254,12 +253,12 @@ def test_a_bad_request_is_refused_with_its_path(translate):
 @pytest.mark.parametrize(
     ("role", "kind"), [(role, kind) for role, kinds in BLOCKS_BY_ROLE.items() for kind in kinds]
 )
-def test_behind_the_door_every_block_is_translated_or_refused(translate, profile, role, kind):
+def test_every_block_is_translated_or_rejected(translate, profile, role, kind):
     block = {"type": kind, **GOOD.get(kind, {"tool_use_id": "s", "content": {}})}
     request = check_for_translation({"messages": [USER, {"role": role, "content": [block]}, USER]})
 
     try:
-        made = translate(request, target=Target(model="m", profile=PROFILES[profile]))
+        made = translate(request, target=TranslationTarget(model="m", profile=PROFILES[profile]))
     except BadRequest as refused:
         assert refused.path.startswith("messages.1")  # noqa: PT017 - refused or translated, both will do
     else:

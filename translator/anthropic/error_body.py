@@ -1,10 +1,10 @@
-"""Anthropic's errors: the body, the tables of status and type, and what may be said in public."""
+"""Anthropic's error body, the mapping of HTTP statuses to error types, and error redaction."""
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from translator.secret_redaction import REMOVED, error_text
+from translator.secret_redaction import REMOVED, clean_error_text
 
 STATUS_BY_TYPE: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,
@@ -40,7 +40,7 @@ TYPE_BY_STATUS: Final[Mapping[int, str]] = {
 
 MAX_MESSAGE: Final = 500
 
-_PRIVATE: Final = re.compile(
+_PRIVATE_DETAILS: Final = re.compile(
     r"""
     \b[a-z][a-z0-9+.-]{0,20}://[^\s"'<>]+         # a URL names hosts
     | \b(?:org|proj|sess|key)[-_][A-Za-z0-9*_-]{6,}
@@ -52,13 +52,13 @@ _PRIVATE: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""What names the operator's network or account; credentials are gone before (``error_text``)."""
+"""Matches names of the operator's network or accounts; ``clean_error_text`` handles credentials."""
 
 
 def error_body(
     error_type: str, message: str, request_id: str, error_code: str | None = None
 ) -> dict[str, Any]:
-    """The body of every error answer. Source: Anthropic documentation, "Errors"."""
+    """Return the body of an error response. Source: Anthropic documentation, "Errors"."""
     error: dict[str, Any] = {"type": error_type, "message": message}
     if error_code is not None:
         error["details"] = {"error_code": error_code}
@@ -66,13 +66,16 @@ def error_body(
 
 
 def error_type_of(status: int) -> str:
-    """The error type of an HTTP status; unknown ones by their class."""
+    """Return Anthropic's error type for an HTTP status.
+
+    An unknown 4xx status gives ``invalid_request_error``, any other ``api_error``.
+    """
     if status in TYPE_BY_STATUS:
         return TYPE_BY_STATUS[status]
     return "invalid_request_error" if 400 <= status < 500 else "api_error"
 
 
 def client_message(text: str) -> str:
-    """Return an upstream's text fit for a client: one line, no keys, URLs, hosts or accounts."""
-    line = _PRIVATE.sub(REMOVED, " ".join(error_text(text).split()))
+    """Return an upstream's error text as one line, without keys, URLs, hosts and account ids."""
+    line = _PRIVATE_DETAILS.sub(REMOVED, " ".join(clean_error_text(text).split()))
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"

@@ -1,7 +1,8 @@
-"""The one checked door for client requests: behind it nobody re-checks.
+"""Validate client requests; later code relies on these checks and does not repeat them.
 
-A body that is accepted is returned as it is; one that is not raises BadRequest with the path and
-Anthropic's own words. Source: Anthropic documentation, "Messages"; mapping.md 1.2 and 1.5.
+A valid body is returned unchanged. An invalid body raises BadRequest with the path of the invalid
+field and Anthropic's own error message. Source: Anthropic documentation, "Messages";
+docs/mapping.md 1.2 and 1.5.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,36 +10,38 @@ from typing import Any, Final
 
 from translator.errors import BadRequest
 
-from .content import CACHE_CONTROL, EFFORTS, MESSAGES, TEXT_OR_TEXTS
-from .shapes import (
+from .content_blocks import CACHE_CONTROL, EFFORTS, MESSAGES, TEXT_OR_TEXTS
+from .tools import TOOL_CHOICE, check_inline_tools, check_tool, check_tool_names
+from .types import MessagesRequest
+from .validators import (
     Check,
-    Fault,
-    anything,
+    ValidationFault,
+    any_of,
+    any_value,
     boolean,
-    either,
     integer,
     list_of,
     mapping,
     model_name,
+    non_empty_string,
     number,
+    object_of,
     one_of,
-    shape,
     short_name,
     string,
-    tagged,
-    words,
+    tagged_union,
 )
-from .tools import TOOL_CHOICE, check_inline_tools, check_tool_names, tool
-from .types import MessagesRequest
 
 VERSION: Final = "2023-06-01"
-"""What a client speaks that does not say; also the rules for versions that we do not know."""
+"""The API version if the client sends no ``anthropic-version``. Its rules also apply to requests
+with an unknown version."""
 
 WITHOUT_SAMPLING: Final = "2026-10-21"
-"""From this version on sampling parameters and a few old block places are gone."""
+"""From this API version on, sampling parameters and a few old block positions are invalid."""
 
-NO_DATE: Final = "3"
-"""Versions are dates; whatever sorts behind them is a word that we do not know."""
+NOT_A_DATE: Final = "3"
+"""API versions are dates; a string that sorts after this one is no date, so the version is
+unknown."""
 
 MAX_MESSAGES: Final = 100_000
 MIN_BUDGET: Final = 1024
@@ -48,126 +51,131 @@ MAX_USER_ID: Final = 256
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
 
-def _stop_sequence(value: Any) -> None:
+def _check_stop_sequence(value: Any) -> None:
     string(value)
     if not value.strip():
-        raise Fault("each stop sequence must contain non-whitespace")
+        raise ValidationFault("each stop sequence must contain non-whitespace")
     if len(value) > MAX_STOP_SEQUENCE:
-        raise Fault(f"String should have at most {MAX_STOP_SEQUENCE} characters")
+        raise ValidationFault(f"String should have at most {MAX_STOP_SEQUENCE} characters")
 
 
-def _user_id(value: Any) -> None:
+def _check_user_id(value: Any) -> None:
     string(value)
     if len(value) > MAX_USER_ID:
-        raise Fault(f"String should have at most {MAX_USER_ID} characters")
+        raise ValidationFault(f"String should have at most {MAX_USER_ID} characters")
 
 
-def _budget(value: Any) -> None:
+def _check_budget(value: Any) -> None:
     integer(MIN_BUDGET)(value)
 
 
-_DISPLAY: Final[Mapping[str, Check]] = {"display": string, "block_binding": anything}
+_DISPLAY: Final[Mapping[str, Check]] = {"display": string, "block_binding": any_value}
 
-THINKING: Final = tagged(
+THINKING: Final = tagged_union(
     {
-        "adaptive": shape(optional=_DISPLAY),
-        "between_tools": shape(optional=_DISPLAY),
+        "adaptive": object_of(optional=_DISPLAY),
+        "between_tools": object_of(optional=_DISPLAY),
         "disabled": mapping,
-        "enabled": shape({"budget_tokens": _budget}, _DISPLAY),
+        "enabled": object_of({"budget_tokens": _check_budget}, _DISPLAY),
     }
 )
 
-FORMAT: Final = tagged({"json_schema": shape({"schema": mapping})})
+FORMAT: Final = tagged_union({"json_schema": object_of({"schema": mapping})})
 
-_TRIGGER: Final = shape({"type": words, "value": integer(0)})
+_TRIGGER: Final = object_of({"type": non_empty_string, "value": integer(0)})
 
-CONTEXT_MANAGEMENT: Final = shape(
-    optional={"edits": list_of(shape({"type": words}, {"trigger": _TRIGGER}))}
+CONTEXT_MANAGEMENT: Final = object_of(
+    optional={"edits": list_of(object_of({"type": non_empty_string}, {"trigger": _TRIGGER}))}
 )
 
-MCP_SERVER: Final = shape(
-    {"name": short_name, "url": words},
+MCP_SERVER: Final = object_of(
+    {"name": short_name, "url": non_empty_string},
     {
         "authorization_token": string,
-        "tool_configuration": shape(
+        "tool_configuration": object_of(
             optional={"allowed_tools": list_of(string), "enabled": boolean}
         ),
     },
 )
 
 FIELDS: Final[Mapping[str, Check]] = {
-    "billing_policy": anything,
+    "billing_policy": any_value,
     "cache_control": CACHE_CONTROL,
     "compaction": mapping,
-    "container": either(string, mapping),
+    "container": any_of(string, mapping),
     "context_management": CONTEXT_MANAGEMENT,
     "diagnostics": mapping,
     "fallback_credit_token": string,
-    "fallbacks": anything,
+    "fallbacks": any_value,
     "inference_geo": string,
     "max_tokens": integer(0),
     "mcp_servers": list_of(MCP_SERVER),
     "messages": MESSAGES,
-    "metadata": shape(optional={"user_id": _user_id}),
+    "metadata": object_of(optional={"user_id": _check_user_id}),
     "model": model_name,
-    "output_config": shape(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
+    "output_config": object_of(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
     "output_format": FORMAT,
     "service_tier": one_of("auto", "standard_only"),
     "speed": one_of("standard", "fast"),
-    "stop_sequences": list_of(_stop_sequence),
+    "stop_sequences": list_of(_check_stop_sequence),
     "stream": boolean,
     "system": TEXT_OR_TEXTS,
     "temperature": number(0, 1),
     "thinking": THINKING,
-    "thread": anything,
+    "thread": any_value,
     "tool_choice": TOOL_CHOICE,
-    "tools": list_of(tool),
+    "tools": list_of(check_tool),
     "top_k": integer(0),
     "top_p": number(0, 1),
 }
-"""Every field of a request that has a meaning; each dialect gives each of them one fate."""
+"""Every known request field. The tables of each dialect (target API) define exactly one treatment
+of each field."""
 
-_IN_MESSAGES: Final = ("model", "messages", "max_tokens")
-_IN_COUNT: Final = ("model", "messages")
+_MESSAGES_REQUIRED: Final = ("model", "messages", "max_tokens")
+_COUNT_REQUIRED: Final = ("model", "messages")
 
 
-def _fields(*required: str) -> Check:
-    return shape(
+def _request_check(*required: str) -> Check:
+    return object_of(
         {name: FIELDS[name] for name in required},
         {name: check for name, check in FIELDS.items() if name not in required},
     )
 
 
-_FOR_AN_ANSWER: Final = _fields(*_IN_MESSAGES)
-_FOR_A_COUNT: Final = _fields(*_IN_COUNT)
-_FOR_TRANSLATION: Final = _fields("messages")
+_MESSAGES_CHECK: Final = _request_check(*_MESSAGES_REQUIRED)
+_COUNT_CHECK: Final = _request_check(*_COUNT_REQUIRED)
+_TRANSLATION_CHECK: Final = _request_check("messages")
 
 
 def parse_messages_request(raw: Any, *, version: str = VERSION) -> MessagesRequest:
-    """Check a decoded body of ``POST /v1/messages``; ``version`` is the client's API version."""
-    return _checked(raw, _FOR_AN_ANSWER, version)
+    """Validate a decoded body of ``POST /v1/messages``; ``version`` is the client's API version."""
+    return _validate(raw, _MESSAGES_CHECK, version)
 
 
 def parse_count_tokens_request(raw: Any, *, version: str = VERSION) -> MessagesRequest:
-    """Check a decoded body of ``POST /v1/messages/count_tokens``: it has no ``max_tokens``."""
-    return _checked(raw, _FOR_A_COUNT, version)
+    """Validate a decoded body of ``POST /v1/messages/count_tokens``; ``max_tokens`` is optional."""
+    return _validate(raw, _COUNT_CHECK, version)
 
 
 def check_for_translation(raw: Any) -> MessagesRequest:
-    """Check as much as the dialects rely on; the library's callers may fill in the rest later."""
-    return _checked(raw, _FOR_TRANSLATION, VERSION)
+    """Validate the fields that request translation reads; only ``messages`` is required."""
+    return _validate(raw, _TRANSLATION_CHECK, VERSION)
 
 
 def unknown_fields(request: MessagesRequest) -> list[str]:
-    """Top-level keys that mean nothing to us: tolerated, told, refused in strict mode."""
+    """Return unknown top-level fields.
+
+    The gateway drops these fields with a note, or rejects the request in strict mode.
+    """
     return [name for name in request if name not in FIELDS]
 
 
-def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
+def _validate(raw: Any, check: Check, version: str) -> MessagesRequest:
     if not isinstance(raw, dict):
         raise BadRequest("", "the request body must be a JSON object")
     if "thread" in raw and raw["thread"] is not None:
-        # The SDKs know this code and send the whole conversation again, without a thread.
+        # The Anthropic SDKs react to this error code: they repeat the request with the whole
+        # conversation instead of a thread.
         raise BadRequest(
             "thread",
             "message threads are not supported here; send the whole conversation",
@@ -175,72 +183,81 @@ def _checked(raw: Any, check: Check, version: str) -> MessagesRequest:
         )
     try:
         check(raw)
-        newer = WITHOUT_SAMPLING <= version < NO_DATE
-        for rule, names in NEW_RULES if newer else OLD_RULES:
+        is_new_version = WITHOUT_SAMPLING <= version < NOT_A_DATE
+        for rule, names in NEW_RULES if is_new_version else OLD_RULES:
             for name in names:
                 if name in raw:
                     rule(raw)
                     break
-    except Fault as fault:
+    except ValidationFault as fault:
         raise BadRequest(".".join(fault.path), fault.message) from None
     return raw
 
 
-def _conversation(request: MessagesRequest) -> None:
+def _check_conversation(request: MessagesRequest) -> None:
     messages = request["messages"]
     if not messages:
-        raise Fault("at least one message is required", "messages")
+        raise ValidationFault("at least one message is required", "messages")
     if len(messages) > MAX_MESSAGES:
-        raise Fault(f"at most {MAX_MESSAGES} messages are allowed", "messages")
+        raise ValidationFault(f"at most {MAX_MESSAGES} messages are allowed", "messages")
 
 
-def _user_begins(request: MessagesRequest) -> None:
+def _check_first_role(request: MessagesRequest) -> None:
     if request["messages"][0]["role"] == "user":
         return
     role = next((m["role"] for m in request["messages"] if m["role"] != "system"), None)
     if role != "user":
-        raise Fault('first message must use the "user" role', "messages")
+        raise ValidationFault('first message must use the "user" role', "messages")
 
 
-def _thinking(request: MessagesRequest) -> None:
+def _check_thinking(request: MessagesRequest) -> None:
     thinking = request.get("thinking")
     if not thinking or thinking["type"] != "enabled":
         return
     limit = request.get("max_tokens")
-    # With tools the budget may span several answers (interleaved thinking).
+    # With tools, ``budget_tokens`` may exceed ``max_tokens``, because the budget may cover several
+    # responses (interleaved thinking).
     if limit is not None and thinking["budget_tokens"] >= limit and not request.get("tools"):
-        raise Fault("`max_tokens` must be greater than `thinking.budget_tokens`", "max_tokens")
+        raise ValidationFault(
+            "`max_tokens` must be greater than `thinking.budget_tokens`", "max_tokens"
+        )
     choice = request.get("tool_choice")
     if choice and choice["type"] in ("any", "tool"):
-        raise Fault("Thinking may not be enabled when tool_choice forces tool use.", "thinking")
+        raise ValidationFault(
+            "Thinking may not be enabled when tool_choice forces tool use.", "thinking"
+        )
 
 
-def _no_sampling(request: MessagesRequest) -> None:
+def _reject_sampling(request: MessagesRequest) -> None:
     for name in SAMPLING:
         if request.get(name) is not None:
-            raise Fault("Extra inputs are not permitted", name)
+            raise ValidationFault("Extra inputs are not permitted", name)
 
 
-def _no_old_places(request: MessagesRequest) -> None:
-    for number_, each in enumerate(request["messages"]):
-        if isinstance(each["content"], str):
+def _reject_old_block_places(request: MessagesRequest) -> None:
+    for message_number, message in enumerate(request["messages"]):
+        if isinstance(message["content"], str):
             continue
-        for part, block in enumerate(each["content"]):
-            path = ("messages", str(number_), "content", str(part))
-            if each["role"] == "assistant" and block["type"] == "document":
-                raise Fault("document blocks are not permitted in assistant turns", *path)
-            if each["role"] == "user" and block["type"] == "text" and block.get("citations"):
-                raise Fault("Extra inputs are not permitted", *path, "citations")
+        for block_number, block in enumerate(message["content"]):
+            path = ("messages", str(message_number), "content", str(block_number))
+            if message["role"] == "assistant" and block["type"] == "document":
+                raise ValidationFault("document blocks are not permitted in assistant turns", *path)
+            if message["role"] == "user" and block["type"] == "text" and block.get("citations"):
+                raise ValidationFault("Extra inputs are not permitted", *path, "citations")
 
 
 Rules = tuple[tuple[Callable[[MessagesRequest], None], tuple[str, ...]], ...]
-"""Each with the fields that call for it, any of them."""
+"""Checks of the request, each with the request fields that trigger it."""
 
 RULES: Final[Rules] = (
-    (_conversation, ("messages",)),
-    (_thinking, ("thinking",)),
+    (_check_conversation, ("messages",)),
+    (_check_thinking, ("thinking",)),
     (check_inline_tools, ("messages",)),
     (check_tool_names, ("tools", "tool_choice")),
 )
-OLD_RULES: Final[Rules] = (*RULES, (_user_begins, ("messages",)))
-NEW_RULES: Final[Rules] = (*RULES, (_no_sampling, SAMPLING), (_no_old_places, ("messages",)))
+OLD_RULES: Final[Rules] = (*RULES, (_check_first_role, ("messages",)))
+NEW_RULES: Final[Rules] = (
+    *RULES,
+    (_reject_sampling, SAMPLING),
+    (_reject_old_block_places, ("messages",)),
+)

@@ -1,4 +1,4 @@
-"""Why an answer stopped, in Anthropic's words: one ordered rule for every upstream."""
+"""Choose Anthropic's stop reason by one ordered rule for all upstream APIs."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,32 +7,34 @@ from .usage import Usage
 
 INCOMPLETE_REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "max_tokens",
-    "max_tokens": "max_tokens",  # servers that speak Chat, or Anthropic's own API, underneath
+    "max_tokens": "max_tokens",  # from servers built on Chat Completions or on Anthropic's API
     "length": "max_tokens",
     "content_filter": "refusal",
 }
-"""``incomplete_details.reason`` of a Responses answer; any other one ends the turn."""
+"""OpenAI's ``incomplete_details.reason`` -> stop reason; any other reason gives ``end_turn``."""
 
-CUT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
+TRUNCATED: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 
-NEARLY_FULL: Final = 0.98
-"""Of a window: servers keep a few tokens for themselves."""
+FULL_WINDOW_RATIO: Final = 0.98
+"""Share of the context window's tokens above which it counts as full; servers reserve a few
+tokens."""
 
 TOOL_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
-"""Output items that the client has to answer."""
+"""Types of output items that require a result from the client."""
 
 
-def stop_reason_of(
+def choose_stop_reason(
     cause: str | None, *, refused: bool, called_tool: bool, window_full: bool = False
 ) -> str:
-    """The stop reason for the cause that the upstream named, in Anthropic's words or None.
+    """Return the stop reason; ``cause`` is the upstream's reason as an Anthropic value, or None.
 
-    A cut beats a tool call, which must not be executed in half; a call that was made beats
-    whatever the upstream says; ``tool_use`` without a call is refused by strict clients.
+    Truncation takes precedence over a tool call, because a partial call must not be executed. A
+    complete tool call takes precedence over other causes. ``tool_use`` is never returned without a
+    call, because SDKs that validate responses would reject the message.
     """
     if cause == "max_tokens" and window_full:
         return "model_context_window_exceeded"
-    if cause in CUT:
+    if cause in TRUNCATED:
         return str(cause)
     if refused or cause == "refusal":
         return "refusal"
@@ -42,26 +44,27 @@ def stop_reason_of(
 
 
 def is_window_full(usage: Usage, window: int, max_tokens: int | None) -> bool:
-    """Whether a cut answer ended at the model's window and not at the client's limit.
+    """Return whether a truncated response ended at the context window, not at ``max_tokens``.
 
-    ``window`` is in tokens, 0: not known. Source: mapping.md 3.3, rule 3.
+    ``window`` is the context window in tokens; 0 if unknown. Source: docs/mapping.md 3.3, rule 3.
     """
     if not window or max_tokens is None or usage.source != "reported" or usage.output is None:
         return False
-    parts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
-    total = usage.output + sum(part or 0 for part in parts)
-    return usage.output < max_tokens and total >= window * NEARLY_FULL
+    input_counts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
+    total = usage.output + sum(count or 0 for count in input_counts)
+    return usage.output < max_tokens and total >= window * FULL_WINDOW_RATIO
 
 
 def derive_stop_reason(response: dict[str, Any]) -> str:
-    """The stop reason of a whole Responses answer.
+    """Return the stop reason of a complete response of the Responses API.
 
-    A failed answer has none: check its ``status`` first, here it reads as ``end_turn``.
+    A failed response has no stop reason, so check its ``status`` first: for such a response, this
+    function returns ``end_turn``.
     """
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, Mapping) else None
     items = _mappings(response.get("output"))
-    return stop_reason_of(
+    return choose_stop_reason(
         INCOMPLETE_REASONS.get(reason) if isinstance(reason, str) else None,
         refused=any(
             part.get("type") == "refusal"

@@ -1,23 +1,23 @@
-"""The tools of a request and the choice among them (mapping.md 1.5, 1.7 and 1.8)."""
+"""Validate the ``tools`` and ``tool_choice`` of a request (docs/mapping.md 1.5, 1.7 and 1.8)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from .content import CACHE_CONTROL
-from .shapes import (
+from .content_blocks import CACHE_CONTROL
+from .validators import (
     Check,
-    Fault,
-    anything,
+    ValidationFault,
+    any_value,
     boolean,
     integer,
     list_of,
     mapping,
-    shape,
+    mapping_of,
+    object_of,
     short_name,
-    shortened,
+    shorten,
     string,
-    tagged,
-    values_of,
+    tagged_union,
 )
 
 _COMMON: Final[Mapping[str, Check]] = {
@@ -29,19 +29,19 @@ _COMMON: Final[Mapping[str, Check]] = {
     "strict": boolean,
 }
 
-_NAMED: Final = shape({"name": short_name}, _COMMON)
+_NAMED: Final = object_of({"name": short_name}, _COMMON)
 
-_CUSTOM: Final = shape(
+_CUSTOM: Final = object_of(
     {"name": short_name}, {"description": string, "input_schema": mapping, **_COMMON}
 )
 
 
-def _one_list_of_domains(tool: dict[str, Any]) -> None:
+def _check_domain_lists(tool: dict[str, Any]) -> None:
     if tool.get("allowed_domains") and tool.get("blocked_domains"):
-        raise Fault("Only one of allowed_domains and blocked_domains may be given")
+        raise ValidationFault("Only one of allowed_domains and blocked_domains may be given")
 
 
-_WEB: Final = shape(
+_WEB: Final = object_of(
     {"name": short_name},
     {
         "allowed_domains": list_of(string),
@@ -50,26 +50,26 @@ _WEB: Final = shape(
         "user_location": mapping,
         **_COMMON,
     },
-    _one_list_of_domains,
+    _check_domain_lists,
 )
 
-_SWITCH: Final = shape(optional={"defer_loading": boolean, "enabled": boolean})
+_ENABLED: Final = object_of(optional={"defer_loading": boolean, "enabled": boolean})
 
-_MCP: Final = shape(
+_MCP: Final = object_of(
     {"mcp_server_name": short_name},
     {
         "cache_control": CACHE_CONTROL,
-        "configs": values_of(_SWITCH),
-        "default_config": _SWITCH,
+        "configs": mapping_of(_ENABLED),
+        "default_config": _ENABLED,
         "name": string,
     },
 )
 
-_UNNAMED: Final = shape(
-    optional={"cache_control": CACHE_CONTROL, "configs": anything, "name": string}
+_UNNAMED: Final = object_of(
+    optional={"cache_control": CACHE_CONTROL, "configs": any_value, "name": string}
 )
 
-TOOLS: Final[Mapping[str, Check]] = {
+TOOL_CHECKS: Final[Mapping[str, Check]] = {
     "advisor": _NAMED,
     "bash_": _NAMED,
     "browser_toolset": _UNNAMED,
@@ -83,15 +83,14 @@ TOOLS: Final[Mapping[str, Check]] = {
     "web_fetch": _WEB,
     "web_search": _WEB,
 }
-"""By the start of the type, which ends in a date; the first that fits."""
+"""Checks by prefix of the tool's ``type``, because types end in a date; the first match applies."""
 
 TOOLSETS: Final = ("browser_toolset", "computer_toolset", "mcp_toolset")
-"""Tools of these kinds bring names that the request does not tell."""
+"""Tools of these types define further tools, whose names the request does not list."""
 
 
-def tool(value: Any) -> None:
-    """Check one tool definition."""
-    if type(value) is dict and "type" not in value:  # nearly all of them
+def check_tool(value: Any) -> None:
+    if type(value) is dict and "type" not in value:  # as in nearly every tool
         _CUSTOM(value)
         return
     kind = value.get("type") if isinstance(value, dict) else None
@@ -99,71 +98,71 @@ def tool(value: Any) -> None:
         _CUSTOM(value)
         return
     if not isinstance(kind, str):
-        raise Fault("Input should be a valid string", "type")
-    for prefix, check in TOOLS.items():
+        raise ValidationFault("Input should be a valid string", "type")
+    for prefix, check in TOOL_CHECKS.items():
         if kind.startswith(prefix):
             check(value)
             return
-    raise Fault(f"{shortened(kind)!r} is no known type of tool", "type")
+    raise ValidationFault(f"{shorten(kind)!r} is no known type of tool", "type")
 
 
-TOOL_CHOICE: Final = tagged(
+TOOL_CHOICE: Final = tagged_union(
     {
-        "any": shape(optional={"disable_parallel_tool_use": boolean}),
-        "auto": shape(optional={"disable_parallel_tool_use": boolean}),
-        "none": anything,
-        "tool": shape({"name": short_name}, {"disable_parallel_tool_use": boolean}),
+        "any": object_of(optional={"disable_parallel_tool_use": boolean}),
+        "auto": object_of(optional={"disable_parallel_tool_use": boolean}),
+        "none": any_value,
+        "tool": object_of({"name": short_name}, {"disable_parallel_tool_use": boolean}),
     }
 )
 
 
 def check_inline_tools(request: dict[str, Any]) -> None:
-    """Tools that are defined in mid conversation are tools like any other."""
-    for number, part, change in _changes(request):
+    """Check the tools that system messages add in mid-conversation."""
+    for number, block_number, change in _tool_changes(request):
         if change["tool"].get("type") != "tool_definition":
             continue
-        path = ("messages", str(number), "content", str(part), "tool")
+        path = ("messages", str(number), "content", str(block_number), "tool")
         if "definition" not in change["tool"]:
-            raise Fault("Field required", *path, "definition")
+            raise ValidationFault("Field required", *path, "definition")
         try:
-            tool(change["tool"]["definition"])
-        except Fault as fault:
-            raise Fault(fault.message, *path, "definition", *fault.path) from None
+            check_tool(change["tool"]["definition"])
+        except ValidationFault as fault:
+            raise ValidationFault(fault.message, *path, "definition", *fault.path) from None
 
 
 def check_tool_names(request: dict[str, Any]) -> None:
-    """Names are unique, and the choice names one of them."""
+    """Check that tool names are unique, and that ``tool_choice`` names an existing tool."""
     tools, choice = request.get("tools"), request.get("tool_choice")
     if not tools and not choice:
         return
-    names = [each["name"] for each in tools or () if "name" in each]
-    known = {name for name in names if name is not None}
-    if len(known) + names.count(None) < len(names):
-        names = [each.get("name") for each in tools or ()]
+    names = [definition["name"] for definition in tools or () if "name" in definition]
+    known_names = {name for name in names if name is not None}
+    if len(known_names) + names.count(None) < len(names):
+        names = [definition.get("name") for definition in tools or ()]
         number = next(n for n, name in enumerate(names) if name is not None and name in names[:n])
-        raise Fault("Tool names must be unique", "tools", str(number), "name")
-    if not choice or choice["type"] != "tool" or choice["name"] in known:
+        raise ValidationFault("Tool names must be unique", "tools", str(number), "name")
+    if not choice or choice["type"] != "tool" or choice["name"] in known_names:
         return
-    if choice["name"] not in _added(request) and not _has_toolset(request):
-        raise Fault(
-            f"Tool {shortened(choice['name'])!r} not found in provided tools", "tool_choice", "name"
+    if choice["name"] not in _added_tool_names(request) and not _has_toolset(request):
+        raise ValidationFault(
+            f"Tool {shorten(choice['name'])!r} not found in provided tools", "tool_choice", "name"
         )
 
 
-def _added(request: dict[str, Any]) -> Iterator[str]:
-    """Names of tools that system messages add in mid conversation."""
-    for _, _, change in _changes(request):
-        added = change["tool"].get("definition") or change["tool"]
+def _added_tool_names(request: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of tools that system messages add in mid-conversation."""
+    for _, _, change in _tool_changes(request):
+        definition = change["tool"].get("definition") or change["tool"]
         if change["type"] == "tool_addition":
-            yield str(added.get("name"))
+            yield str(definition.get("name"))
 
 
-def _changes(request: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    for number, each in enumerate(request["messages"]):
-        if each["role"] == "system" and isinstance(each["content"], list):
-            for part, block in enumerate(each["content"]):
+def _tool_changes(request: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    for number, message in enumerate(request["messages"]):
+        if message["role"] == "system" and isinstance(message["content"], list):
+            for block_number, block in enumerate(message["content"]):
                 if block["type"] in ("tool_addition", "tool_removal"):
-                    yield number, part, block
+                    yield number, block_number, block
 
 
 def _has_toolset(request: dict[str, Any]) -> bool:

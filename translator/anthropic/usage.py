@@ -1,4 +1,4 @@
-"""Token counts of one answer, in Anthropic's arithmetic: the input classes are disjoint."""
+"""Token counts of one response as Anthropic defines them: input classes do not overlap."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -8,15 +8,16 @@ from translator.notes import Note
 Source = Literal["reported", "estimated", "missing"]
 
 MAX_COUNT: Final = 2**53
-"""No answer has more tokens; a bigger count is a fault (and no double could hold it)."""
+"""Maximum valid token count. A larger count must be an upstream's error; a double could not
+represent it."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that would be a call for each field
+@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
 class Usage:
-    """Counts are tokens; None: the upstream did not say (unknown is not zero, D12).
+    """Token counts of one response; None means unknown: the upstream did not report the count.
 
-    ``input`` excludes what was read from or written to the cache; ``output`` includes
-    ``reasoning``. ``cache_write_5m`` and ``cache_write_1h`` are parts of the cache writes.
+    ``input`` excludes tokens read from or written to the prompt cache; ``output`` includes
+    ``reasoning``. All cache writes are ``cache_write_5m`` plus ``cache_write_1h``.
     """
 
     input: int | None = None
@@ -29,23 +30,24 @@ class Usage:
     service_tier: str | None = None
     source: Source = "missing"
     output_source: Source | None = None
-    """Where the output's differs from that of the input."""
+    """The source of the output count, if it differs from the source of the input count."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Anthropic's ``usage`` object; ``input_tokens`` and ``output_tokens`` are always ints.
+        """Return Anthropic's ``usage`` object.
 
-        What the upstream did not report is left out rather than claimed to be zero.
+        ``input_tokens`` and ``output_tokens`` are always ints, 0 if unknown. Other counts that the
+        upstream did not report are omitted.
         """
         wire: dict[str, Any] = {
             "input_tokens": self.input or 0,
             "output_tokens": self.output or 0,
         }
         if self.cache_write_5m is not None or self.cache_write_1h is not None:
-            short, long = self.cache_write_5m or 0, self.cache_write_1h or 0
-            wire["cache_creation_input_tokens"] = short + long
+            written_5m, written_1h = self.cache_write_5m or 0, self.cache_write_1h or 0
+            wire["cache_creation_input_tokens"] = written_5m + written_1h
             wire["cache_creation"] = {
-                "ephemeral_5m_input_tokens": short,
-                "ephemeral_1h_input_tokens": long,
+                "ephemeral_5m_input_tokens": written_5m,
+                "ephemeral_1h_input_tokens": written_1h,
             }
         if self.cache_read is not None:
             wire["cache_read_input_tokens"] = self.cache_read
@@ -61,11 +63,18 @@ class Usage:
         return wire
 
 
-NAMES: Final = ("input", "output", "cache read", "cache write", "long cache write", "reasoning")
-"""Of the counts that OpenAI tells, as a note names them."""
+COUNT_NAMES: Final = (
+    "input",
+    "output",
+    "cache read",
+    "cache write",
+    "long cache write",
+    "reasoning",
+)
+"""Names of the token counts, for notes about invalid counts."""
 
-UNTOLD: Final = Usage()
-"""Of an answer whose upstream has told nothing yet."""
+NO_USAGE: Final = Usage()
+"""Usage before the upstream has reported any counts."""
 
 
 def usage_from_openai(
@@ -79,51 +88,55 @@ def usage_from_openai(
     web_searches: int | None = None,
     service_tier: str | None = None,
 ) -> tuple[Usage, list[Note]]:
-    """OpenAI's counts, where the total includes the cache, as Anthropic's disjoint classes.
+    """Convert OpenAI's counts, whose total includes the cache, to Anthropic's disjoint classes.
 
-    The arguments up to ``reasoning`` are what the wire said, unchecked; a count that is none
-    becomes missing, with a ``bad_usage`` note. ``written_1h`` is the part of ``written`` that
-    lives longest.
+    The arguments up to ``reasoning`` are unchecked JSON values; an invalid count becomes None, with
+    a ``bad_usage`` note. ``written_1h`` is the part of ``written`` that the cache stores for one
+    hour.
     """
     notes: list[Note] = []
     counts = [total_input, output, cached, written, written_1h, reasoning]
     for number, value in enumerate(counts):
         if value is not None and (type(value) is not int or not 0 <= value <= MAX_COUNT):
-            counts[number] = _count(NAMES[number], value, notes)
-    total, said, read, write, long, thought = counts
-    if write is not None or long is not None:
-        write = max(write or 0, long or 0)
-        long = long or 0
-    rest = None if total is None else total - (read or 0) - (write or 0)
+            counts[number] = _checked_count(COUNT_NAMES[number], value, notes)
+    total, output_count, cached_count, written_count, written_1h_count, reasoning_count = counts
+    if written_count is not None or written_1h_count is not None:
+        written_count = max(written_count or 0, written_1h_count or 0)
+        written_1h_count = written_1h_count or 0
+    uncached = None if total is None else total - (cached_count or 0) - (written_count or 0)
     return Usage(
-        # Below zero: this server's total leaves the cache out, as Anthropic's own does.
-        input=total if rest is not None and rest < 0 else rest,
-        output=said,
-        cache_read=read,
-        cache_write_5m=None if write is None or long is None else write - long,
-        cache_write_1h=long,
-        reasoning=thought,
+        # A negative difference means that the upstream's total excludes cached tokens, like
+        # Anthropic's ``input_tokens``.
+        input=total if uncached is not None and uncached < 0 else uncached,
+        output=output_count,
+        cache_read=cached_count,
+        cache_write_5m=None
+        if written_count is None or written_1h_count is None
+        else written_count - written_1h_count,
+        cache_write_1h=written_1h_count,
+        reasoning=reasoning_count,
         web_searches=web_searches,
         service_tier=service_tier,
-        source="missing" if total is None or said is None else "reported",
+        source="missing" if total is None or output_count is None else "reported",
     ), notes
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
-    """Anthropic's own ``usage`` object, as an Anthropic upstream reports it; guarded alike."""
+    """Parse the ``usage`` object of an Anthropic upstream."""
     notes: list[Note] = []
 
     def count(name: str, *path: str) -> int | None:
         value: Any = wire
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        return _count(name, value, notes)
+        return _checked_count(name, value, notes)
 
     split_5m = count("5m cache write", "cache_creation", "ephemeral_5m_input_tokens")
     split_1h = count("1h cache write", "cache_creation", "ephemeral_1h_input_tokens")
     written = count("cache write", "cache_creation_input_tokens")
     if split_5m is None and split_1h is None:
-        split_5m = written  # older servers do not split; five minutes was the only lifetime
+        # Older servers report only the sum; the lifetime was always five minutes.
+        split_5m = written
     tier = wire.get("service_tier")
     usage = Usage(
         input=count("input", "input_tokens"),
@@ -135,15 +148,15 @@ def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
         web_searches=count("web search", "server_tool_use", "web_search_requests"),
         service_tier=tier if isinstance(tier, str) else None,
     )
-    told = usage.input is not None and usage.output is not None
-    return replace(usage, source="reported" if told else "missing"), notes
+    is_reported = usage.input is not None and usage.output is not None
+    return replace(usage, source="reported" if is_reported else "missing"), notes
 
 
-def _count(name: str, value: Any, notes: list[Note]) -> int | None:
+def _checked_count(name: str, value: Any, notes: list[Note]) -> int | None:
     if value is None or (type(value) is int and 0 <= value <= MAX_COUNT):
         return value
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # some servers write 12.0
+        value = int(value)  # some servers send 12.0
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         notes.append(Note("usage", "ignored", f"bad_usage: {name} tokens are no count"))
         return None

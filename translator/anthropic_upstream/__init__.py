@@ -1,9 +1,9 @@
-"""Anthropic itself, or a server that speaks its Messages API: what it says is passed through."""
+"""Requests to and responses from Anthropic-compatible upstreams; responses pass unchanged."""
 
 from typing import Final
 
 from translator.dialect import Dialect
-from translator.repairs import ANTHROPIC_FIXES, repair_by
+from translator.request.retry_repairs import ANTHROPIC_FIXES, repair_by
 
 from .error_body import map_error
 from .request import build_request

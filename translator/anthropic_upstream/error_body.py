@@ -1,46 +1,47 @@
-"""Errors of Anthropic upstreams: their own words, since clients repair themselves by them."""
+"""Map errors of Anthropic upstreams; the text is preserved because clients react to it."""
 
 import re
 from typing import Any, Final
 
 from translator.anthropic.error_body import STATUS_BY_TYPE, client_message, error_type_of
 from translator.dialect import UpstreamError
-from translator.secret_redaction import error_text
-from translator.upstream_errors import told_of
+from translator.secret_redaction import clean_error_text
+from translator.upstream_errors import http_status_message
 
-NOT_OURS_TO_TELL: Final = frozenset({401})
-"""The credential that was refused is the gateway's, not the client's."""
-TYPE: Final = re.compile(r"[a-z_]{1,64}")
+HIDDEN_STATUSES: Final = frozenset({401})
+"""Statuses whose text is not shown: the credential that the upstream rejected is the gateway's, not
+the client's."""
+ERROR_TYPE: Final = re.compile(r"[a-z_]{1,64}")
 
 
 def map_error(status: int, body: Any) -> UpstreamError:
-    """An HTTP error; ``body`` is decoded JSON, text, or None."""
-    if status in NOT_OURS_TO_TELL:
+    """Map an upstream's HTTP error; ``body`` is decoded JSON, text or None."""
+    if status in HIDDEN_STATUSES:
         return UpstreamError(
             status=500,
             error_type="api_error",
             message="upstream authentication failed",
             should_retry=False,
         )
-    error = error_in(body)
+    error = parse_error(body)
     if error is not None:
         return UpstreamError(
             status=status, error_type=error[0] or error_type_of(status), message=error[1]
         )
-    words = body.get("error") if isinstance(body, dict) else None
-    if isinstance(words, dict):
-        words = words.get("message")
-    message = client_message(words) if isinstance(words, str) else ""
+    error_text = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error_text, dict):
+        error_text = error_text.get("message")
+    message = client_message(error_text) if isinstance(error_text, str) else ""
     return UpstreamError(
         status=status,
         error_type=error_type_of(status),
-        message=message or told_of(status, body if isinstance(body, str) else ""),
+        message=message or http_status_message(status, body if isinstance(body, str) else ""),
     )
 
 
-def error_of_event(event: dict[str, Any]) -> UpstreamError:
-    """The failure that an ``error`` event tells; its status is the one of its type."""
-    error_type, message = error_in(event) or ("", "upstream failed")
+def error_from_event(event: dict[str, Any]) -> UpstreamError:
+    """Map an upstream's ``error`` event; the HTTP status follows from the error type."""
+    error_type, message = parse_error(event) or ("", "upstream failed")
     return UpstreamError(
         status=STATUS_BY_TYPE.get(error_type, 500),
         error_type=error_type or "api_error",
@@ -48,16 +49,17 @@ def error_of_event(event: dict[str, Any]) -> UpstreamError:
     )
 
 
-def error_in(body: Any) -> tuple[str, str] | None:
-    """Type and message of an Anthropic error object; None when it is none.
+def parse_error(body: Any) -> tuple[str, str] | None:
+    """Return type and message of an Anthropic error body; None if ``body`` is not an error body.
 
-    The type is "" where it is no name: it goes into the log, which quotes no upstream.
+    A type that does not look like an identifier becomes "", because the type goes into the log,
+    which must not quote upstream text.
     """
     error = body.get("error") if isinstance(body, dict) and body.get("type") == "error" else None
     if not isinstance(error, dict) or not isinstance(error.get("type"), str):
         return None
     message = error.get("message")
     return (
-        error["type"] if TYPE.fullmatch(error["type"]) else "",
-        error_text(message) if isinstance(message, str) else "upstream failed",
+        error["type"] if ERROR_TYPE.fullmatch(error["type"]) else "",
+        clean_error_text(message) if isinstance(message, str) else "upstream failed",
     )

@@ -1,62 +1,64 @@
-"""A Messages request for an Anthropic upstream: as it came, without what only we can read.
+"""Prepare a Messages request for an Anthropic upstream.
 
-Parts that stay are the client's own objects (``is``), so that the gateway can send their bytes
-untouched: signatures and prompt caches depend on them. Source: mapping.md 2.4 and 7.
+Only content made by or for other upstreams is removed. Unchanged parts remain the same Python
+objects, so that the gateway can send the client's original bytes: signatures and prompt caches
+depend on identical bytes. Source: docs/mapping.md 2.4 and 7.
 """
 
 from typing import Any, Final
 
 from translator.anthropic.types import MessagesRequest
-from translator.carrier import is_carrier
-from translator.client_tools import server_tool_of
-from translator.dialect import AnswerContext, Target, UpstreamRequest
+from translator.capabilities import Profile
+from translator.dialect import ResponseContext, TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
 from translator.notes import Note
-from translator.profiles import Profile
+from translator.request.tool_support import find_server_tool
+from translator.stream.reasoning_signature import is_own_signature
 
 Block = dict[str, Any]
 
 RAW_INPUT: Final = "_raw"
-"""Under this name a call's broken arguments stand in ``input``, which must be an object."""
+"""The key inside ``input`` for tool arguments that are not valid JSON, since ``input`` must be an
+object."""
 
 
-def build_request(request: MessagesRequest, target: Target) -> UpstreamRequest:
-    """The request with the target's model, without our carriers and what we made up for others."""
+def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
+    """Set the target's model; drop the gateway's signatures and blocks from other upstreams."""
     notes: list[Note] = []
     body = dict(request)
     if target.model:
         body["model"] = target.model
     messages = [
-        kept
+        message_body
         for number, message in enumerate(request["messages"])
-        if (kept := _message(message, f"messages.{number}", notes)) is not None
+        if (message_body := _rewrite_message(message, f"messages.{number}", notes)) is not None
     ]
     if notes:
         body["messages"] = messages
-    notes += _narrowed(body, target.profile)
+    notes += _apply_profile(body, target.profile)
     return UpstreamRequest(
         body=body,
         notes=tuple(notes),
-        answer=AnswerContext(
+        response_context=ResponseContext(
             model=request.get("model", ""), target=target, max_tokens=request.get("max_tokens")
         ),
     )
 
 
-def _narrowed(body: dict[str, Any], profile: Profile) -> list[Note]:
-    """Leave out of ``body`` what a compatible server does not know (mapping.md 7)."""
+def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
+    """Drop from ``body`` the fields that the server does not support (docs/mapping.md 7)."""
     if "inference_geo" in profile.refused_fields and body.get("inference_geo"):
-        raise BadRequest("inference_geo", "this upstream does not know the field")
+        raise BadRequest("inference_geo", "this upstream does not support the field")
     notes = [
-        Note(name, "dropped", "this upstream does not know the field")
+        Note(name, "dropped", "this upstream does not support the field")
         for name in profile.refused_fields
         if body.pop(name, None) is not None
     ]
     if not profile.server_tools:
-        notes += _without_server_tools(body)
+        notes += _remove_server_tools(body)
     if not profile.mid_system:
         notes += [
-            Note(f"messages.{number}.role", "emulated", "system text goes as the user's")
+            Note(f"messages.{number}.role", "emulated", "system text is sent as a user message")
             for number, message in enumerate(body["messages"])
             if message["role"] == "system"
         ]
@@ -64,16 +66,17 @@ def _narrowed(body: dict[str, Any], profile: Profile) -> list[Note]:
     return notes
 
 
-def _without_server_tools(body: dict[str, Any]) -> list[Note]:
+def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
     tools: list[Block] = body.get("tools") or []
-    gone = {n: tool for n, tool in enumerate(tools) if server_tool_of(tool.get("type") or "")}
-    forced = (body.get("tool_choice") or {}).get("name")
-    if any(tool.get("name") == forced for tool in gone.values()):
-        raise BadRequest("tool_choice.name", f"this upstream does not run {forced!r}")
-    if gone:
-        body["tools"] = [tool for n, tool in enumerate(tools) if n not in gone]
+    removed = {n: tool for n, tool in enumerate(tools) if find_server_tool(tool.get("type") or "")}
+    forced_name = (body.get("tool_choice") or {}).get("name")
+    if any(tool.get("name") == forced_name for tool in removed.values()):
+        raise BadRequest("tool_choice.name", f"this upstream does not run {forced_name!r}")
+    if removed:
+        body["tools"] = [tool for n, tool in enumerate(tools) if n not in removed]
     return [
-        Note(f"tools.{number}", "dropped", "this upstream runs no server tools") for number in gone
+        Note(f"tools.{number}", "dropped", "this upstream does not run server tools")
+        for number in removed
     ]
 
 
@@ -83,60 +86,64 @@ def _as_user(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": message["content"]}
 
 
-def _message(message: dict[str, Any], path: str, notes: list[Note]) -> dict[str, Any] | None:
-    """The message, itself where nothing had to go; None when nothing is left of it."""
+def _rewrite_message(
+    message: dict[str, Any], path: str, notes: list[Note]
+) -> dict[str, Any] | None:
+    """Return the message, as the same object if unchanged; None if no content block is left."""
     content = message["content"]
     if message["role"] != "assistant" or isinstance(content, str):
         return message
-    invented = _invented_searches(content)
-    kept: list[Block] = []
+    foreign_searches = _foreign_search_ids(content)
+    blocks: list[Block] = []
     changed = False
     for number, block in enumerate(content):
-        made = _block(block, invented, f"{path}.content.{number}", notes)
-        changed = changed or made is not block
-        if made is not None:
-            kept.append(made)
+        rewritten = _rewrite_block(block, foreign_searches, f"{path}.content.{number}", notes)
+        changed = changed or rewritten is not block
+        if rewritten is not None:
+            blocks.append(rewritten)
     if not changed:
         return message
-    return {**message, "content": kept} if kept else None
+    return {**message, "content": blocks} if blocks else None
 
 
-def _block(block: Block, invented: set[str], path: str, notes: list[Note]) -> Block | None:
-    """The block, itself where it may stay as it is; None where it must go."""
-    reason = _why_gone(block, invented)
+def _rewrite_block(
+    block: Block, foreign_searches: set[str], path: str, notes: list[Note]
+) -> Block | None:
+    """Return the block, as the same object if unchanged; None to drop it."""
+    reason = _drop_reason(block, foreign_searches)
     if reason:
         notes.append(Note(path, "ignored", reason))
         return None
     if block["type"] == "tool_use" and isinstance(block["input"], str):
         notes.append(Note(f"{path}.input", "repaired", "broken arguments are sent as a string"))
         return {**block, "input": {RAW_INPUT: block["input"]}}
-    if block["type"] == "text" and any(map(_is_invented, block.get("citations") or ())):
+    if block["type"] == "text" and any(map(_is_foreign_citation, block.get("citations") or ())):
         notes.append(Note(f"{path}.citations", "ignored", "citations of another upstream"))
-        cited = [c for c in block["citations"] if not _is_invented(c)]
+        citations = [c for c in block["citations"] if not _is_foreign_citation(c)]
         rest = {name: value for name, value in block.items() if name != "citations"}
-        return rest | ({"citations": cited} if cited else {})
+        return rest | ({"citations": citations} if citations else {})
     return block
 
 
-def _why_gone(block: Block, invented: set[str]) -> str:
+def _drop_reason(block: Block, foreign_searches: set[str]) -> str:
     match block["type"]:
         case "thinking" if not block.get("signature"):
-            return "Anthropic refuses thinking without a signature"
-        case "thinking" | "redacted_thinking" if is_carrier(_seal(block)):
+            return "thinking without a signature would be refused"
+        case "thinking" | "redacted_thinking" if is_own_signature(_signature(block)):
             return "reasoning of another upstream"
-        case "server_tool_use" if block["id"] in invented:
+        case "server_tool_use" if block["id"] in foreign_searches:
             return "a search that another upstream made"
-        case "web_search_tool_result" if block["tool_use_id"] in invented:
+        case "web_search_tool_result" if block["tool_use_id"] in foreign_searches:
             return "the result of a search that another upstream made"
     return ""
 
 
-def _seal(block: Block) -> str:
+def _signature(block: Block) -> str:
     return str(block.get("signature") or block.get("data") or "")
 
 
-def _invented_searches(content: list[Block]) -> set[str]:
-    """Ids of searches without the cipher that only Anthropic's own results have."""
+def _foreign_search_ids(content: list[Block]) -> set[str]:
+    """Return the ids of web searches whose results lack Anthropic's encrypted content."""
     return {
         block["tool_use_id"]
         for block in content
@@ -146,7 +153,7 @@ def _invented_searches(content: list[Block]) -> set[str]:
     }
 
 
-def _is_invented(citation: Block) -> bool:
+def _is_foreign_citation(citation: Block) -> bool:
     return citation.get("type") == "web_search_result_location" and not _field(
         citation, "encrypted_index"
     )

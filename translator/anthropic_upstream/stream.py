@@ -1,37 +1,39 @@
-"""Follows an Anthropic stream that is passed through: guards its grammar, reads what it tells.
+"""Validate an Anthropic upstream's stream and read its usage and stop reason.
 
-Legal events come back as the very object that came in, so that the caller may relay the bytes.
+Valid events are returned as the same objects, so that the caller can relay the original bytes.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from translator.anthropic.fold import STRING_DELTAS
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, usage_from_wire
-from translator.dialect import AnswerContext, UpstreamError
+from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import TranslatorError
+from translator.message_stream.events_to_message import STRING_DELTAS
 from translator.notes import Note
-from translator.secret_redaction import redacted
-from translator.unknown_events import UnknownEvents
+from translator.secret_redaction import redact_error_body
+from translator.stream.unknown_events import UnknownEvents
 
-from .error_body import error_of_event
-from .guard import AFTER, INSIDE, KINDS, Guard
-from .whole import events_of
+from .error_body import error_from_event
+from .message_to_events import message_to_events
+from .stream_validator import AFTER, EVENT_TYPES, INSIDE, StreamValidator
 
 CHARACTERS_PER_TOKEN: Final = 4
 
-BAD: Final = UpstreamError(status=502, error_type="api_error", message="upstream sent a bad event")
-CUT: Final = replace(BAD, message="upstream stream ended early")
+BAD_EVENT: Final = UpstreamError(
+    status=502, error_type="api_error", message="upstream sent a bad event"
+)
+ENDED_EARLY: Final = replace(BAD_EVENT, message="upstream stream ended early")
 
 
 class AnthropicStream:
-    """One answer; see ``translator.dialect.Stream`` for what each member promises."""
+    """Processes one upstream response; ``translator.dialect.Stream`` documents the members."""
 
-    def __init__(self, context: AnswerContext) -> None:
+    def __init__(self, context: ResponseContext) -> None:
         self.context = context
-        self.guard = Guard()
+        self.validator = StreamValidator()
         self.notes: list[Note] = []
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
@@ -39,102 +41,104 @@ class AnthropicStream:
         self.stop_reason: str | None = None
         self.upstream_id = ""
         self.upstream_model = ""
-        self._usage: dict[str, Any] = {}  # cumulative: what came last counts
-        self._said = 0  # characters, for an estimate when the stream breaks off
+        # Cumulative: the latest value of each count is the valid one.
+        self._usage: dict[str, Any] = {}
+        # Characters of the response, to estimate the output tokens if the stream breaks.
+        self._characters = 0
 
     @property
     def finished(self) -> bool:
-        return self.guard.phase == AFTER
+        return self.validator.phase == AFTER
 
     @property
     def usage(self) -> Usage:
-        """What the upstream reported; of a broken answer the output is estimated."""
+        """Return the reported usage; for an incomplete response the output tokens are estimated."""
         usage, _ = usage_from_wire(self._usage)
         if self.stop_reason is not None or not self._usage:
             return usage
-        guess = -(-self._said // CHARACTERS_PER_TOKEN)
-        return replace(usage, output=max(guess, usage.output or 0), output_source="estimated")
+        estimate = -(-self._characters // CHARACTERS_PER_TOKEN)
+        return replace(usage, output=max(estimate, usage.output or 0), output_source="estimated")
 
     def feed(self, *events: Event) -> list[Event]:
-        heard: list[Event] = []
+        accepted: list[Event] = []
         try:
             for event in events:
                 if self.finished:
                     break
                 if event["type"] == "error":
-                    return heard + self._failed(event)
-                self.guard.check(event)
+                    return accepted + self._end_with_event(event)
+                self.validator.check(event)
                 reader = self.READERS.get(event["type"])
                 if reader is not None:
                     reader(self, event)
-                elif event["type"] not in KINDS and event["type"] != "ping":
+                elif event["type"] not in EVENT_TYPES and event["type"] != "ping":
                     self.unknown.add(str(event["type"]))
-                heard.append(event)
+                accepted.append(event)
         except (TranslatorError, LookupError, TypeError, ValueError, AttributeError) as exc:
             self.fault = exc
-            return heard + self.fail(BAD)
-        return heard
+            return accepted + self.fail(BAD_EVENT)
+        return accepted
 
-    def feed_whole(self, body: dict[str, Any]) -> list[Event]:
-        """Take a whole message, as the events of the stream that it would have been."""
+    def feed_body(self, body: dict[str, Any]) -> list[Event]:
+        """Process a complete, non-streamed message as the events of an equivalent stream."""
         if self.finished:
             return []
         try:
-            events = [body] if body["type"] == "error" else events_of(body)
+            events = [body] if body["type"] == "error" else message_to_events(body)
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
             self.fault = exc
-            return self.fail(BAD)
+            return self.fail(BAD_EVENT)
         return self.feed(*events)
 
     def end(self) -> list[Event]:
-        """Say that upstream's bytes ended; before ``message_stop`` that is a cut."""
-        return self.fail(CUT)
+        """Handle the end of the upstream's bytes: without ``message_stop``, this is an error."""
+        return self.fail(ENDED_EARLY)
 
     def fail(self, error: UpstreamError) -> list[Event]:
-        words = {"type": error.error_type, "message": error.message}
-        return self._ended(error, {"type": "error", "error": words})
+        body = {"type": error.error_type, "message": error.message}
+        return self._end_with(error, {"type": "error", "error": body})
 
-    def _failed(self, event: Event) -> list[Event]:
-        return self._ended(error_of_event(event), redacted(event))
+    def _end_with_event(self, event: Event) -> list[Event]:
+        return self._end_with(error_from_event(event), redact_error_body(event))
 
-    def _ended(self, error: UpstreamError, event: Event) -> list[Event]:
+    def _end_with(self, error: UpstreamError, event: Event) -> list[Event]:
         if self.finished:
             return []
         self.error = error
-        inside = self.guard.phase == INSIDE
-        self.guard.phase = AFTER
-        closing = {"type": "content_block_stop", "index": self.guard.index}
-        return [closing, event] if inside else [event]
+        in_block = self.validator.phase == INSIDE
+        self.validator.phase = AFTER
+        closing = {"type": "content_block_stop", "index": self.validator.index}
+        return [closing, event] if in_block else [event]
 
-    # What the events tell
+    # Event handlers
 
-    def _started(self, event: Event) -> None:
+    def _read_message_start(self, event: Event) -> None:
         message = event["message"]
         self.upstream_id = str(message["id"])
         self.upstream_model = str(message.get("model") or "")
-        self._learn_reason(message.get("stop_reason"))
-        self._report(message.get("usage"))
+        self._set_stop_reason(message.get("stop_reason"))
+        self._merge_usage(message.get("usage"))
 
-    def _delta(self, event: Event) -> None:
+    def _count_delta(self, event: Event) -> None:
         name = STRING_DELTAS.get(event["delta"]["type"])
         if name is not None:
-            self._said += len(event["delta"][name])
+            self._characters += len(event["delta"][name])
 
-    def _message_delta(self, event: Event) -> None:
-        self._learn_reason(event["delta"].get("stop_reason"))
-        self._report(event.get("usage"))
+    def _read_message_delta(self, event: Event) -> None:
+        self._set_stop_reason(event["delta"].get("stop_reason"))
+        self._merge_usage(event.get("usage"))
 
-    def _learn_reason(self, reason: Any) -> None:
+    def _set_stop_reason(self, reason: Any) -> None:
         if isinstance(reason, str):
             self.stop_reason = reason
 
-    def _report(self, usage: Any) -> None:
+    def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._usage |= {name: value for name, value in usage.items() if value is not None}
 
-    # At the foot of the class, where the functions above exist as plain names.
+    # At the end of the class, where the functions above can be referenced by name.
     READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {
-        "content_block_delta": _delta,
-        "message_delta": _message_delta,
-        "message_start": _started,
+        "content_block_delta": _count_delta,
+        "message_delta": _read_message_delta,
+        "message_start": _read_message_start,
     }

@@ -1,13 +1,12 @@
-"""Chat Completions, the dialect that nearly every model server speaks."""
+"""Chat Completions as an upstream API, which nearly every model server supports."""
 
 from typing import Final
 
 from translator.dialect import Dialect
-from translator.repairs import CHAT_FIXES, repair_by
-
-from .error_body import map_error
-from .request import build_request
-from .stream import ChatStream
+from translator.openai_chat.request.request_body import build_request
+from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat.stream.error_body import map_error
+from translator.request.retry_repairs import CHAT_FIXES, repair_by
 
 DIALECT: Final = Dialect(
     name="chat",

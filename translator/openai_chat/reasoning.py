@@ -1,115 +1,140 @@
-"""Reasoning on the way up: how much is asked for, and what goes back of earlier turns."""
+"""Reasoning in Chat Completions requests: the requested effort, and reasoning of earlier turns."""
 
 from typing import Any, Final
 
-from translator import carrier
-from translator.dialect import Target
-from translator.draft import Draft
-from translator.names import upstream_call_id
-from translator.thinking import ASKED_BY, OFF, effort_of
+from translator.dialect import TranslationTarget
+from translator.request.builder import RequestBuilder
+from translator.request.id_mapping import upstream_call_id
+from translator.request.reasoning_effort import EFFORT_FIELDS, THINKING_OFF, choose_effort
+from translator.stream import reasoning_signature
 
-from .details import OPAQUE, opaque_in
+from .reasoning_details import OPAQUE, split_opaque
 
-EXTRA: Final = "chat/call"
-"""What a carrier says that it holds, where that is no reasoning."""
+EXTRA_CONTENT: Final = "chat/call"
+"""The ``api`` value of a signature that contains the ``extra_content`` of a tool call (a field of
+Gemini) instead of reasoning."""
 
 
-def reasoning_fields(draft: Draft) -> dict[str, Any]:
-    """``reasoning_effort`` and the vendor's own switch (mapping.md 1.9)."""
-    if draft.effort is None and ASKED_BY.isdisjoint(draft.request):
+def reasoning_fields(builder: RequestBuilder) -> dict[str, Any]:
+    """Return ``reasoning_effort`` and the vendor's reasoning switch (docs/mapping.md 1.9)."""
+    if builder.effort is None and EFFORT_FIELDS.isdisjoint(builder.request):
         return {}
-    kind = (draft.request.get("thinking") or {}).get("type")
-    off = kind in OFF
+    kind = (builder.request.get("thinking") or {}).get("type")
+    off = kind in THINKING_OFF
     fields: dict[str, Any] = {}
     if kind is not None:
-        fields = _switch(draft.profile.thinking_switch, off=off)
+        fields = _thinking_switch(builder.profile.thinking_switch, off=off)
     if fields and off:
-        return fields  # DeepSeek refuses "disabled" together with an effort
-    effort, notes = effort_of(draft.request, draft.profile, draft.effort)
+        return fields  # DeepSeek rejects "disabled" together with an effort
+    effort, notes = choose_effort(builder.request, builder.profile, builder.effort)
     for note in notes:
-        draft.note(note.path, note.fate, note.reason)
+        builder.add_note(note.path, note.fate, note.reason)
     if effort is not None:
         fields["reasoning_effort"] = effort
     return fields
 
 
-def _switch(name: str, *, off: bool) -> dict[str, Any]:
+def _thinking_switch(name: str, *, off: bool) -> dict[str, Any]:
     if name == "thinking":
         return {"thinking": {"type": "disabled" if off else "enabled"}}
     return {"chat_template_kwargs": {"enable_thinking": not off}} if name else {}
 
 
-def restored_reasoning(
-    thoughts: list[dict[str, Any]], path: str, draft: Draft, *, with_tools: bool
+def restore_reasoning(
+    thinking_blocks: list[dict[str, Any]], path: str, builder: RequestBuilder, *, with_tools: bool
 ) -> dict[str, Any]:
-    """The vendor's reasoning field of one assistant message; only what this upstream made."""
-    field, target = draft.profile.reasoning_field, draft.target
-    kept = [_unsealed(block, target) for block in thoughts]
-    details, opaque = opaque_in([entry for each in kept for entry in _details(each)])
+    """Return the reasoning field of an assistant message, with reasoning of this upstream only."""
+    field, target = builder.profile.reasoning_field, builder.target
+    signed_items = [_verify_block(block, target) for block in thinking_blocks]
+    details, opaque = split_opaque([entry for signed in signed_items for entry in _details(signed)])
     if not (field or opaque):
-        if thoughts:
-            draft.note(path, "ignored", "this upstream takes no earlier reasoning")
+        if thinking_blocks:
+            builder.add_note(path, "ignored", "this upstream does not accept earlier reasoning")
         return {}
-    own = [_text(block, each, target) for block, each in zip(thoughts, kept, strict=True)]
-    if target.carrier_keys is not None and None in kept:
-        draft.note(path, "ignored", "reasoning of another upstream or model stays with its maker")
-    texts = list(filter(None, own))
+    own_texts = [
+        _text(block, signed, target)
+        for block, signed in zip(thinking_blocks, signed_items, strict=True)
+    ]
+    if target.signing_keys is not None and None in signed_items:
+        builder.add_note(path, "ignored", "reasoning of another upstream or model is not sent")
+    texts = list(filter(None, own_texts))
     if opaque:
-        shown = {"reasoning_text": "\n\n".join(texts)} if texts else {}
-        return {**shown, OPAQUE: opaque}
+        text_field = {"reasoning_text": "\n\n".join(texts)} if texts else {}
+        return {**text_field, OPAQUE: opaque}
     if field == "reasoning_details" and details:
         return {field: details}
     if texts:
         return {"reasoning" if field == "reasoning_details" else field: "\n\n".join(texts)}
-    if with_tools and draft.profile.reasoning_required_with_tools:
-        draft.note(path, "emulated", "reasoning that is gone is sent as empty: it is required")
+    if with_tools and builder.profile.reasoning_required_with_tools:
+        builder.add_note(
+            path, "emulated", "missing reasoning is sent as an empty string, because it is required"
+        )
         return {field: ""}
     return {}
 
 
-def sealed_extra(id_: str, extra: Any, target: Target, keys: carrier.CarrierKeys) -> str:
-    """The carrier of what belongs to one tool call (``extra_content``), under the client's id."""
-    kept = carrier.Reasoning(
-        upstream=target.upstream, model=target.model, api=EXTRA, item_id=id_, details=extra
+def sign_extra_content(
+    id_: str, extra_content: Any, target: TranslationTarget, keys: reasoning_signature.SigningKeys
+) -> str:
+    """Sign the ``extra_content`` of a tool call, together with the call id that the client gets."""
+    reasoning = reasoning_signature.SignedReasoning(
+        upstream=target.upstream,
+        model=target.model,
+        api=EXTRA_CONTENT,
+        item_id=id_,
+        details=extra_content,
     )
-    return carrier.mint(kept, keys)
+    return reasoning_signature.sign(reasoning, keys)
 
 
-def carried_extras(thoughts: list[dict[str, Any]], target: Target) -> dict[str, Any]:
-    """Upstream's id of a call -> what must go back with it, where this upstream made it."""
-    if target.carrier_keys is None:
+def restore_extra_content(
+    thinking_blocks: list[dict[str, Any]], target: TranslationTarget
+) -> dict[str, Any]:
+    """Return upstream call id -> ``extra_content``, for the calls of this upstream and model."""
+    if target.signing_keys is None:
         return {}
-    kept = (carrier.unseal(block.get("signature") or "", target.carrier_keys) for block in thoughts)
+    signed_items = (
+        reasoning_signature.verify(block.get("signature") or "", target.signing_keys)
+        for block in thinking_blocks
+    )
     return {
-        upstream_call_id(each.item_id): each.details
-        for each in kept
-        if each is not None
-        and (each.api, each.upstream, each.model) == (EXTRA, target.upstream, target.model)
+        upstream_call_id(signed.item_id): signed.details
+        for signed in signed_items
+        if signed is not None
+        and (signed.api, signed.upstream, signed.model)
+        == (EXTRA_CONTENT, target.upstream, target.model)
     }
 
 
-def _unsealed(block: dict[str, Any], target: Target) -> carrier.Reasoning | None:
-    """What the carrier of a reasoning block holds, if this very upstream and model made it."""
-    if target.carrier_keys is None:
+def _verify_block(
+    block: dict[str, Any], target: TranslationTarget
+) -> reasoning_signature.SignedReasoning | None:
+    """Verify a block's signature; return its reasoning if this upstream and model produced it."""
+    if target.signing_keys is None:
         return None
     signature = block.get("signature") or block.get("data") or ""
-    kept = carrier.unseal(signature, target.carrier_keys)
-    made_here = ("chat", target.upstream, target.model)
-    if kept is None or (kept.api, kept.upstream, kept.model) != made_here:
+    signed = reasoning_signature.verify(signature, target.signing_keys)
+    origin = ("chat", target.upstream, target.model)
+    if signed is None or (signed.api, signed.upstream, signed.model) != origin:
         return None
-    return kept
+    return signed
 
 
-def _text(block: dict[str, Any], kept: carrier.Reasoning | None, target: Target) -> str:
-    """The text of a reasoning block that this upstream made; "" for any other."""
-    shown: str = block.get("thinking") or ""
-    if target.carrier_keys is None:
-        # Nobody can sign here: what no one signed can only be this upstream's own.
-        return "" if block.get("signature") or block.get("data") else shown
-    if kept is None:
+def _text(
+    block: dict[str, Any],
+    signed: reasoning_signature.SignedReasoning | None,
+    target: TranslationTarget,
+) -> str:
+    """Return a thinking block's text, if this upstream produced the block; "" otherwise."""
+    text: str = block.get("thinking") or ""
+    if target.signing_keys is None:
+        # Without signing keys the gateway signs nothing, so only an unsigned block can be from this
+        # upstream.
+        return "" if block.get("signature") or block.get("data") else text
+    if signed is None:
         return ""
-    return shown or (kept.details.get("text", "") if isinstance(kept.details, dict) else "")
+    return text or (signed.details.get("text", "") if isinstance(signed.details, dict) else "")
 
 
-def _details(kept: carrier.Reasoning | None) -> list[dict[str, Any]]:
-    return kept.details if kept is not None and isinstance(kept.details, list) else []
+def _details(signed: reasoning_signature.SignedReasoning | None) -> list[dict[str, Any]]:
+    return signed.details if signed is not None and isinstance(signed.details, list) else []

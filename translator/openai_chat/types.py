@@ -1,7 +1,7 @@
-"""Wire types of Chat Completions, as OpenAI's documentation spells them.
+"""JSON types of Chat Completions, with the field names of OpenAI's documentation.
 
-Compatible servers add their own words; those that we read or write stand beside the official
-ones. Source: https://platform.openai.com/docs/api-reference/chat
+The types also have fields of compatible servers that this package reads or writes. Source:
+https://platform.openai.com/docs/api-reference/chat
 """
 
 from typing import Any, Literal, Required, TypedDict
@@ -12,11 +12,11 @@ ContentPart = dict[str, Any]
 
 class FunctionCall(TypedDict, total=False):
     name: str
-    arguments: str | dict[str, Any] | None  # an object at Ollama-like servers
+    arguments: str | dict[str, Any] | None  # an object from Ollama-like servers
 
 
 class ToolCall(TypedDict, total=False):
-    index: int  # only in streams; missing or always 0 at some servers
+    index: int  # only in streams; missing or always 0 from some servers
     id: str | None
     type: Literal["function"]
     function: FunctionCall
@@ -27,17 +27,17 @@ class ChatMessage(TypedDict, total=False):
     content: str | list[ContentPart] | None
     tool_calls: list[ToolCall]
     tool_call_id: str
-    reasoning_content: str  # DeepSeek, Kimi, GLM, Qwen, llama.cpp, older vLLM
-    reasoning: str  # vLLM, Groq, OpenRouter, Ollama
-    reasoning_details: list[dict[str, Any]]  # OpenRouter: opaque, echoed verbatim
+    reasoning_content: str  # from DeepSeek, Kimi, GLM, Qwen, llama.cpp, older vLLM
+    reasoning: str  # from vLLM, Groq, OpenRouter, Ollama
+    reasoning_details: list[dict[str, Any]]  # OpenRouter: later requests must repeat it unchanged
 
 
 class Delta(TypedDict, total=False):
     role: str | None
-    content: str | list[ContentPart] | None  # a list at Mistral
+    content: str | list[ContentPart] | None  # Mistral sends a list
     refusal: str | None
     tool_calls: list[ToolCall] | None
-    function_call: FunctionCall | None  # before tool calls existed
+    function_call: FunctionCall | None  # OpenAI's older API, before tool_calls
     annotations: list[dict[str, Any]]
     reasoning_content: str | None
     reasoning: str | None
@@ -47,14 +47,14 @@ class Delta(TypedDict, total=False):
 class Choice(TypedDict, total=False):
     index: int
     delta: Delta
-    message: Delta  # whole answers, and pseudo-streams
+    message: Delta  # in non-streamed responses; some servers also stream it
     finish_reason: str | None
     stop_reason: str | int | None  # vLLM: the stop string that matched
-    error: dict[str, Any]  # OpenRouter
+    error: dict[str, Any]  # only from OpenRouter
 
 
 class ChatChunk(TypedDict, total=False):
-    """One event of a stream, or, with ``message`` in its choice, a whole answer."""
+    """One chunk of a stream, or a complete response if its choice contains ``message``."""
 
     id: str
     model: str

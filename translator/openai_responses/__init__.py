@@ -1,11 +1,10 @@
-"""OpenAI's Responses API as an upstream dialect."""
+"""OpenAI's Responses API as an upstream API."""
 
 from translator.dialect import Dialect
-from translator.repairs import RESPONSES_FIXES, repair_by
-
-from .error_body import map_error
-from .request import build_request
-from .stream import ResponsesStream
+from translator.openai_responses.request.request_body import build_request
+from translator.openai_responses.stream.error_body import map_error
+from translator.openai_responses.stream.responses_stream import ResponsesStream
+from translator.request.retry_repairs import RESPONSES_FIXES, repair_by
 
 DIALECT = Dialect(
     name="responses",

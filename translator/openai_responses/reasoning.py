@@ -1,108 +1,89 @@
-"""Reasoning items: sealed into a thinking block's signature, and restored from one."""
+"""Convert signed thinking blocks back to reasoning items; sign and restore compaction items."""
 
 from typing import Any
 
-from translator import carrier
-from translator.dialect import Target
+from translator.dialect import TranslationTarget
+from translator.stream import reasoning_signature
 
-from .items import Item
 from .types import OutputItem, ReasoningItem, ReasoningText
 
 TEXT_TYPES = {"summary": "summary_text", "content": "reasoning_text"}
 COMPACTION = "responses/compaction"
-"""What a carrier says that it holds, where that is no reasoning."""
+"""The ``api`` value of a signature that contains a compaction item instead of reasoning."""
 
-JOINTS = {"summary": "\n\n", "content": ""}
-"""What stands between the parts of a reasoning text when it is shown as one."""
-
-
-def signature_of(item: Item, body: OutputItem, target: Target) -> str:
-    """The carrier of a finished reasoning item; empty where nobody can sign."""
-    if target.carrier_keys is None:
-        return ""
-    encrypted = body.get("encrypted_content")
-    lengths = [len(part.said) for (kind, _), part in item.parts.items() if kind == item.channel]
-    reasoning = carrier.Reasoning(
-        upstream=target.upstream,
-        model=target.model,
-        api="responses",
-        item_id=item.id,
-        encrypted_content=encrypted if isinstance(encrypted, str) else None,
-        part_lengths=tuple(length for length in lengths if length),
-        text_is=item.channel or "summary",
-    )
-    return carrier.mint(reasoning, target.carrier_keys)
+SEPARATORS = {"summary": "\n\n", "content": ""}
+"""Separators between the parts of a reasoning text when the parts are shown as one text."""
 
 
-def restored(block: dict[str, Any], target: Target) -> ReasoningItem | str:
-    """The reasoning item inside a thinking block, or why it stays behind.
+def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> ReasoningItem | str:
+    """Return the reasoning item of a thinking block, or the reason why none can be sent.
 
-    Only the upstream and model that made it get it back: another one would answer 400.
-    Source: mapping.md 2.4.
+    Only the upstream and model that produced the reasoning receive it; others would return 400.
+    Source: docs/mapping.md 2.4.
     """
     signature = block.get("signature") or block.get("data") or ""
-    if target.carrier_keys is None or not carrier.is_carrier(signature):
-        return "reasoning without a carrier of ours stays behind"
-    kept = carrier.unseal(signature, target.carrier_keys)
-    if kept is None:
-        return "this reasoning carrier is forged or truncated"
-    made_here = (kept.api, kept.upstream, kept.model) == (
+    if target.signing_keys is None or not reasoning_signature.is_own_signature(signature):
+        return "reasoning without this gateway's signature is not sent"
+    signed = reasoning_signature.verify(signature, target.signing_keys)
+    if signed is None:
+        return "this reasoning signature is forged or truncated"
+    is_own = (signed.api, signed.upstream, signed.model) == (
         "responses",
         target.upstream,
         target.model,
     )
-    if not made_here:
-        return "reasoning of another upstream or model stays with its maker"
-    if not kept.encrypted_content:
-        return "reasoning that was not encrypted is not known upstream any more"
-    parts = _parts(block.get("thinking") or "", kept)
+    if not is_own:
+        return "reasoning of another upstream or model is not sent"
+    if not signed.encrypted_content:
+        return "reasoning without encrypted content is not sent"
+    parts = _split_text(block.get("thinking") or "", signed)
     item: ReasoningItem = {
         "type": "reasoning",
-        "id": kept.item_id,
-        "summary": parts if kept.text_is == "summary" else [],
-        "encrypted_content": kept.encrypted_content,
+        "id": signed.item_id,
+        "summary": parts if signed.text_kind == "summary" else [],
+        "encrypted_content": signed.encrypted_content,
     }
-    if kept.text_is == "content" and parts:
+    if signed.text_kind == "content" and parts:
         item["content"] = parts
     return item
 
 
-def compaction_block(item: OutputItem, target: Target) -> dict[str, Any] | None:
-    """A compaction item as Anthropic's block, sealed for its maker; None where nobody can sign."""
+def compaction_block(item: OutputItem, target: TranslationTarget) -> dict[str, Any] | None:
+    """Return a compaction item as a signed Anthropic block; None without signing keys."""
     encrypted = item.get("encrypted_content")
-    if target.carrier_keys is None or not isinstance(encrypted, str):
+    if target.signing_keys is None or not isinstance(encrypted, str):
         return None
-    kept = carrier.Reasoning(
+    reasoning = reasoning_signature.SignedReasoning(
         upstream=target.upstream,
         model=target.model,
         api=COMPACTION,
         item_id=str(item.get("id") or ""),
         encrypted_content=encrypted,
     )
-    sealed = carrier.mint(kept, target.carrier_keys)
-    return {"type": "compaction", "content": None, "encrypted_content": sealed}
+    signature = reasoning_signature.sign(reasoning, target.signing_keys)
+    return {"type": "compaction", "content": None, "encrypted_content": signature}
 
 
-def restored_compaction(block: dict[str, Any], target: Target) -> dict[str, Any] | None:
-    """The compaction item inside a block, where this upstream and model made it."""
-    if target.carrier_keys is None:
+def restore_compaction(block: dict[str, Any], target: TranslationTarget) -> dict[str, Any] | None:
+    """Return a block's compaction item; None if another upstream or model produced it."""
+    if target.signing_keys is None:
         return None
-    kept = carrier.unseal(block.get("encrypted_content") or "", target.carrier_keys)
-    made_here = (COMPACTION, target.upstream, target.model)
-    if kept is None or (kept.api, kept.upstream, kept.model) != made_here:
+    signed = reasoning_signature.verify(block.get("encrypted_content") or "", target.signing_keys)
+    origin = (COMPACTION, target.upstream, target.model)
+    if signed is None or (signed.api, signed.upstream, signed.model) != origin:
         return None
-    named = {"id": kept.item_id} if kept.item_id else {}
-    return {"type": "compaction", **named, "encrypted_content": kept.encrypted_content}
+    id_field = {"id": signed.item_id} if signed.item_id else {}
+    return {"type": "compaction", **id_field, "encrypted_content": signed.encrypted_content}
 
 
-def _parts(text: str, kept: carrier.Reasoning) -> list[ReasoningText]:
-    """The shown text cut into the parts it was made of; nothing when the client blanked it."""
-    joint = JOINTS[kept.text_is]
-    whole = sum(kept.part_lengths) + len(joint) * (len(kept.part_lengths) - 1)
-    lengths = kept.part_lengths if whole == len(text) else (len(text),)
+def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[ReasoningText]:
+    """Split a thinking text into its original parts; return [] if the client removed the text."""
+    separator = SEPARATORS[signed.text_kind]
+    total = sum(signed.part_lengths) + len(separator) * (len(signed.part_lengths) - 1)
+    lengths = signed.part_lengths if total == len(text) else (len(text),)
     texts, start = [], 0
     for length in lengths:
         texts.append(text[start : start + length])
-        start += length + len(joint)
-    kind: Any = TEXT_TYPES[kept.text_is]
+        start += length + len(separator)
+    kind: Any = TEXT_TYPES[signed.text_kind]
     return [{"type": kind, "text": piece} for piece in texts if piece]

@@ -1,4 +1,4 @@
-"""Wire types of the Responses API that this dialect reads and writes, in OpenAI's spelling.
+"""JSON types of the Responses API that this package reads and writes, with OpenAI's names.
 
 Source: https://platform.openai.com/docs/api-reference/responses
 """
@@ -6,14 +6,14 @@ Source: https://platform.openai.com/docs/api-reference/responses
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
 UpstreamEvent = dict[str, Any]
-"""One event of a response stream; anything may be missing or of a wrong type."""
+"""One event of a response stream; any field may be missing or have a wrong type."""
 
 OutputItem = dict[str, Any]
-"""One entry of ``response.output``; anything may be missing or of a wrong type."""
+"""One entry of ``response.output``; any field may be missing or have a wrong type."""
 
 
 class ResponseRead(TypedDict, total=False):
-    """All that is read of a response; of its request it repeats instructions and tools."""
+    """The fields of a response that are decoded; its copy of instructions and tools is skipped."""
 
     code: Any
     error: Any
@@ -30,7 +30,7 @@ class ResponseRead(TypedDict, total=False):
 
 
 class EventRead(TypedDict, total=False):
-    """All that is read of an event; the rest, padding or a request told again, need not be."""
+    """The fields of an event that are decoded; padding and copies of the request are skipped."""
 
     type: Required[str]
     response: ResponseRead
@@ -85,7 +85,7 @@ InputPart = InputText | InputImage | InputFile
 
 
 class InputMessage(TypedDict):
-    """A turn; the assistant's own text is a plain string, since its parts would need ids."""
+    """A message; an assistant message has a plain string, since parts would need message ids."""
 
     type: Literal["message"]
     role: Literal["user", "assistant", "developer"]

@@ -1,15 +1,15 @@
-"""Errors of OpenAI-like upstreams, for every dialect that hears them."""
+"""Errors of OpenAI-compatible upstreams, for Responses and Chat Completions."""
 
-from .fields import ErrorFields, error_aside, read_error
-from .places import told_in_ours
-from .verdicts import inner_status, map_error, told_of
+from .body_parser import ErrorFields, read_error, vendor_error
+from .mapping import http_status_message, map_error, status_of_error
+from .paths import map_error_paths
 
 __all__ = [
     "ErrorFields",
-    "error_aside",
-    "inner_status",
+    "http_status_message",
     "map_error",
+    "map_error_paths",
     "read_error",
-    "told_in_ours",
-    "told_of",
+    "status_of_error",
+    "vendor_error",
 ]

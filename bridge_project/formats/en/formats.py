@@ -1,4 +1,4 @@
-"""Day before month by name, and 24 hours: nobody has to guess."""
+"""Unambiguous formats: the day precedes the name of the month, and times use 24 hours."""
 
 DATE_FORMAT = "j M Y"
 DATETIME_FORMAT = "j M Y, H:i"

@@ -1,4 +1,4 @@
-"""Apply a bridge.toml: print the plan, then make it so, all or nothing."""
+"""Apply a bridge.toml (the configuration file) in one transaction, and print the changes."""
 
 import json
 import os
@@ -8,16 +8,17 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from proxy.bootstrap import config_dry_run, data_directory, env_check, first_start
 from proxy.conf import conf
-from proxy.config import applying, datadir, first_start, reading, rehearsal, variables
-from proxy.config.upstreams import lacking_secrets
+from proxy.config import apply, load
+from proxy.config.used_upstreams import missing_secret_warnings
 from proxy.management.base import BridgeCommand
 
 
 class Command(BridgeCommand):
     help = (
-        "Apply a bridge.toml. Prints + for new, ~ for changed, - for gone, = for what stays "
-        "although the file says otherwise; twice changes nothing."
+        "Apply a bridge.toml. Prints + for new, ~ for changed, - for removed, = for what stays "
+        "different from the file; a second run changes nothing."
     )
     example = "manage.py applyconfig bridge.toml --dry-run"
 
@@ -27,17 +28,17 @@ class Command(BridgeCommand):
         parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        file = reading.read_file(options["file"])
-        variables.check_early(os.environ, file)
+        file = load.read_file(options["file"])
+        env_check.check_early(os.environ, file)
         if options["dry_run"]:
-            rehearsal.prepare()
+            config_dry_run.prepare()
         else:
-            datadir.prepare(conf.data_dir)
-            datadir.ensure_secret_key()
+            data_directory.prepare(conf.data_dir)
+            data_directory.ensure_secret_key()
             first_start.migrate()
-        variables.check_environment(os.environ, file)
-        changes = applying.apply(file, dry_run=options["dry_run"])
-        for missing in lacking_secrets(file):
+        env_check.check_environment(os.environ, file)
+        changes = apply.apply(file, dry_run=options["dry_run"])
+        for missing in missing_secret_warnings(file):
             self.stderr.write(f"warning: {missing}")
         if options["json"]:
             self.stdout.write(json.dumps([asdict(change) for change in changes]))
@@ -45,6 +46,6 @@ class Command(BridgeCommand):
         for change in changes:
             self.stdout.write(str(change))
         ending = "nothing was changed (dry run)" if options["dry_run"] else "applied"
-        made = sum(change.sign != "=" for change in changes)
-        count = f"{made} change{'' if made == 1 else 's'}"
-        self.stdout.write(f"{count}, {ending}." if made else "No changes.")
+        applied = sum(change.sign != "=" for change in changes)
+        count = f"{applied} change{'' if applied == 1 else 's'}"
+        self.stdout.write(f"{count}, {ending}." if applied else "No changes.")

@@ -1,4 +1,4 @@
-"""Copy the SQLite ledger while the gateway runs; PostgreSQL has pg_dump."""
+"""Copy the SQLite database while the gateway runs. For PostgreSQL, use pg_dump instead."""
 
 import contextlib
 import os
@@ -44,15 +44,15 @@ class Command(BridgeCommand):
 
 
 def _copy(ledger: Path, to: Path) -> None:
-    """One consistent moment, page by page; writers wait for no longer than a step."""
+    """Copy a consistent snapshot of the database, without blocking the gateway's writes."""
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
         contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as source,
         contextlib.closing(sqlite3.connect(to)) as copy,
     ):
-        source.execute("BEGIN")  # else every write of the gateway would start the copy anew
+        source.execute("BEGIN")  # otherwise each write of the gateway would restart the copy
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         source.backup(copy, pages=-1)
-        found = copy.execute("PRAGMA quick_check").fetchone()[0]
-        if found != "ok":
-            raise sqlite3.DatabaseError(f"the copy is damaged: {found}")
+        result = copy.execute("PRAGMA quick_check").fetchone()[0]
+        if result != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged: {result}")

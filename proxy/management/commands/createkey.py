@@ -1,4 +1,4 @@
-"""Make a gateway key and print its secret, this once."""
+"""Create a gateway key and print its secret, which is never shown again."""
 
 import json
 import re
@@ -8,20 +8,20 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from proxy.audit_trail import note_of_command, rotated
+from proxy.audit_log import note_of_command, rotated
+from proxy.bootstrap import data_directory, first_start
 from proxy.conf import conf
-from proxy.config import datadir, first_start
 from proxy.management.base import BridgeCommand
 from proxy.management.keys import find_key, find_team
 from proxy.models import ApiKey, Scope
 from proxy.secrets import ConfigError
 
-LONGEST_OVERLAP_H: Final = 24 * 90
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as in bridge.toml, which may have to name it
+MAX_OVERLAP_H: Final = 24 * 90
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the same rule as for key names in bridge.toml
 
 
 class Command(BridgeCommand):
-    help = "Make a gateway key for a team. The secret is printed once and stored nowhere."
+    help = "Create a gateway key for a team. The secret is printed once and not stored."
     example = "manage.py createkey --team default --name laptop --scope messages --scope reports"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -38,28 +38,28 @@ class Command(BridgeCommand):
         )
         parser.add_argument(
             "--overlap-h", type=float, default=24, metavar="HOURS",
-            help="how long the old secret goes on after --rotate (default: 24)",
+            help="how long the old secret stays valid after --rotate (default: 24)",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print the key as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        datadir.prepare(conf.data_dir)
-        datadir.ensure_secret_key()
+        data_directory.prepare(conf.data_dir)
+        data_directory.ensure_secret_key()
         first_start.migrate()
         if options["rotate"]:
-            key, secret = _rotated(options["team"], options["name"], options["overlap_h"])
+            key, secret = _rotate_by_name(options["team"], options["name"], options["overlap_h"])
         else:
             key, secret = _make(options["team"], options["name"], options["scope"])
         if options["json"]:
-            told = {"team": key.team.name, "name": key.name, "scopes": key.scopes, "key": secret}
-            self.stdout.write(json.dumps(told))
+            result = {"team": key.team.name, "name": key.name, "scopes": key.scopes, "key": secret}
+            self.stdout.write(json.dumps(result))
         else:
             self.stdout.write(f"{key} ({', '.join(key.scopes)}), shown this once:\n{secret}")
 
 
 @transaction.atomic
 def _make(team_name: str, name: str, scopes: list[str] | None) -> tuple[ApiKey, str]:
-    """A new key, or the secret of a key that bridge.toml names and that has none yet."""
+    """Create a key with a secret, or a secret for a key from bridge.toml without one."""
     team = find_team(team_name)
     key = ApiKey.objects.select_for_update().filter(team=team, name=name).first()
     if key is None:
@@ -72,9 +72,9 @@ def _make(team_name: str, name: str, scopes: list[str] | None) -> tuple[ApiKey, 
 
 
 @transaction.atomic
-def _rotated(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey, str]:
-    if not 0 <= overlap_h <= LONGEST_OVERLAP_H:
-        raise ConfigError(f"--overlap-h is 0 to {LONGEST_OVERLAP_H}")
+def _rotate_by_name(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey, str]:
+    if not 0 <= overlap_h <= MAX_OVERLAP_H:
+        raise ConfigError(f"--overlap-h is 0 to {MAX_OVERLAP_H}")
     key = find_key(ApiKey.objects.select_for_update(), team_name, name)
     if key.successor:
         raise ConfigError(f"key {key} is an old secret of {key.successor}; rotate that one")
@@ -83,7 +83,7 @@ def _rotated(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey, str]:
 
 def _rotate(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
     if key.revoked:
-        raise ConfigError(f"key {key} is revoked; make another one")
+        raise ConfigError(f"key {key} is revoked; create another one")
     retiring, secret = key.rotate(overlap)
     note_of_command("createkey", key, rotated(retiring))
     return key, secret

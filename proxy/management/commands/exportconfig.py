@@ -1,13 +1,13 @@
-"""Print the configuration in the database as a bridge.toml."""
+"""Print the configuration that the database contains as a bridge.toml."""
 
 from typing import Any
 
-from proxy.config.exporting import export
+from proxy.config.dump import export
 from proxy.management.base import BridgeCommand
 
 
 class Command(BridgeCommand):
-    help = "Print the configuration as a bridge.toml. Secrets are referred to, never printed."
+    help = "Print the configuration as a bridge.toml. Secrets are printed as references only."
     example = "manage.py exportconfig > bridge.toml"
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Write the ledger out, one line a request."""
+"""Export the ledger as text, one line for each request."""
 
 import sys
 from argparse import FileType
@@ -8,11 +8,11 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
+from proxy.ledger.maintenance.export import as_csv, ndjson, rows_between
 from proxy.management.base import BridgeCommand
-from proxy.management.moments import check_range, moment
-from proxy.management.terminal import progress
+from proxy.management.datetime_args import check_range, parse_datetime
+from proxy.management.rich_output import progress
 from proxy.models import Exchange
-from proxy.record.export import as_csv, ndjson, rows_between
 
 FORMATS: Final[Mapping[str, Callable[["QuerySet[Exchange]"], Iterator[str]]]] = {
     "ndjson": ndjson,
@@ -21,12 +21,14 @@ FORMATS: Final[Mapping[str, Callable[["QuerySet[Exchange]"], Iterator[str]]]] = 
 
 
 class Command(BridgeCommand):
-    help = "Write the ledger to stdout, one line a request, oldest first."
+    help = "Write the ledger to stdout, one line for each request, oldest first."
     example = "manage.py exportledger --since 2026-11-01 --until 2026-12-01 --format csv > nov.csv"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=moment, help="accepted at or after: 2026-11-01, 7d")
-        parser.add_argument("--until", type=moment, help="accepted before")
+        parser.add_argument(
+            "--since", type=parse_datetime, help="accepted at or after: 2026-11-01, 7d"
+        )
+        parser.add_argument("--until", type=parse_datetime, help="accepted before")
         parser.add_argument("--format", choices=sorted(FORMATS), default="ndjson")
         parser.add_argument("--open", action="store_true", help="also requests that still run")
         parser.add_argument("--output", type=FileType("w", encoding="utf-8"), help="else stdout")

@@ -1,4 +1,7 @@
-"""Write another gateway's configuration as a bridge.toml, and tell what did not carry over."""
+"""Convert the configuration of another gateway product to a bridge.toml.
+
+The command also reports the parts that it could not convert.
+"""
 
 import json
 import os
@@ -12,14 +15,14 @@ from django.utils.timezone import now
 from rich.table import Table
 from rich.text import Text
 
-from proxy.config import litellm
+from proxy.importers import litellm
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.terminal import rendered
+from proxy.management.rich_output import render_table
 from proxy.secrets import ConfigError
 
 
 class Command(BridgeCommand):
-    help = "Write a LiteLLM config as a bridge.toml; exit 1 when something did not carry over."
+    help = "Convert a LiteLLM config to a bridge.toml; exit 1 if a part is not converted."
     example = "manage.py importconfig --from litellm config.yaml --out bridge.toml"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,8 +37,8 @@ class Command(BridgeCommand):
             _write(options["out"], imported.toml)
         else:
             self.stdout.write(imported.toml, ending="")
-        told = self.stdout if options["out"] else self.stderr  # stdout carries one thing
-        told.write(_as_json(imported) if options["json"] else _as_table(imported))
+        report = self.stdout if options["out"] else self.stderr  # stdout is for the bridge.toml
+        report.write(_as_json(imported) if options["json"] else _as_table(imported))
         if imported.findings:
             sys.exit(FINDING)
 
@@ -58,8 +61,8 @@ def _as_json(imported: litellm.Imported) -> str:
 def _as_table(imported: litellm.Imported) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in imported.counts.items())
     if not imported.findings:
-        return f"{counts}; everything carried over."
-    table = Table("where", "verdict", "why", title="Not as it was")
+        return f"{counts}; everything was converted."
+    table = Table("where", "verdict", "why", title="Changed or left out")
     for finding in imported.findings:
         table.add_row(Text(finding.where), finding.verdict, Text(finding.why))
-    return f"{rendered(table)}\n{counts}; {len(imported.findings)} things are not as they were."
+    return f"{render_table(table)}\n{counts}; {len(imported.findings)} entries changed or left out."

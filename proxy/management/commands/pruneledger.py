@@ -1,4 +1,4 @@
-"""Delete bodies past their retention and give their space back."""
+"""Delete transcripts that are past their retention, and free their disk space."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,22 +9,22 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from proxy.conf import conf
+from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
+from proxy.ledger.maintenance import retention
 from proxy.management.base import BridgeCommand
-from proxy.management.moments import moment
-from proxy.management.terminal import counted, progress, rendered
-from proxy.record import retention
-from proxy.record.sizes import TableSize, sizes, spool_bytes
-from proxy.reports import export_jobs
+from proxy.management.datetime_args import parse_datetime
+from proxy.management.rich_output import format_count, progress, render_table
+from proxy.reports.exports import jobs
 
 
 class Command(BridgeCommand):
-    help = "Delete transcripts older than their team keeps them, and old exports; rows stay."
-    example = "manage.py pruneledger --sizes   # how large is what, deletes nothing"
+    help = "Delete transcripts past their team's retention, and old exports; rows stay."
+    example = "manage.py pruneledger --sizes   # table sizes only, deletes nothing"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--sizes", action="store_true", help="only show the size of each table")
         parser.add_argument("--batch", type=int, default=500, help="rows in one transaction")
-        parser.add_argument("--now", type=moment, help="pretend that it is then")
+        parser.add_argument("--now", type=parse_datetime, help="use this time instead of now")
         parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
         parser.add_argument(
             "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
@@ -43,23 +43,23 @@ class Command(BridgeCommand):
             for deleted in retention.prune_transcripts(now, options["batch"]):
                 transcripts += deleted
                 bar.advance(task, deleted)
-            task = bar.add_task("parts nobody names", total=None)
+            task = bar.add_task("unused parts", total=None)
             parts = 0
             for deleted in retention.prune_parts(min(now, datetime.now(UTC)), options["batch"]):
                 parts += deleted
                 bar.advance(task, deleted)
-        exports = export_jobs.expire(now)
-        retention.forget_sessions(min(now, datetime.now(UTC)))
+        exports = jobs.expire(now)
+        retention.delete_expired_sessions(min(now, datetime.now(UTC)))
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())
-        told = {"transcripts": transcripts, "parts": parts, "exports": exports}
-        told["bytes_freed"] = freed
+        result = {"transcripts": transcripts, "parts": parts, "exports": exports}
+        result["bytes_freed"] = freed
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(told).decode())
+            self.stdout.write(msgspec.json.encode(result).decode())
             return
         self.stdout.write(
-            f"{counted(transcripts, 'transcript')} and {counted(parts, 'part')} deleted, "
+            f"{format_count(transcripts, 'transcript')} and {format_count(parts, 'part')} deleted, "
             f"{decimal(max(0, freed))} freed"
         )
 
@@ -72,5 +72,5 @@ class Command(BridgeCommand):
             table.add_row(size.table, f"{size.rows:,}", decimal(size.bytes))
         table.add_section()
         table.add_row("together", "", decimal(sum(size.bytes for size in found)))
-        table.add_row("spools (files)", "", decimal(spool_bytes(conf.data_dir)))
-        self.stdout.write(rendered(table))
+        table.add_row("journals (files)", "", decimal(journal_bytes(conf.data_dir)))
+        self.stdout.write(render_table(table))

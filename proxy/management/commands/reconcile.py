@@ -1,4 +1,4 @@
-"""Compare the ledger with what a provider exports: money, and each class of tokens by itself."""
+"""Compare the ledger with a provider's usage or cost export: amount and each token class."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,30 +13,37 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 from rich.table import Table
 
-from proxy.complaints import did_you_mean
+from proxy.decode_errors import did_you_mean
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.management.invoices import AMOUNT, CLASSES, COMPARED, BadExport, Figures, Invoice
-from proxy.management.terminal import counted, rendered
-from proxy.models import DayWhat, Upstream
-from proxy.reports.spans import Span, midnight, zone_named
-from proxy.reports.sums import Sums, usage
-from proxy.visibility import Reader
+from proxy.management.provider_usage_csv import (
+    AMOUNT,
+    CLASSES,
+    COMPARED,
+    BadExport,
+    Figures,
+    Invoice,
+)
+from proxy.management.rich_output import format_count, render_table
+from proxy.models import Upstream, UsageByModelDay
+from proxy.permissions.row_permissions import Reader
+from proxy.reports.core.time_ranges import TimeRange, load_zone, midnight
+from proxy.reports.usage.rollup_queries import Counts, usage
 
-CENT: Final = Decimal("0.01")  # providers round each line of an export
+CENT: Final = Decimal("0.01")  # tolerance: providers round the amount of each line of an export
 NANO: Final = Decimal(10) ** 9
-MOST_DAYS: Final = 400
+MAX_DAYS: Final = 400
 
-Line = tuple[str, str]  # day or "", model
+Line = tuple[str, str]  # (ISO day, or "" for all days; model)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of both sides."""
+    """One figure to compare: the provider's value and the ledger's value."""
 
     line: Line
     what: str
     theirs: Decimal
-    ours: Decimal | None  # None: nobody knows, such as a cost without a price
+    ours: Decimal | None  # None if unknown, such as a cost without a price
 
     def is_within(self, percent: Decimal) -> bool:
         if self.ours is None:
@@ -47,73 +54,76 @@ class Difference:
 
 
 class Command(BridgeCommand):
-    help = "Compare the ledger with a provider's usage or cost export; exit 1 where they differ."
+    help = "Compare the ledger with a provider's usage or cost export; exit 1 if they differ."
     example = "manage.py reconcile --upstream openai usage.csv costs.csv"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("files", nargs="+", type=Path, help="CSV of usage, of costs, or both")
         parser.add_argument(
-            "--upstream", action="append", required=True, help="ours; may be repeated"
+            "--upstream",
+            action="append",
+            required=True,
+            help="name of an upstream; may be repeated",
         )
         parser.add_argument(
             "--model", action="append", default=[], metavar="THEIRS=OURS",
-            help="a model that the provider calls otherwise; may be repeated",
+            help="the provider's name of a model and ours; may be repeated",
         )  # fmt: skip
-        parser.add_argument("--by-day", action="store_true", help="each UTC day by itself")
+        parser.add_argument("--by-day", action="store_true", help="compare each UTC day")
         parser.add_argument(
             "--tolerance", type=Decimal, default=Decimal("0.1"), help="in per cent (0.1)"
         )
-        parser.add_argument("--all", action="store_true", help="show what agrees, too")
+        parser.add_argument("--all", action="store_true", help="show equal figures too")
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
         invoice = _read(options["files"], dict(_renamed(options["model"])))
         days = [day for day, _ in invoice.figures]
         if not days:
-            raise CommandError("the export has no line", returncode=MISUSE)
+            raise CommandError("the export has no rows", returncode=MISUSE)
         since, until = min(days), max(days) + timedelta(days=1)
-        if (until - since).days > MOST_DAYS:
-            raise CommandError(f"it is of more than {MOST_DAYS} days", returncode=MISUSE)
+        if (until - since).days > MAX_DAYS:
+            raise CommandError(f"the export covers more than {MAX_DAYS} days", returncode=MISUSE)
         _check_known(options["upstream"])
         ours = _ours(since, until, options["upstream"])
         found = list(_compared(invoice, ours, by_day=options["by_day"]))
         wrong = [one for one in found if not one.is_within(options["tolerance"])]
-        compared = [name for name in COMPARED if name in invoice.told]
-        told = {
+        compared = [name for name in COMPARED if name in invoice.reported]
+        report = {
             "since": since.isoformat(),
             "until": until.isoformat(),
             "upstreams": options["upstream"],
             "compared": compared,
-            "not_compared": [name for name in COMPARED if name not in invoice.told],
+            "not_compared": [name for name in COMPARED if name not in invoice.reported],
             "differences": [_row(one) for one in wrong],
             "agree": len(found) - len(wrong),
             "notes": _notes(ours),
         }
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(told).decode())
+            self.stdout.write(msgspec.json.encode(report).decode())
         else:
-            self._show(told, found if options["all"] else wrong)
+            self._show(report, found if options["all"] else wrong)
         if wrong:
             raise SystemExit(FINDING)
 
-    def _show(self, told: Mapping[str, Any], lines: list[Difference]) -> None:
+    def _show(self, report: Mapping[str, Any], lines: list[Difference]) -> None:
         table = Table("day", "model", "what", "provider", "ledger", "difference")
         for one in lines:
             row = _row(one)
             table.add_row(*(row[name] or "unknown" for name in row))
         if lines:
-            self.stdout.write(rendered(table))
-        upstreams = ", ".join(told["upstreams"])
-        self.stdout.write(f"{told['since']} until {told['until']} (UTC), {upstreams}")
-        self.stdout.write(f"compared, each by itself: {', '.join(told['compared'])}")
-        if told["not_compared"]:
+            self.stdout.write(render_table(table))
+        upstreams = ", ".join(report["upstreams"])
+        self.stdout.write(f"{report['since']} until {report['until']} (UTC), {upstreams}")
+        self.stdout.write(f"compared separately: {', '.join(report['compared'])}")
+        if report["not_compared"]:
             self.stdout.write(
-                f"NOT compared, the export does not tell it: {', '.join(told['not_compared'])}"
+                f"NOT compared, missing in the export: {', '.join(report['not_compared'])}"
             )
-        for note in told["notes"]:
+        for note in report["notes"]:
             self.stdout.write(note)
-        differ = counted(len(told["differences"]), "figure")
-        self.stdout.write(f"{differ} differ, {told['agree']:,} agree")
+        differ = format_count(len(report["differences"]), "figure")
+        self.stdout.write(f"{differ} differ, {report['agree']:,} agree")
 
 
 def _renamed(pairs: list[str]) -> Iterator[tuple[str, str]]:
@@ -125,12 +135,12 @@ def _renamed(pairs: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check_known(upstreams: list[str]) -> None:
-    """One that is misspelt would have an empty ledger, and all of the invoice would differ."""
+    """Raise CommandError for an unknown upstream, for which the ledger has no requests."""
     known = {*Upstream.objects.values_list("name", flat=True)}
     for name in upstreams:
-        if name not in known and not DayWhat.objects.filter(upstream=name).exists():
+        if name not in known and not UsageByModelDay.objects.filter(upstream=name).exists():
             hint = did_you_mean(name, known)
-            raise CommandError(f"--upstream {name!r} is none of ours{hint}", returncode=MISUSE)
+            raise CommandError(f"--upstream: no upstream {name!r}{hint}", returncode=MISUSE)
 
 
 def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
@@ -144,41 +154,47 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
     return invoice
 
 
-def _ours(since: date, until: date, upstreams: list[str]) -> dict[tuple[date, str], Sums]:
-    """By UTC day and the model that the upstream was asked for."""
-    utc = zone_named("UTC")
+def _ours(since: date, until: date, upstreams: list[str]) -> dict[tuple[date, str], Counts]:
+    """Return the ledger's counts by (UTC day, upstream model)."""
+    utc = load_zone("UTC")
     days = [since + timedelta(days=n) for n in range((until - since).days + 1)]
-    span = Span([midnight(day, utc) for day in days], "1d", utc)
-    table = usage(Reader(everything=True), span, ["model_upstream"], Q(upstream__in=upstreams))
+    time_range = TimeRange([midnight(day, utc) for day in days], "1d", utc)
+    table = usage(
+        Reader(everything=True), time_range, ["model_upstream"], Q(upstream__in=upstreams)
+    )
     return {(days[bucket], str(model)): sums for (bucket, (model,)), sums in table.items()}
 
 
-def _figures(sums: Sums) -> dict[str, Decimal | None]:
+def _figures(sums: Counts) -> dict[str, Decimal | None]:
     tokens = {
         name: Decimal(sums[f"{name}_reported"] + sums[f"{name}_estimated"]) for name in CLASSES
     }
-    nobody_knows = sums["unpriced"] and not sums["cost_nanousd"]
-    cost = None if nobody_knows else Decimal(sums["cost_nanousd"]) / NANO
+    is_unknown = sums["unpriced"] and not sums["cost_nanousd"]
+    cost = None if is_unknown else Decimal(sums["cost_nanousd"]) / NANO
     return {**tokens, AMOUNT: cost}
 
 
 def _compared(
-    invoice: Invoice, ours: Mapping[tuple[date, str], Sums], *, by_day: bool
+    invoice: Invoice, ours: Mapping[tuple[date, str], Counts], *, by_day: bool
 ) -> Iterator[Difference]:
-    """Without ``by_day`` over the whole time: around midnight both may mean another day."""
+    """Yield the provider's and the ledger's figures for each model, summed over all days.
+
+    With ``by_day``, the figures are by day. That can show false differences, because the provider
+    may count a request around midnight on another day.
+    """
     theirs: dict[Line, Figures] = defaultdict(dict)
     for (day, model), figures in invoice.figures.items():
         sums = theirs[day.isoformat() if by_day else "", model]
         for name, figure in figures.items():
             sums[name] = sums.get(name, Decimal(0)) + figure
-    known: dict[Line, Sums] = defaultdict(Sums)
+    known: dict[Line, Counts] = defaultdict(Counts)
     for (day, model), each in ours.items():
         known[day.isoformat() if by_day else "", model].add(each.counts)
     for line in sorted({*theirs, *known}):
-        told, figured = theirs.get(line, {}), _figures(known.get(line, Sums()))
+        provider, ledger = theirs.get(line, {}), _figures(known.get(line, Counts()))
         for name in COMPARED:
-            if name in invoice.told:
-                yield Difference(line, name, told.get(name, Decimal(0)), figured[name])
+            if name in invoice.reported:
+                yield Difference(line, name, provider.get(name, Decimal(0)), ledger[name])
 
 
 def _row(one: Difference) -> dict[str, str | None]:
@@ -188,26 +204,28 @@ def _row(one: Difference) -> dict[str, str | None]:
         "day": one.line[0] or "all",
         "model": one.line[1],
         "what": one.what,
-        "provider": _plain(one.theirs),
-        "ledger": None if one.ours is None else _plain(one.ours),
-        "difference": None if off is None else f"{'+' if off > 0 else ''}{_plain(off)}{percent}",
+        "provider": _format_number(one.theirs),
+        "ledger": None if one.ours is None else _format_number(one.ours),
+        "difference": None
+        if off is None
+        else f"{'+' if off > 0 else ''}{_format_number(off)}{percent}",
     }
 
 
-def _plain(number: Decimal) -> str:
+def _format_number(number: Decimal) -> str:
     text = f"{number:,f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _notes(ours: Mapping[Any, Sums]) -> list[str]:
-    """What of the ledger's own side is no fact."""
-    whole = Sums()
+def _notes(ours: Mapping[Any, Counts]) -> list[str]:
+    """Return texts about estimated and unknown figures of the ledger, for the command's output."""
+    total = Counts()
     for each in ours.values():
-        whole.add(each.counts)
-    estimated = sum(whole[f"{name}_estimated"] for name in CLASSES)
+        total.add(each.counts)
+    estimated = sum(total[f"{name}_estimated"] for name in CLASSES)
     notes = {
-        "the ledger has {} that no upstream reported, but we estimated": (estimated, "token"),
-        "the ledger has {} without a count of their output": (whole["output_missing"], "request"),
-        "the ledger has {} without a price": (whole["unpriced"], "request"),
+        "the ledger has {} that the gateway estimated": (estimated, "token"),
+        "the ledger has {} without output tokens": (total["output_missing"], "request"),
+        "the ledger has {} without a price": (total["unpriced"], "request"),
     }
-    return [words.format(counted(*figure)) for words, figure in notes.items() if figure[0]]
+    return [text.format(format_count(*figure)) for text, figure in notes.items() if figure[0]]

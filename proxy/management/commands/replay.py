@@ -1,20 +1,20 @@
-"""Run a stored upstream stream through today's translator and show what differs."""
+"""Translate a stored upstream stream again with the current translator, and show differences."""
 
 from typing import Any
 
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
+from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare, pretty
+from proxy.ledger.transcripts import storage
+from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.models import Exchange
-from proxy.record import transcripts
-from proxy.record.replaying import CannotReplay, Comparison, compare, pretty
-from proxy.record.transcripts import StoredTranscript
-from translator.sse import format_sse
+from translator.stream.sse import format_sse
 
 
 class Command(BridgeCommand):
-    help = "Translate a stored exchange again; exit 1 when the answer is not what it was."
+    help = "Translate a stored exchange again; exit 1 if the response differs."
     example = "manage.py replay req_01KAJ4Z7Q8V5X2M3N6P9R0S1T2"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,34 +28,35 @@ class Command(BridgeCommand):
         stored = self._stored(options["request_id"])
         if options["raw"]:
             for each in stored.failed:
-                told = each.told()
-                self.stdout.write("# attempt {attempt}, {upstream}: status {status}".format(**told))
-                self.stdout.write(told["body"])
+                attempt = each.as_dict()
+                heading = "# attempt {attempt}, {upstream}: status {status}".format(**attempt)
+                self.stdout.write(heading)
+                self.stdout.write(attempt["body"])
             for ms, body in stored.upstream_reads:
                 self.stdout.write(f"# {ms:.1f} ms\n{body.decode('utf-8', 'replace')}")
             return
         try:
-            found = compare(stored, self._request_bytes(stored))
+            comparison = compare(stored, self._request_bytes(stored))
         except CannotReplay as exc:
             code = FINDING if stored.upstream_reads else MISUSE
             raise CommandError(str(exc), returncode=code) from None
         if options["request"]:
-            self.stdout.write(pretty(found.again.body))
+            self.stdout.write(pretty(comparison.replayed.body))
             return
         if options["events"]:
-            for event in found.again.events:
+            for event in comparison.replayed.events:
                 self.stdout.write(format_sse(event["type"], event), ending="")
             return
-        self._compare(stored, found, as_json=options["json"])
+        self._compare(stored, comparison, as_json=options["json"])
 
     def _stored(self, request_id: str) -> StoredTranscript:
         try:
-            stored = transcripts.read(request_id)
-        except transcripts.BrokenTranscript as exc:
+            stored = storage.read(request_id)
+        except storage.BrokenTranscript as exc:
             raise CommandError(f"{request_id}: {exc}", returncode=FINDING) from None
         if stored is None:
             raise CommandError(
-                f"{request_id}: no transcript is kept (unknown, pruned, or metadata only)",
+                f"{request_id}: no transcript is stored (unknown, pruned, or metadata only)",
                 returncode=MISUSE,
             )
         return stored
@@ -64,13 +65,17 @@ class Command(BridgeCommand):
         rows = Exchange.objects.filter(pk=stored.exchange_id)
         return rows.values_list("request_bytes", flat=True).first() or 0
 
-    def _compare(self, stored: StoredTranscript, found: Comparison, *, as_json: bool) -> None:
+    def _compare(self, stored: StoredTranscript, comparison: Comparison, *, as_json: bool) -> None:
         if as_json:
-            told = {"same": found.same, "stored": found.then, "today": found.again.answer}
-            self.stdout.write(msgspec.json.encode(told).decode())
-        elif found.same:
-            self.stdout.write(f"{stored.exchange_id}: today's answer is the stored one")
+            result = {
+                "same": comparison.same,
+                "stored": comparison.stored_answer,
+                "today": comparison.replayed.answer,
+            }
+            self.stdout.write(msgspec.json.encode(result).decode())
+        elif comparison.same:
+            self.stdout.write(f"{stored.exchange_id}: the response equals the stored one")
         else:
-            self.stdout.write("\n".join(found.lines()))
-        if not found.same:
+            self.stdout.write("\n".join(comparison.lines()))
+        if not comparison.same:
             raise SystemExit(FINDING)

@@ -1,4 +1,4 @@
-"""Price requests that had no price when they ended, or a whole range anew."""
+"""Compute the cost of requests again: of those without a price when they ended, or of a range."""
 
 from collections import defaultdict
 from typing import Any
@@ -7,20 +7,20 @@ import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
+from proxy.ledger.maintenance.export import usd
+from proxy.ledger.maintenance.reprice import Repriced, candidates, reprice
 from proxy.management.base import BridgeCommand
-from proxy.management.moments import check_range, moment
-from proxy.management.terminal import counted, progress, rendered
-from proxy.record.export import usd
-from proxy.record.repricing import Repriced, candidates, reprice
+from proxy.management.datetime_args import check_range, parse_datetime
+from proxy.management.rich_output import format_count, progress, render_table
 
 
 class Command(BridgeCommand):
-    help = "Price requests again after prices were added or mended; sums and seals follow."
+    help = "Price requests again after a price change; updates sums and the hash chain."
     example = "manage.py reprice --since 2026-11-01 --dry-run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=moment, help="accepted at or after")
-        parser.add_argument("--until", type=moment, help="accepted before")
+        parser.add_argument("--since", type=parse_datetime, help="accepted at or after")
+        parser.add_argument("--until", type=parse_datetime, help="accepted before")
         parser.add_argument("--all", action="store_true", help="also those that have a price")
         parser.add_argument("--dry-run", action="store_true", help="show the difference only")
         parser.add_argument("--json", action="store_true")
@@ -35,21 +35,21 @@ class Command(BridgeCommand):
                 for one in batch:
                     changed[(one.exchange.upstream, one.exchange.model_upstream)].append(one)
                 bar.advance(task, 500)
-        told = [summed(*key, group) for key, group in sorted(changed.items())]
+        groups = [summed(*key, group) for key, group in sorted(changed.items())]
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(told).decode())
+            self.stdout.write(msgspec.json.encode(groups).decode())
             return
-        self._show(told, dry_run=options["dry_run"])
+        self._show(groups, dry_run=options["dry_run"])
 
-    def _show(self, told: list[dict[str, Any]], *, dry_run: bool) -> None:
+    def _show(self, groups: list[dict[str, Any]], *, dry_run: bool) -> None:
         table = Table("upstream", "model", "requests", "before USD", "after USD")
-        for line in told:
+        for line in groups:
             table.add_row(*(str(value) for value in line.values()))
-        if told:
-            self.stdout.write(rendered(table))
-        requests = sum(line["requests"] for line in told)
+        if groups:
+            self.stdout.write(render_table(table))
+        requests = sum(line["requests"] for line in groups)
         self.stdout.write(
-            f"{counted(requests, 'request')} {'would change' if dry_run else 'changed'}"
+            f"{format_count(requests, 'request')} {'would change' if dry_run else 'changed'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""End a gateway key for good, also one that bridge.toml declares."""
+"""Revoke a gateway key permanently, even if bridge.toml declares it."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from proxy.audit_trail import note_of_command
+from proxy.audit_log import note_of_command
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.keys import find_key
 from proxy.models import ApiKey
@@ -15,8 +15,8 @@ from proxy.secrets import ConfigError
 
 class Command(BridgeCommand):
     help = (
-        "Revoke a gateway key on all nodes, within seconds and for good: no later applyconfig "
-        "opens it again with the same secret. Ends with 1 if it was revoked before."
+        "Revoke a gateway key on all nodes, within seconds and permanently: a later applyconfig "
+        "cannot restore it with the same secret. Exit 1 if it was revoked before."
     )
     example = "manage.py revokekey platform/ci"
 
@@ -35,8 +35,8 @@ class Command(BridgeCommand):
                 note_of_command("revokekey", key, "Revoked.")
         revoked = f"{key.revoked:%Y-%m-%dT%H:%M:%SZ}"
         if options["json"]:
-            told = {"team": team, "name": name, "revoked_at": revoked, "changed": changed}
-            self.stdout.write(json.dumps(told))
+            result = {"team": team, "name": name, "revoked_at": revoked, "changed": changed}
+            self.stdout.write(json.dumps(result))
         elif changed:
             self.stdout.write(f"Key {key} is revoked; it stops working within seconds.")
         if not changed:
@@ -44,7 +44,10 @@ class Command(BridgeCommand):
 
 
 def _names(key: str | None, team: str | None, name: str | None) -> tuple[str, str]:
-    """Return team and name. Raises ConfigError unless they are given in exactly one way."""
+    """Return the team and name of a key, from ``key`` (TEAM/NAME) or from ``team`` and ``name``.
+
+    Raises ConfigError if both ways or neither are used.
+    """
     if key and not team and not name:
         team, _, name = key.partition("/")
     elif key:

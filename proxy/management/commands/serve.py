@@ -1,4 +1,4 @@
-"""Start the gateway. Without any configuration it makes everything that a first answer needs."""
+"""Start the gateway. The first start creates everything that a first request needs."""
 
 import os
 from contextlib import ExitStack
@@ -9,37 +9,36 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from proxy import logs
+from proxy import log_format
+from proxy.bootstrap import (
+    data_directory,
+    env_check,
+    first_start,
+    first_start_output,
+    startup_lock,
+    wait_for_database,
+)
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
 from proxy.conf import conf
-from proxy.config import (
-    applying,
-    arrival,
-    datadir,
-    first_start,
-    greeting,
-    reading,
-    serving,
-    turns,
-    variables,
-)
+from proxy.config import apply, load
 from proxy.config.schema import BridgeFile
-from proxy.config.upstreams import check_used_upstreams, sandbox_url
+from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
+from proxy.ledger.journal.locks import refuse_old_records
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.record.recorder import recorder
 from proxy.sandbox import server as sandbox
+from proxy.server import server
 
 
 class Command(BridgeCommand):
-    help = "Run the gateway; a first start makes data directory, database, key and admin user."
-    requires_system_checks = [INSTALLATION]  # all others would load every page first
+    help = "Run the gateway; the first start creates data directory, database, key and admin."
+    requires_system_checks = [INSTALLATION]  # other checks would import the pages: slow
     example = "manage.py serve --host 0.0.0.0 --port 8000 --config bridge.toml"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
         parser.add_argument("--port", default=8000, type=int, help="port to listen on; 0: any")
         parser.add_argument(
-            "--workers", default=settings.WORKERS, type=int, help="processes that serve"
+            "--workers", default=settings.WORKERS, type=int, help="number of server processes"
         )
         parser.add_argument("--config", type=Path, help="a bridge.toml to apply before the start")
 
@@ -47,16 +46,17 @@ class Command(BridgeCommand):
         host, workers = options["host"], options["workers"]
         if workers < 1:
             raise CommandError("--workers must be 1 or more", returncode=MISUSE)
-        os.environ["BRIDGE_WORKERS"] = str(workers)  # the workers share their limits if several
-        file = reading.read_file(options["config"]) if options["config"] else None
+        os.environ["BRIDGE_WORKERS"] = str(workers)  # several workers must share limits
+        file = load.read_file(options["config"]) if options["config"] else None
         refuse_unsafe_settings(host)
-        variables.check_early(os.environ, file)
+        env_check.check_early(os.environ, file)
         with ExitStack() as stack:
-            datadir.prepare(conf.data_dir)
-            stack.callback(datadir.Lock(conf.data_dir).release)
-            listener = stack.enter_context(serving.bind(host, options["port"]))
-            datadir.ensure_secret_key()
-            url = greeting.base_url(host, listener.getsockname()[1])
+            data_directory.prepare(conf.data_dir)
+            refuse_old_records(conf.data_dir)
+            stack.callback(data_directory.Lock(conf.data_dir).release)
+            listener = stack.enter_context(server.bind(host, options["port"]))
+            data_directory.ensure_secret_key()
+            url = first_start_output.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
                 self._make_admin(self._prepare(file, url, stack, workers))
@@ -64,71 +64,72 @@ class Command(BridgeCommand):
             waiting = due = None
             try:
                 due = self._prepare(file, url, stack, workers)
-            except arrival.DatabaseAway as away:
-                self.stderr.write(greeting.AWAY.format(cause=away))
-                waiting = stack.enter_context(arrival.Waiting(prepare))
+            except wait_for_database.DatabaseUnavailable as away:
+                self.stderr.write(first_start_output.DATABASE_UNAVAILABLE.format(cause=away))
+                waiting = stack.enter_context(wait_for_database.DatabaseWaiter(prepare))
 
             def announce() -> None:
                 self._make_admin(due)
-                stack.callback(datadir.Address(conf.data_dir, url).withdraw)
+                stack.callback(data_directory.Address(conf.data_dir, url).withdraw)
                 self.stdout.write(f"\nMessages Bridge listens on {url}  (data: {conf.data_dir})\n")
                 self.stdout.flush()
 
             self.stdout.flush()
-            logs.never_wait()
-            served = serving.run(listener, workers, conf, options["config"], announce, file=file)
-            if waiting and waiting.mistake:
-                raise waiting.mistake
+            log_format.set_stderr_nonblocking()
+            served = server.run(listener, workers, conf, options["config"], announce, file=file)
+            if waiting and waiting.error:
+                raise waiting.error
             if not served:
                 raise CommandError("the server did not start; see above", returncode=FINDING)
 
     def _prepare(
         self, file: BridgeFile | None, url: str, stack: ExitStack, workers: int
     ) -> first_start.AdminPassword | None:
-        """All that needs the database. Raises DatabaseAway or ConfigError.
+        """Do all start steps that need the database. Raises DatabaseUnavailable or ConfigError.
 
-        Returns what there is to wait for: the password whose user is made when the hash is there.
+        Returns the admin password if the admin user must still be created, else None. (A thread
+        is hashing the password at the same time.)
         """
-        with arrival.reached():
-            with turns.in_turn():
-                password = first_start.AdminPassword() if arrival.is_new() else None
+        with wait_for_database.require_database():
+            with startup_lock.startup_lock():
+                password = first_start.AdminPassword() if wait_for_database.is_new() else None
                 first_start.migrate()
-                variables.check_environment(os.environ, file)
-                for change in applying.apply(file) if file else ():
+                env_check.check_environment(os.environ, file)
+                for change in apply.apply(file) if file else ():
                     self.stdout.write(str(change))
                 check_used_upstreams()
                 sandbox_socket = sandbox.free_socket(sandbox_url().port or 0)
                 stack.callback(sandbox_socket.close)
-                if workers == 1:  # else each has a record of its own
-                    recorder.prepare()
-                serving.load()  # while the password is hashed, and the record's writer starts
-                made = first_start.fill_gaps(sandbox.url_of(sandbox_socket), password=password)
+                server.load()  # import the server while the password is hashed
+                made = first_start.create_missing(sandbox.url_of(sandbox_socket), password=password)
                 due = password if made.admin_password else None
-                if due and connection.vendor == "postgresql":  # the next in turn must find the user
+                if due and connection.vendor == "postgresql":  # other processes must find the user
                     due.make_user()
                     due = None
             needs_sandbox = bool(sandbox_url().port)
         self._greet(made, url)
-        connection.close()  # this thread asks no more: 1.3 MB of pages and statements
+        connection.close()  # frees 1.3 MB; this thread needs no more queries
         if needs_sandbox:
             stack.enter_context(sandbox.running(sandbox_socket))
-            self.stdout.write(f"\n{greeting.SANDBOX_NOTICE}")
+            self.stdout.write(f"\n{first_start_output.SANDBOX_NOTICE}")
         self.stdout.flush()
         return due
 
     def _make_admin(self, due: first_start.AdminPassword | None) -> None:
-        """Beside the first requests: the hash takes a third as long as all the rest."""
+        """Create the admin user after the server has started, because hashing is slow."""
         if due is None:
             return
         try:
             due.make_user()
         except DatabaseError as error:
-            told = f"the admin user cannot be made: {error}; the next start makes it"
-            self.stderr.write(told)
+            message = f"the admin user cannot be created: {error}; the next start creates it"
+            self.stderr.write(message)
         finally:
-            connection.close()  # this thread's
+            connection.close()  # the connection of this thread
 
-    def _greet(self, made: first_start.Made, url: str) -> None:
+    def _greet(self, made: first_start.BootstrapResult, url: str) -> None:
         if made.anything:
             new = not settings.ADMIN_PASSWORD
-            self.stdout.write(greeting.first_contact(made, url, password_is_new=new))
+            self.stdout.write(
+                first_start_output.first_start_message(made, url, password_is_new=new)
+            )

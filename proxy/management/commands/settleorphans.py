@@ -1,52 +1,60 @@
-"""Close what nobody will close any more; fill a restored database from the spools."""
+"""Close the open request rows of dead gateway processes.
 
-import contextlib
-from datetime import UTC, datetime
-from typing import Any
+The command can also add the requests that a restored database lacks, from the journals.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import msgspec
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from proxy.conf import conf
-from proxy.management.base import BridgeCommand
-from proxy.management.moments import moment
-from proxy.record import settlement, spool_file
+from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
+from proxy.ledger.posting.journal_posting import KEEP_POSTED_S, post_again
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.datetime_args import parse_datetime
+
+RETENTION: Final = timedelta(seconds=KEEP_POSTED_S)
+SLACK: Final = timedelta(minutes=1)  # the options are parsed some time before ``now`` is read
 
 
 class Command(BridgeCommand):
-    help = "Drain the spools of dead workers and close rows left open as interrupted."
+    help = "Drain the journals of dead workers and close their open rows as interrupted."
     example = "manage.py settleorphans --older-than 2h"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--older-than",
-            type=moment,
+            type=parse_datetime,
             default="1h",
-            help="close open rows accepted before then; keep it above the longest answer (1h)",
+            help="close open rows accepted before this time; longer than any request runs (1h)",
         )
         parser.add_argument(
             "--restore",
-            type=moment,
+            type=parse_datetime,
             metavar="SINCE",
-            help="after a restore from a backup: move again what the spools moved since then",
+            help="after a restore: post the journals again; exit 1 if SINCE, the time of the "
+            "backup, is before their first record",
         )
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        restored = restore(options["restore"]) if options["restore"] else 0
-        spools, rows = settlement.settle(conf.data_dir, options["older_than"], datetime.now(UTC))
-        told = {"spools_drained": spools, "rows_closed": rows, "records_restored": restored}
+        now = datetime.now(UTC)
+        # The database ignores records that it already has, so this posts all records of the
+        # journals again and does not select them by the option's time.
+        restored = post_again(conf.data_dir) if options["restore"] else 0
+        journals, rows = close_stale_rows(conf.data_dir, options["older_than"], now)
+        counts = {"journals_drained": journals, "rows_closed": rows, "records_restored": restored}
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(told).decode())
-            return
-        for name, count in told.items():
-            self.stdout.write(f"{name.replace('_', ' ')}: {count}")
-
-
-def restore(since: datetime) -> int:
-    """Records of all spools that will be moved again; what the database has stays as it is."""
-    records = 0
-    for path in sorted(conf.data_dir.glob("spool-*.sqlite3")):
-        with contextlib.closing(spool_file.connect(path)) as link:
-            records += spool_file.restore(link, since.timestamp())
-    return records
+            self.stdout.write(msgspec.json.encode(counts).decode())
+        else:
+            for name, count in counts.items():
+                self.stdout.write(f"{name.replace('_', ' ')}: {count}")
+        if options["restore"] and options["restore"] < now - RETENTION - SLACK:
+            first, last = (f"{at:%Y-%m-%d %H:%M}" for at in (options["restore"], now - RETENTION))
+            raise CommandError(
+                f"journals contain posted records of {RETENTION // timedelta(hours=1)} hours only: "
+                f"requests from {first} to {last} UTC may be missing",
+                returncode=FINDING,
+            )

@@ -1,6 +1,7 @@
-"""Anthropic's Admin API on our books: a collector works by changing its base URL.
+"""Anthropic's Admin API, with the data of this gateway's ledger.
 
-Organization = this install, workspace = team (``wrkspc_<name>``), account = user
-(``user_<name>``), api_key = gateway key (``apikey_<number>``). Models go by the name that the
-client asked for. Source: docs.anthropic.com, "Usage and Cost API"; the SDK's typed resources.
+A client of Anthropic's API, such as a cost collector, works after changing its base URL. The
+organization is this installation, a workspace is a team (``wrkspc_<name>``), an account is a user
+(``user_<name>``), and an API key is a gateway key (``apikey_<number>``). Models have the name that
+the client requested. Source: docs.anthropic.com, "Usage and Cost API"; the SDK's typed resources.
 """

@@ -1,4 +1,4 @@
-"""GET /v1/organizations/analytics/usage and /cost (flat rows), and usage_report/claude_code."""
+"""GET /v1/organizations/analytics/usage and /cost (no nested buckets), usage_report/claude_code."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,23 +13,34 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.models import State
-from proxy.reports.answers import page_of
-from proxy.reports.figures import INPUTS
-from proxy.reports.parameters import Choice, Number
-from proxy.reports.spans import DAY, midnight, zone_named
-from proxy.reports.sums import COST_COUNTS, SUMMED, Sums, cost_of, known, refreshed_at, total
-from proxy.visibility import visible_exchanges
+from proxy.permissions.row_permissions import visible_exchanges
+from proxy.reports.core.query_parameters import Choice, Number
+from proxy.reports.core.rendering import paginate
+from proxy.reports.core.time_ranges import DAY, load_zone, midnight
+from proxy.reports.usage.rollup_queries import (
+    COST_COUNTS,
+    COUNT_NAMES,
+    Counts,
+    cost_of,
+    known_tokens,
+    refreshed_at,
+    sum_known,
+)
+from proxy.reports.usage.summary import INPUTS
 
-from . import shapes
-from .groups import ALL, filters, grouped
-from .lists import WireView, organization_id
+from . import openapi_schemas
+from .admin_api_views import AdminApiView, organization_id
+from .buckets import AdminApiParameters, WindowParameters, repeatable, rfc3339
+from .group_by import DIMENSIONS, build_condition, group_usage
 from .usage_report import cents, token_fields
-from .windows import WindowParameters, WireParameters, values, zulu
 
 Row = dict[str, Any]
 
-NAMES: Final[Mapping[str, str]] = {"actor": "api_key_id", "session_id": "session"}  # theirs -> ours
-GROUPS: Final = (*ALL, *NAMES)
+NAMES: Final[Mapping[str, str]] = {
+    "actor": "api_key_id",
+    "session_id": "session",
+}  # Anthropic's name -> name in DIMENSIONS
+GROUPS: Final = (*DIMENSIONS, *NAMES)
 ORDERS: Final = (
     "time",
     "requests",
@@ -42,18 +53,21 @@ ORDERS: Final = (
 
 
 class AnalyticsParameters(WindowParameters):
-    """As the usage report, by ``time_bucket_width``; rows are flat, so the limit counts rows."""
+    """Parameters of the analytics reports. ``limit`` counts rows, which are not nested in buckets.
+
+    (In the other usage reports, ``limit`` counts buckets.)
+    """
 
     time_bucket_width = Choice(choices=["1d", "1h"], default="1d")
     limit = Number(min_value=1, max_value=1000, default=20)
-    group_by = values(GROUPS)
-    actor_ids = values()
-    session_ids = values()
-    context_windows = values(("0-200k", "200k-1M"))
-    service_tiers = values()
-    api_key_ids = values()
-    workspace_ids = values()
-    models = values()
+    group_by = repeatable(GROUPS)
+    actor_ids = repeatable()
+    session_ids = repeatable()
+    context_windows = repeatable(("0-200k", "200k-1M"))
+    service_tiers = repeatable()
+    api_key_ids = repeatable()
+    workspace_ids = repeatable()
+    models = repeatable()
     order_by = Choice(choices=ORDERS, default="time")
     order = Choice(choices=["asc", "desc"], default="asc")
 
@@ -63,67 +77,69 @@ class AnalyticsParameters(WindowParameters):
         return fields
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        # all buckets at once: pages are cut from the rows
-        asked = {
+        # the window contains all buckets, because a page is a slice of the rows
+        query = {
             **attrs,
             "bucket_width": attrs["time_bucket_width"],
             "limit": 31 if attrs["time_bucket_width"] == "1d" else 168,
             "page": "",
         }
-        window = super().validate(asked)["window"]
-        if window.following is not None:
+        window = super().validate(query)["window"]
+        if window.next_start is not None:
             raise serializers.ValidationError(
-                {"ending_at": f"at most {asked['limit']} buckets at once"}
+                {"ending_at": f"at most {query['limit']} buckets at once"}
             )
         return {**attrs, "window": window}
 
 
-class AnalyticsView(WireView):
-    """Shared by usage and cost: only the figures of a row differ."""
+class AnalyticsView(AdminApiView):
+    """Base of the usage and cost views: only ``figures`` differs."""
 
     parameters = AnalyticsParameters
-    counts: ClassVar[Sequence[str]] = SUMMED
+    counts: ClassVar[Sequence[str]] = COUNT_NAMES
 
-    def figures(self, sums: Sums) -> Row:
+    def figures(self, sums: Counts) -> Row:
         raise NotImplementedError
 
     def get(self, request: Request) -> HttpResponseBase:
-        asked = self.asked()
-        window = asked["window"]
-        names = asked.get("group_by", [])
+        query = self.validated_query()
+        window = query["window"]
+        names = query.get("group_by", [])
         groups = [NAMES.get(name, name) for name in names]
         rows = [
             {
-                "starting_at": zulu(window.edges[number]),
-                "ending_at": zulu(window.edges[number + 1]),
-                "group": {name: _said(name, said) for name in names},
+                "starting_at": rfc3339(window.edges[number]),
+                "ending_at": rfc3339(window.edges[number + 1]),
+                "group": {name: _group_value(name, dimensions) for name in names},
                 **self.figures(sums),
             }
-            for number, found in grouped(
-                self.reader, window, groups, filters(asked), self.counts
+            for number, found in group_usage(
+                self.reader, window, groups, build_condition(query), self.counts
             ).items()
-            for said, sums in found
+            for dimensions, sums in found
         ]
-        rows.sort(key=lambda row: _rank(row, asked["order_by"]), reverse=asked["order"] == "desc")
-        shown, following = page_of(rows, asked["limit"], asked["page"])
-        fresh = refreshed_at()
+        rows.sort(
+            key=lambda row: _sort_value(row, query["order_by"]), reverse=query["order"] == "desc"
+        )
+        page_rows, next_page = paginate(rows, query["limit"], query["page"])
+        refreshed = refreshed_at()
         return Response(
             {
-                "data": shown,
-                "has_more": following is not None,
-                "next_page": following,
-                "data_refreshed_at": zulu(fresh) if fresh else None,
+                "data": page_rows,
+                "has_more": next_page is not None,
+                "next_page": next_page,
+                "data_refreshed_at": rfc3339(refreshed) if refreshed else None,
             }
         )
 
 
-def _said(name: str, said: Row) -> Any:
-    """Every request here is made with a key, so the actor is one."""
-    value = said.get(NAMES.get(name, name))
+def _group_value(name: str, dimensions: Row) -> Any:
+    """Return the value of a dimension. An actor is always a key: each request has a key."""
+    value = dimensions.get(NAMES.get(name, name))
     return {"type": "api_actor", "api_key_id": value} if name == "actor" else value
 
 
-def _rank(row: Row, name: str) -> Any:
+def _sort_value(row: Row, name: str) -> Any:
     if name == "time":
         return row["starting_at"]
     figures = {**row.get("usage", {}), **row.get("cost", {})}
@@ -131,23 +147,24 @@ def _rank(row: Row, name: str) -> Any:
 
 
 class AnalyticsUsageView(AnalyticsView):
-    answer = shapes.ANALYTICS_USAGE
+    answer = openapi_schemas.ANALYTICS_USAGE
 
-    def figures(self, sums: Sums) -> Row:
+    def figures(self, sums: Counts) -> Row:
         return {
             "usage": {
                 **token_fields(sums),
-                "total_tokens": total(known(sums, name) for name in (*INPUTS, "output")) or 0,
+                "total_tokens": sum_known(known_tokens(sums, name) for name in (*INPUTS, "output"))
+                or 0,
                 "requests": sums["requests"],
             }
         }
 
 
 class AnalyticsCostView(AnalyticsView):
-    answer = shapes.ANALYTICS_COST
+    answer = openapi_schemas.ANALYTICS_COST
     counts = COST_COUNTS
 
-    def figures(self, sums: Sums) -> Row:
+    def figures(self, sums: Counts) -> Row:
         amount = cents(cost_of(sums))
         return {
             "cost": {
@@ -159,7 +176,7 @@ class AnalyticsCostView(AnalyticsView):
         }
 
 
-class ClaudeCodeParameters(WireParameters):
+class ClaudeCodeParameters(AdminApiParameters):
     starting_at = serializers.CharField(max_length=40)
     limit = Number(min_value=1, max_value=1000, default=20)
     page = serializers.CharField(max_length=500, default="")
@@ -170,22 +187,22 @@ class ClaudeCodeParameters(WireParameters):
         except ValueError:
             day = None
         if day is None or not 1970 <= day.year <= 9990:
-            raise serializers.ValidationError(f"{value!r} is no UTC day; expected YYYY-MM-DD")
-        return midnight(day, zone_named("UTC"))
+            raise serializers.ValidationError(f"{value!r} is not a UTC day; expected YYYY-MM-DD")
+        return midnight(day, load_zone("UTC"))
 
 
-class ClaudeCodeView(WireView):
-    """One UTC day of Claude Code by key.
+class ClaudeCodeView(AdminApiView):
+    """Return the Claude Code usage of one UTC day by key.
 
-    Null is what nobody here knows: lines, commits, edits, and tokens that were not reported.
+    Values that the gateway cannot know are null: lines, commits, edits, and unreported tokens.
     """
 
     parameters = ClaudeCodeParameters
-    answer = shapes.CLAUDE_CODE
+    answer = openapi_schemas.CLAUDE_CODE
 
     def get(self, request: Request) -> HttpResponseBase:
-        asked = self.asked()
-        start = asked["starting_at"]
+        query = self.validated_query()
+        start = query["starting_at"]
         rows = visible_exchanges(self.reader).filter(
             state=State.CLOSED,
             client_name="claude-cli",
@@ -197,7 +214,7 @@ class ClaudeCodeView(WireView):
             "team", "key_name"
         )
         models = actors.values("team", "key_name", "model_requested").annotate(
-            fresh=Sum("input_tokens"),
+            input=Sum("input_tokens"),
             out=Sum("output_tokens"),
             read=Sum("cache_read_tokens"),
             short=Sum("cache_write_5m_tokens"),
@@ -210,18 +227,20 @@ class ClaudeCodeView(WireView):
         data = [
             _actor(start, row, used[(row["team"], row["key_name"])]) for row in sessions.iterator()
         ]
-        shown, following = page_of(data, asked["limit"], asked["page"])
-        return Response({"data": shown, "has_more": following is not None, "next_page": following})
+        page_rows, next_page = paginate(data, query["limit"], query["page"])
+        return Response(
+            {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
+        )
 
 
 def _model(row: Mapping[str, Any]) -> Row:
     return {
         "model": row["model_requested"],
         "tokens": {
-            "input": row["fresh"],
+            "input": row["input"],
             "output": row["out"],
             "cache_read": row["read"],
-            "cache_creation": total([row["short"], row["long"]]),
+            "cache_creation": sum_known([row["short"], row["long"]]),
         },
         "estimated_cost": {"amount": cents(row["cost"]), "currency": "USD"},
     }
@@ -230,7 +249,7 @@ def _model(row: Mapping[str, Any]) -> Row:
 def _actor(start: datetime, row: Mapping[str, Any], models: list[Row]) -> Row:
     tools = ("edit_tool", "multi_edit_tool", "write_tool", "notebook_edit_tool")
     return {
-        "date": zulu(start),
+        "date": rfc3339(start),
         "actor": {"type": "api_actor", "api_key_name": f"{row['team']}/{row['key_name']}"},
         "customer_type": "api",
         "organization_id": organization_id(),

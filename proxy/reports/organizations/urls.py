@@ -1,31 +1,31 @@
-"""/v1/organizations/: Anthropic's paths, which have no last slash."""
+"""The URLs under /v1/organizations/: the paths of Anthropic's API, without trailing slash."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from django.urls import path, re_path
 
-from proxy.reports.base import ReportView
-from proxy.reports.faults import not_found
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import not_found
 
-from . import analytics, lists, usage_report
+from . import admin_api_views, analytics, usage_report
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
-    "me": lists.MeView,
+    "me": admin_api_views.MeView,
     "usage_report/messages": usage_report.UsageReportView,
     "usage_report/claude_code": analytics.ClaudeCodeView,
     "cost_report": usage_report.CostReportView,
     "analytics/usage": analytics.AnalyticsUsageView,
     "analytics/cost": analytics.AnalyticsCostView,
-    "api_keys": lists.KeysView,
-    "api_keys/<str:ident>": lists.KeyView,
-    "users": lists.UsersView,
-    "users/<str:ident>": lists.UserView,
-    "workspaces": lists.WorkspacesView,
-    "workspaces/<str:ident>": lists.WorkspaceView,
-    "workspaces/<str:ident>/members": lists.MembersView,
-    "spend_limits": lists.SpendLimitsView,
-    "spend_limits/effective": lists.EffectiveView,
+    "api_keys": admin_api_views.KeysView,
+    "api_keys/<str:ident>": admin_api_views.KeyView,
+    "users": admin_api_views.UsersView,
+    "users/<str:ident>": admin_api_views.UserView,
+    "workspaces": admin_api_views.WorkspacesView,
+    "workspaces/<str:ident>": admin_api_views.WorkspaceView,
+    "workspaces/<str:ident>/members": admin_api_views.MembersView,
+    "spend_limits": admin_api_views.SpendLimitsView,
+    "spend_limits/effective": admin_api_views.EffectiveView,
 }
 
 app_name = "organizations"

@@ -9,16 +9,32 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.record.export import workspace_id
-from proxy.reports.base import ReportView
-from proxy.reports.parameters import Choice
-from proxy.reports.spans import Span, zone_named
-from proxy.reports.sums import COST_COUNTS, TOKEN_COUNTS, Sums, cost_of, known, usage
-from proxy.visibility import Reader
+from proxy.ledger.maintenance.export import workspace_id
+from proxy.permissions.row_permissions import Reader
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.query_parameters import Choice
+from proxy.reports.core.time_ranges import TimeRange, load_zone
+from proxy.reports.usage.rollup_queries import (
+    COST_COUNTS,
+    TOKEN_COUNTS,
+    Counts,
+    cost_of,
+    known_tokens,
+    usage,
+)
 
-from . import shapes
-from .groups import ALL, MODELS_AS, OURS, REQUESTED, THEIRS, UPSTREAM, filters, grouped
-from .windows import Window, WindowParameters, page, values
+from . import openapi_schemas
+from .buckets import Window, WindowParameters, bucket_page, repeatable
+from .group_by import (
+    ANTHROPIC_DIMENSIONS,
+    DIMENSIONS,
+    MODELS_AS,
+    OWN_DIMENSIONS,
+    REQUESTED,
+    UPSTREAM,
+    build_condition,
+    group_usage,
+)
 
 Row = dict[str, Any]
 
@@ -26,51 +42,55 @@ TIERS: Final = ("standard", "batch", "priority", "priority_on_demand", "flex", "
 
 
 class UsageReportParameters(WindowParameters):
-    group_by = values(list(ALL))
-    account_ids = values()
-    api_key_ids = values()
-    service_account_ids = values()
-    workspace_ids = values()
-    models = values()
-    service_tiers = values(TIERS)
-    context_window = values(("0-200k", "200k-1M"))
-    inference_geos = values(("global", "us", "not_available"))
-    speeds = values(("standard", "fast"))
+    group_by = repeatable(list(DIMENSIONS))
+    account_ids = repeatable()
+    api_key_ids = repeatable()
+    service_account_ids = repeatable()
+    workspace_ids = repeatable()
+    models = repeatable()
+    service_tiers = repeatable(TIERS)
+    context_window = repeatable(("0-200k", "200k-1M"))
+    inference_geos = repeatable(("global", "us", "not_available"))
+    speeds = repeatable(("standard", "fast"))
     models_as = Choice(choices=MODELS_AS, default=REQUESTED)
 
 
 class UsageReportView(ReportView):
-    """Tokens by bucket and group."""
+    """Return tokens by bucket and group."""
 
     parameters = UsageReportParameters
-    schema = shapes.WireSchema()
-    answer = shapes.USAGE_REPORT
+    schema = openapi_schemas.AdminApiSchema()
+    answer = openapi_schemas.USAGE_REPORT
 
     def get(self, request: Request) -> HttpResponseBase:
-        asked = self.asked()
-        groups = asked.get("group_by", [])
-        found = grouped(
+        query = self.validated_query()
+        groups = query.get("group_by", [])
+        sums_by_bucket = group_usage(
             self.reader,
-            asked["window"],
+            query["window"],
             groups,
-            filters(asked),
+            build_condition(query),
             TOKEN_COUNTS,
-            models_as=asked["models_as"],
+            models_as=query["models_as"],
         )
         results = {
-            number: [usage_row(said, sums, groups) for said, sums in rows]
-            for number, rows in found.items()
+            number: [usage_row(dimensions, sums, groups) for dimensions, sums in rows]
+            for number, rows in sums_by_bucket.items()
         }
-        return Response(page(asked["window"], results))
+        return Response(bucket_page(query["window"], results))
 
 
-def usage_row(said: Row, sums: Sums, groups: Sequence[str]) -> Row:
-    """Every dimension of theirs is there, null unless grouped by; ours only when asked for."""
+def usage_row(dimensions: Row, sums: Counts, groups: Sequence[str]) -> Row:
+    """Return a row of the report.
+
+    Anthropic's dimensions are always present, with null unless they are in ``group_by``. The
+    additional dimensions of this gateway are present only if they are in ``group_by``.
+    """
     return {
         **token_fields(sums),
-        **dict.fromkeys(THEIRS),
-        **{name: None for name in groups if name in OURS},
-        **said,
+        **dict.fromkeys(ANTHROPIC_DIMENSIONS),
+        **{name: None for name in groups if name in OWN_DIMENSIONS},
+        **dimensions,
     }
 
 
@@ -82,20 +102,20 @@ MISSING_FIELDS: Final = {
 }
 
 
-def token_fields(sums: Sums) -> Row:
-    """Anthropic's fields, whose types are integers: clients break on a null there.
+def token_fields(sums: Counts) -> Row:
+    """Return Anthropic's token fields.
 
-    So what is unknown is told beside them: ``missing_requests`` is ours, and counts the requests
-    without a number, by field. A 0 with as many as the row has requests is not known to be 0.
+    Their type is integer, and clients fail on null, so an unknown count is 0. The additional field
+    ``missing_requests`` has, for each such field, the number of requests without a count.
     """
     fields: Row = {
-        "uncached_input_tokens": known(sums, "input") or 0,
+        "uncached_input_tokens": known_tokens(sums, "input") or 0,
         "cache_creation": {
-            "ephemeral_5m_input_tokens": known(sums, "cache_write_5m") or 0,
-            "ephemeral_1h_input_tokens": known(sums, "cache_write_1h") or 0,
+            "ephemeral_5m_input_tokens": known_tokens(sums, "cache_write_5m") or 0,
+            "ephemeral_1h_input_tokens": known_tokens(sums, "cache_write_1h") or 0,
         },
-        "cache_read_input_tokens": known(sums, "cache_read") or 0,
-        "output_tokens": known(sums, "output") or 0,
+        "cache_read_input_tokens": known_tokens(sums, "cache_read") or 0,
+        "output_tokens": known_tokens(sums, "output") or 0,
         "server_tool_use": {"web_search_requests": sums["web_searches"]},
     }
     missing = {field: sums[name] for name, field in MISSING_FIELDS.items() if sums[name]}
@@ -104,35 +124,41 @@ def token_fields(sums: Sums) -> Row:
 
 class CostReportParameters(WindowParameters):
     bucket_width = Choice(choices=["1d"], default="1d")
-    group_by = values(["workspace_id", "description", "api_key_id", "account_id", "model", *OURS])
+    group_by = repeatable(
+        ["workspace_id", "description", "api_key_id", "account_id", "model", *OWN_DIMENSIONS]
+    )
     models_as = Choice(choices=MODELS_AS, default=REQUESTED)
 
     def validate_group_by(self, value: list[str]) -> list[str]:
-        alone = {"workspace_id", "description"}
-        if "description" in value and not alone.issuperset(value):
-            raise serializers.ValidationError("description goes with workspace_id only")
+        allowed = {"workspace_id", "description"}
+        if "description" in value and not allowed.issuperset(value):
+            raise serializers.ValidationError("description can be combined with workspace_id only")
         return value
 
 
 class CostReportView(ReportView):
-    """Cost by day and group, in cents."""
+    """Return cost by day and group, in cents."""
 
     parameters = CostReportParameters
-    schema = shapes.WireSchema()
-    answer = shapes.COST_REPORT
+    schema = openapi_schemas.AdminApiSchema()
+    answer = openapi_schemas.COST_REPORT
 
     def get(self, request: Request) -> HttpResponseBase:
-        asked = self.asked()
-        window, groups, names = asked["window"], asked.get("group_by", []), asked["models_as"]
+        query = self.validated_query()
+        window, groups, names = query["window"], query.get("group_by", []), query["models_as"]
         if "description" in groups:
-            results = described(self.reader, window, names, by_team="workspace_id" in groups)
+            results = cost_by_token_type(
+                self.reader, window, names, by_team="workspace_id" in groups
+            )
         else:
-            found = grouped(self.reader, window, groups, filters({}), COST_COUNTS, models_as=names)
+            sums_by_bucket = group_usage(
+                self.reader, window, groups, build_condition({}), COST_COUNTS, models_as=names
+            )
             results = {
-                number: [cost_row(cost_of(sums), said, sums) for said, sums in rows]
-                for number, rows in found.items()
+                number: [cost_row(cost_of(sums), dimensions, sums) for dimensions, sums in rows]
+                for number, rows in sums_by_bucket.items()
             }
-        return Response(page(window, results))
+        return Response(bucket_page(window, results))
 
 
 EMPTY_COST: Final[Row] = dict.fromkeys(
@@ -150,14 +176,16 @@ EMPTY_COST: Final[Row] = dict.fromkeys(
 
 
 def cents(nanousd: Decimal | int | None) -> str | None:
-    """Nano-dollars as a decimal string of cents; unknown stays null."""
+    """Format nano-dollars as a decimal string of cents; return None for None (unknown)."""
     return None if nanousd is None else f"{(Decimal(nanousd) / 10**7).normalize():f}"
 
 
-def cost_row(nanousd: Decimal | int | None, said: Row, sums: Sums | None = None) -> Row:
-    row = {"amount": cents(nanousd), "currency": "USD", **EMPTY_COST, **said}
+def cost_row(nanousd: Decimal | int | None, dimensions: Row, sums: Counts | None = None) -> Row:
+    row = {"amount": cents(nanousd), "currency": "USD", **EMPTY_COST, **dimensions}
     if sums is not None and sums["unpriced"]:
-        row["unpriced_requests"] = sums["unpriced"]  # ours: the amount is a floor
+        row["unpriced_requests"] = sums[
+            "unpriced"
+        ]  # an additional field: the amount is a lower bound
     return row
 
 
@@ -176,31 +204,31 @@ TOKEN_TYPES: Final = {
 }
 
 
-def described(
+def cost_by_token_type(
     reader: Reader, window: Window, models_as: str, *, by_team: bool
 ) -> dict[int, list[Row]]:
-    """Cost by day, model, tier and token type: as each request was priced."""
-    span = Span(window.edges, window.width, zone_named("UTC"))
+    """Return, by bucket number (day), rows with the cost by model, service tier and token type."""
+    time_range = TimeRange(window.edges, window.width, load_zone("UTC"))
     model_of = "model_upstream" if models_as == UPSTREAM else "model"
     groups = [model_of, "service_tier", *(["team"] if by_team else [])]
     counts = [f"cost_{name}_nanousd" for name in TOKEN_TYPES]
-    found: dict[int, list[Row]] = {}
-    table = usage(reader, span, groups, counts=counts)
+    results: dict[int, list[Row]] = {}
+    table = usage(reader, time_range, groups, counts=counts)
     for (number, key), sums in sorted(table.items(), key=lambda one: str(one[0])):
         model, tier, *team = key
-        said = {"workspace_id": workspace_id(team[0])} if team else {}
-        found.setdefault(number, []).extend(
-            cost_row(amount, _description(name, model, tier or "standard") | said)
+        dimensions = {"workspace_id": workspace_id(team[0])} if team else {}
+        results.setdefault(number, []).extend(
+            cost_row(amount, _description(name, model, tier or "standard") | dimensions)
             for name in TOKEN_TYPES
             if (amount := sums[f"cost_{name}_nanousd"])
         )
-    return found
+    return results
 
 
 def _description(name: str, model: str, tier: str) -> Row:
-    token_type, words = TOKEN_TYPES[name]
+    token_type, label = TOKEN_TYPES[name]
     return {
-        "description": f"{model} Usage - {words}",
+        "description": f"{model} Usage - {label}",
         "cost_type": "tokens",
         "token_type": token_type,
         "model": model,

@@ -1,25 +1,25 @@
-/* Colours before the first paint, and what the theme's templates ask Alpine for. No inline script
-   anywhere: these are the names that a page's attributes may use. Without it the page is light,
-   and everything can still be read and sent. */
+/* Sets dark or light mode before the first paint, and defines the Alpine data that the theme's
+   templates use. The CSP forbids inline scripts, so attributes may use only these names. Without
+   JavaScript the page is light, and all content and forms still work. */
 "use strict";
 (() => {
   const root = document.documentElement;
-  const wishes = window.matchMedia("(prefers-color-scheme: dark)");
-  const kept = (name, fallback) => {
+  const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const load = (name, fallback) => {
     try { return JSON.parse(localStorage.getItem(name)) ?? fallback; } catch { return fallback; }
   };
-  const keep = (name, value) => {
-    try { localStorage.setItem(name, JSON.stringify(value)); } catch { /* private window: not kept */ }
+  const save = (name, value) => {
+    try { localStorage.setItem(name, JSON.stringify(value)); } catch { /* private window: not saved */ }
   };
   const paint = () => {
-    const chosen = kept("adminTheme", "auto");
-    root.classList.toggle("dark", chosen === "dark" || (chosen === "auto" && wishes.matches));
+    const chosen = load("adminTheme", "auto");
+    root.classList.toggle("dark", chosen === "dark" || (chosen === "auto" && prefersDark.matches));
   };
   root.classList.add("js");
   paint();
-  wishes.addEventListener("change", paint);
+  prefersDark.addEventListener("change", paint);
 
-  // The theme's search boxes for users, teams and keys are named by nothing but their own value.
+  // The theme's search boxes for users, teams and keys have no label; take that of their field.
   const nameSearchBoxes = () => {
     for (const select of document.querySelectorAll("select.admin-autocomplete")) {
       const label = select.id && document.querySelector(`label[for="${CSS.escape(select.id)}"]`);
@@ -33,12 +33,13 @@
   };
   window.addEventListener("load", () => setTimeout(nameSearchBoxes, 0));
 
-  // j and k walk through the turns of a conversation: from the one in hand, else from what is seen.
+  // The keys j and k move the focus to the next and previous turn of a conversation: from the focused
+  // turn, or else from the visible ones.
   const nextTurn = (turns, step) => {
-    const places = turns.map((turn) => turn.getBoundingClientRect());
-    const held = turns.indexOf(document.activeElement);
-    if (held >= 0 && places[held].bottom > 0 && places[held].top < innerHeight) return held + step;
-    const tops = places.map((place) => place.top);
+    const boxes = turns.map((turn) => turn.getBoundingClientRect());
+    const focused = turns.indexOf(document.activeElement);
+    if (focused >= 0 && boxes[focused].bottom > 0 && boxes[focused].top < innerHeight) return focused + step;
+    const tops = boxes.map((box) => box.top);
     return step > 0 ? tops.findIndex((top) => top > 0) : tops.findLastIndex((top) => top < 0);
   };
   document.addEventListener("keydown", (press) => {
@@ -58,18 +59,18 @@
     Alpine.data("theme", () => ({
       openModal: false,
       filterOpen: false,
-      adminTheme: kept("adminTheme", "auto"),
+      adminTheme: load("adminTheme", "auto"),
       switchTheme(name) {
         this.adminTheme = name;
-        keep("adminTheme", name);
+        save("adminTheme", name);
         paint();
       },
     }));
     Alpine.data("shell", () => ({
       activeTab: "",
       sidebarMobileOpen: false,
-      sidebarDesktopOpen: kept("sidebarOpen", true),
-      // The form's template reads these two by their global names, which this build of Alpine bars.
+      sidebarDesktopOpen: load("sidebarOpen", true),
+      // The form's template reads these two globals, which this build of Alpine does not allow.
       window: { location: { pathname: location.pathname, search: location.search } },
       init() {
         this.activeTab = location.hash.slice(1) || this.$el.dataset.tab || "";
@@ -77,7 +78,7 @@
       toggleSidebar() {
         if (window.matchMedia("(min-width: 80rem)").matches) {
           this.sidebarDesktopOpen = !this.sidebarDesktopOpen;
-          keep("sidebarOpen", this.sidebarDesktopOpen);
+          save("sidebarOpen", this.sidebarDesktopOpen);
         } else {
           this.sidebarMobileOpen = !this.sidebarMobileOpen;
         }

@@ -1,17 +1,33 @@
 import pytest
 
-from . import cast, session_cast
+from proxy.conf import conf
+from proxy.counters.backends import budget_store
+
+from . import factories, session_factories
+
+
+@pytest.fixture(autouse=True)
+def budget_counters(tmp_path):
+    """Use new budget counters: the ids of budgets repeat, so counters of other tests would match."""
+    before = conf.data_dir
+    budget_store.cache_clear()
+    object.__setattr__(conf, "data_dir", tmp_path)
+    yield
+    if budget_store.cache_info().currsize and hasattr(budget_store(), "close"):
+        budget_store().close()
+    budget_store.cache_clear()
+    object.__setattr__(conf, "data_dir", before)
 
 
 @pytest.fixture
 def root(client):
-    """A superuser's browser."""
-    client.force_login(cast.superuser())
+    """A client that is signed in as a superuser."""
+    client.force_login(factories.superuser())
     return client
 
 
 @pytest.fixture
 def rows():
-    """A session's."""
-    cast.price()
-    return session_cast.session(cast.NOON, key_name="ci")
+    """The rows of a session."""
+    factories.price()
+    return session_factories.session(factories.NOON, key_name="ci")

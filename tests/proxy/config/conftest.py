@@ -1,4 +1,4 @@
-"""A bridge.toml of the fixed cast, and the project's own commands as processes."""
+"""A bridge.toml with example rows, and the commands of the project as processes."""
 
 import os
 import subprocess
@@ -61,21 +61,23 @@ name = "ben"
 
 @pytest.fixture
 def toml(monkeypatch):
-    """The file's text; its secret is in the environment."""
+    """Return the text of a bridge.toml, and set its secret in the environment."""
     monkeypatch.setenv("BRIDGE_KEY_CI", SECRET)
     return BRIDGE_TOML
 
 
 @pytest.fixture
 def manage(tmp_path):
-    """Run one of our commands as an operator would; nothing of this environment leaks in."""
+    """Run a command of the gateway in a process without the environment of the tests."""
 
     def run(*arguments, **environment):
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        inherited = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
+        }
         return subprocess.run(  # noqa: S603 - our own command line
             [sys.executable, str(REPOSITORY / "manage.py"), *map(str, arguments)],
             cwd=REPOSITORY,
-            env={**kept, "BRIDGE_DATA_DIR": str(tmp_path / "data"), **environment},
+            env={**inherited, "BRIDGE_DATA_DIR": str(tmp_path / "data"), **environment},
             capture_output=True,
             text=True,
             check=False,

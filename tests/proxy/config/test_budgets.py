@@ -1,43 +1,43 @@
-"""Budgets from a file: who is told, by reference only; nothing wrong is half applied."""
+"""Budgets of a bridge.toml: alert recipients, owners, export and errors."""
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 
-from proxy.config import applying, exporting, reading
-from proxy.config.variables import check_environment
+from proxy.bootstrap.env_check import check_environment
+from proxy.config import apply, dump, load
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
 
 FILE = """
 [[teams]]
 name = "platform"
-budgets = [{{ usd = "500", period = "week", zone = "Europe/Berlin", {told} }}]
+budgets = [{{ usd = "500", period = "week", zone = "Europe/Berlin", {recipients} }}]
 """
-TOLD = (
+RECIPIENTS = (
     'webhook = "https://hooks.example.com/x", webhook_secret = { env = "BRIDGE_HOOK" }, '
     'emails = ["ada@example.com"]'
 )
 
 
 @pytest.mark.django_db
-def test_a_budget_with_whom_to_tell_is_applied_exported_and_applied_again():
-    file = reading.read(FILE.format(told=TOLD))
-    applying.apply(file)
+def test_a_budget_with_alert_recipients_is_applied_exported_and_applied_again():
+    file = load.read(FILE.format(recipients=RECIPIENTS))
+    apply.apply(file)
 
     budget = Budget.objects.get()
     assert budget.webhook == "https://hooks.example.com/x"
     assert budget.webhook_secret == {"env": "BRIDGE_HOOK"}
     assert budget.emails == ["ada@example.com"]
     assert budget.managed
-    assert applying.apply(file) == []
-    assert applying.apply(reading.read(exporting.export())) == []
+    assert apply.apply(file) == []
+    assert apply.apply(load.read(dump.export())) == []
     check_environment({"BRIDGE_HOOK": "x"}, None)
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("recipients", "message"),
     [
         ('webhook = "http://hooks.example.com", webhook_secret = { env = "H" }', "https"),
         ('webhook = "https://a:b@hooks.example.com", webhook_secret = { env = "H" }', "password"),
@@ -45,25 +45,25 @@ def test_a_budget_with_whom_to_tell_is_applied_exported_and_applied_again():
         ('emails = ["nobody"]', "valid email"),
     ],
 )
-def test_a_wrong_address_refuses_the_whole_file(told: str, complaint: str):
-    with pytest.raises(ConfigError, match=complaint):
-        applying.apply(reading.read(FILE.format(told=told)))
+def test_an_invalid_recipient_rejects_the_whole_file(recipients: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        apply.apply(load.read(FILE.format(recipients=recipients)))
 
     assert not Team.objects.exists()
 
 
-@pytest.mark.parametrize("typed", [[1], [None], [["ada@example.com"]], "ada@example.com"])
-def test_a_form_takes_a_list_of_addresses_and_nothing_else(typed):
+@pytest.mark.parametrize("value", [[1], [None], [["ada@example.com"]], "ada@example.com"])
+def test_a_form_rejects_anything_but_a_list_of_addresses(value):
     with pytest.raises(ValidationError):
-        Budget(usd=5, emails=typed).clean()
+        Budget(usd=5, emails=value).clean()
 
 
-def test_a_secret_is_never_written_in_the_file():
+def test_an_inline_webhook_secret_is_rejected():
     with pytest.raises(ConfigError, match="webhook_secret"):
-        reading.read(FILE.format(told='webhook_secret = "s3cret"'))
+        load.read(FILE.format(recipients='webhook_secret = "s3cret"'))
 
 
-WHOLE = """
+ALL_OWNERS = """
 [[teams]]
 name = "platform"
 budgets = [{ usd = "500", period = "month" }]
@@ -102,11 +102,11 @@ def owners():
     return {(one.owner, one.period, str(one.usd.normalize())) for one in Budget.objects.all()}
 
 
-def test_budgets_that_stand_by_themselves_go_round(ada):
-    file = reading.read(WHOLE)
-    planned = [str(change) for change in applying.apply(file, dry_run=True)]
+def test_top_level_budgets_are_applied_exported_and_applied_again(ada):
+    file = load.read(ALL_OWNERS)
+    planned = [str(change) for change in apply.apply(file, dry_run=True)]
     assert not Budget.objects.exists()
-    assert [str(change) for change in applying.apply(file)] == planned
+    assert [str(change) for change in apply.apply(file)] == planned
 
     assert owners() == {
         ("team platform", "month", "5E+2"),
@@ -114,22 +114,22 @@ def test_budgets_that_stand_by_themselves_go_round(ada):
         ("key platform/ci", "week", "2E+1"),
         ("user ada@example.com", "month", "7.5"),
     }
-    of_ada = Budget.objects.get(user=ada)
-    assert (of_ada.hard, of_ada.emails) == (False, ["ada@example.com"])
-    assert of_ada.managed
+    ada_budget = Budget.objects.get(user=ada)
+    assert (ada_budget.hard, ada_budget.emails) == (False, ["ada@example.com"])
+    assert ada_budget.managed
     assert "+ budget ada@example.com a month" in planned
-    assert applying.apply(file) == []
-    exported = exporting.export()
+    assert apply.apply(file) == []
+    exported = dump.export()
     assert 'user = "ada@example.com"' in exported
-    assert applying.apply(reading.read(exported)) == []
+    assert apply.apply(load.read(exported)) == []
     check_environment({"BRIDGE_HOOK": "x"}, None)
 
 
-def test_a_budget_that_the_file_no_longer_has_is_gone_and_one_of_the_admin_stays(ada):
-    applying.apply(reading.read(WHOLE))
+def test_a_budget_removed_from_the_file_is_deleted_and_one_of_the_admin_stays(ada):
+    apply.apply(load.read(ALL_OWNERS))
     Budget.objects.create(user=ada, usd=1, period="day")
 
-    changes = applying.apply(reading.read(WHOLE.partition("[[budgets]]")[0]))
+    changes = apply.apply(load.read(ALL_OWNERS.partition("[[budgets]]")[0]))
 
     assert [str(change) for change in changes] == [
         "- budget platform a day",
@@ -142,9 +142,9 @@ def test_a_budget_that_the_file_no_longer_has_is_gone_and_one_of_the_admin_stays
     }
 
 
-def test_a_team_that_the_file_no_longer_has_loses_its_budgets(ada):
-    applying.apply(reading.read(WHOLE))
-    applying.apply(reading.read(""))
+def test_a_team_removed_from_the_file_loses_its_budgets(ada):
+    apply.apply(load.read(ALL_OWNERS))
+    apply.apply(load.read(""))
 
     assert not Budget.objects.exists()
     assert Team.objects.filter(managed=False).exists()
@@ -152,7 +152,7 @@ def test_a_team_that_the_file_no_longer_has_loses_its_budgets(ada):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "recipients"),
     [
         ('user = "adda"', ["budgets[0].user", "'adda'", "did you mean 'ada'"]),
         ('team = "platfrom"', ["budgets[0].team", "'platfrom'", "did you mean 'platform'"]),
@@ -167,14 +167,14 @@ def test_a_team_that_the_file_no_longer_has_loses_its_budgets(ada):
         ('usr = "ada"', ["budgets[0]: unknown key 'usr'", "did you mean 'user'"]),
     ],
 )  # fmt: skip
-def test_a_wrong_budget_is_refused_with_both_sides_and_nothing_is_applied(entry, told):
+def test_an_invalid_budget_is_rejected_with_its_path_and_nothing_is_applied(entry, recipients):
     User.objects.create(username="ada")
     Team.objects.create(name="research")
-    text = WHOLE.partition("[[budgets]]")[0]
+    text = ALL_OWNERS.partition("[[budgets]]")[0]
 
-    with pytest.raises(ConfigError) as refused:
-        applying.apply(reading.read(f'{text}[[budgets]]\nusd = "1"\n{entry}\n'))
+    with pytest.raises(ConfigError) as caught:
+        apply.apply(load.read(f'{text}[[budgets]]\nusd = "1"\n{entry}\n'))
 
-    assert [word for word in told if word not in str(refused.value)] == []
+    assert [word for word in recipients if word not in str(caught.value)] == []
     assert not Budget.objects.exists()
     assert not ApiKey.objects.exists()

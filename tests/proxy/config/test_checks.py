@@ -1,4 +1,4 @@
-"""Settings that are wrong together are found by id."""
+"""System checks of the settings, by id."""
 
 import pytest
 from django.test import override_settings
@@ -16,7 +16,7 @@ def ids(found):
         ({}, []),
         ({"SECRET_KEY": "short"}, ["proxy.E001"]),
         ({"SECRET_KEY": "ab" * 40}, ["proxy.E001"]),
-        ({"SECRET_KEY": ""}, []),  # none yet: serve makes one
+        ({"SECRET_KEY": ""}, []),  # serve creates one
         ({"SECRET_KEY_FALLBACKS": ["old"]}, ["proxy.E001"]),
         ({"TRUSTED_PROXIES": ["10.0.0.0/8", "::1"]}, []),
         ({"TRUSTED_PROXIES": ["proxy.internal"]}, ["proxy.E002"]),
@@ -46,6 +46,6 @@ def test_a_wrong_setting_has_an_id_and_a_hint(changed, expected):
         ({"ALLOWED_HOSTS": ["*"]}, "::", ["proxy.E011"]),
     ],
 )
-def test_what_must_not_meet_a_network_depends_on_the_address(changed, host, expected):
+def test_unsafe_settings_depend_on_the_bound_address(changed, host, expected):
     with override_settings(**changed):
         assert ids(unsafe_settings(host)) == expected

@@ -1,4 +1,4 @@
-"""``createkey`` and ``revokekey``: what they refuse, and what the admin's log says of them."""
+"""``createkey`` and ``revokekey``: their errors and their entries in the audit log."""
 
 import json
 
@@ -8,15 +8,15 @@ from django.core.management import CommandError, call_command
 
 from proxy.models import ApiKey
 from proxy.secrets import digest_of
-from tests.proxy.admin import cast
+from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
 
 
 def run(capsys, *arguments: str) -> dict[str, str]:
     call_command(*arguments, "--json")
-    told: dict[str, str] = json.loads(capsys.readouterr().out)
-    return told
+    output: dict[str, str] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def audit_lines() -> list[tuple[str, str]]:
@@ -25,7 +25,7 @@ def audit_lines() -> list[tuple[str, str]]:
 
 
 def without_secret(name: str) -> ApiKey:
-    key, _ = cast.key(name)
+    key, _ = factories.key(name)
     ApiKey.objects.filter(pk=key.pk).update(prefix="", digest=None)
     return key
 
@@ -34,16 +34,16 @@ def without_secret(name: str) -> ApiKey:
 def test_a_key_without_a_secret_gets_its_first_one(capsys, more):
     key = without_secret("ci")
 
-    told = run(capsys, "createkey", "--team", "platform", "--name", "ci", *more)
+    output = run(capsys, "createkey", "--team", "platform", "--name", "ci", *more)
 
     key.refresh_from_db()
-    assert bytes(key.digest) == digest_of(told["key"])
+    assert bytes(key.digest) == digest_of(output["key"])
     assert ApiKey.objects.count() == 1
     assert audit_lines() == [("gateway", "Given its first secret, by the command createkey.")]
 
 
-def test_a_rotation_is_in_the_log_and_a_revoked_key_gets_no_secret(capsys):
-    cast.key("ci")
+def test_a_rotation_is_logged_and_a_revoked_key_gets_no_secret(capsys):
+    factories.key("ci")
     createkey = ("createkey", "--team", "platform", "--name", "ci", "--rotate")
     run(capsys, *createkey)
 
@@ -51,16 +51,16 @@ def test_a_rotation_is_in_the_log_and_a_revoked_key_gets_no_secret(capsys):
 
     assert revoked["changed"] is True
     assert revoked["revoked_at"].endswith("Z")
-    with pytest.raises(CommandError, match="key platform/ci is revoked") as refused:
+    with pytest.raises(CommandError, match="key platform/ci is revoked") as caught:
         run(capsys, *createkey)
-    assert refused.value.returncode == 2
+    assert caught.value.returncode == 2
     (rotated, ended) = audit_lines()
     assert rotated[1].startswith("Rotated; the old secret ends ")
     assert ended == ("gateway", "Revoked, by the command revokekey.")
 
 
-def test_a_revocation_that_was_made_before_changes_nothing_and_is_a_finding(capsys):
-    key, _ = cast.key("ci")
+def test_a_second_revocation_changes_nothing_and_exits_with_1(capsys):
+    key, _ = factories.key("ci")
     key.revoke()
     before = key.revoked
 
@@ -75,7 +75,7 @@ def test_a_revocation_that_was_made_before_changes_nothing_and_is_a_finding(caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "which key"),
         (("ci",), "which key"),
@@ -85,18 +85,18 @@ def test_a_revocation_that_was_made_before_changes_nothing_and_is_a_finding(caps
         (("platfrom/ci",), "no team 'platfrom'; did you mean 'platform'"),
     ],
 )
-def test_a_key_that_is_not_named_rightly_is_misuse(arguments, told):
-    cast.key("ci")
+def test_a_wrong_key_name_exits_with_2(arguments, message):
+    factories.key("ci")
 
-    with pytest.raises(CommandError, match=told) as refused:
+    with pytest.raises(CommandError, match=message) as caught:
         call_command("revokekey", *arguments)
 
-    assert refused.value.returncode == 2
+    assert caught.value.returncode == 2
     assert not ApiKey.objects.get().revoked
 
 
-def test_the_file_dropped_a_key_and_revokekey_ends_it_for_good(capsys):
-    key, _ = cast.key("ci")
+def test_revokekey_permanently_revokes_a_key_that_the_file_dropped(capsys):
+    key, _ = factories.key("ci")
     ApiKey.objects.filter(pk=key.pk).update(revoked=key.created, dropped=True)
 
     assert run(capsys, "revokekey", "platform/ci")["changed"] is True

@@ -1,4 +1,4 @@
-"""Where an upstream may be (K01): the same rule for bridge.toml, the admin and the environment."""
+"""Allowed base URLs of upstreams (K01), the same for bridge.toml, admin and environment."""
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from proxy.models import Upstream
 from proxy.models.routes import check_base_url
 
-FINE = (
+VALID_URLS = (
     "https://api.openai.com/v1",
     "https://user-chosen.example:8443/deep/path",
     "http://127.0.0.1:8000/v1",
@@ -16,7 +16,7 @@ FINE = (
     "http://vllm:8000/v1",
     "http://localhost/v1",
 )
-BAD = (
+INVALID_URLS = (
     "",
     "api.openai.com",
     "ftp://api.openai.com",
@@ -34,18 +34,18 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("url", FINE)
-def test_it_takes_https_and_http_nearby(url):
+@pytest.mark.parametrize("url", VALID_URLS)
+def test_https_and_http_to_private_hosts_are_accepted(url):
     check_base_url(url, allow_http=False)
 
 
-@pytest.mark.parametrize("url", BAD)
-def test_it_refuses_what_could_send_a_key_astray(url):
+@pytest.mark.parametrize("url", INVALID_URLS)
+def test_an_unsafe_url_is_rejected(url):
     with pytest.raises(ValidationError):
         check_base_url(url, allow_http=False)
 
 
-def test_plain_http_to_a_public_host_has_to_be_asked_for():
+def test_http_to_a_public_host_needs_allow_http():
     check_base_url("http://llm.example.com/v1", allow_http=True)
 
 
@@ -62,7 +62,7 @@ def test_plain_http_to_a_public_host_has_to_be_asked_for():
         ("secret", {"env": ""}),
     ],
 )
-def test_a_form_refuses_what_the_file_would(field, value):
+def test_a_form_rejects_the_same_values_as_the_file(field, value):
     upstream = Upstream(name="a", dialect="chat", base_url="https://a.example")
     setattr(upstream, field, value)
 

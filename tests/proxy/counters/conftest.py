@@ -1,19 +1,19 @@
-"""Both kinds of store, and time that a test moves."""
+"""Fixtures: both kinds of budget store, and a clock that a test sets."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from proxy.counters.redis_store import RedisBudgets
-from proxy.counters.sqlite_store import SqliteBudgets
-from tests.fakes.redis_server import PATIENT_S, redis_server, running_redis
+from proxy.counters.redis_budgets import RedisBudgets
+from proxy.counters.sqlite_budgets import SqliteBudgets
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
 
 __all__ = ["redis_server", "running_redis"]
 
 
 class Clock:
-    """Time that a test moves."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.at = 1_000_000.0
@@ -24,10 +24,10 @@ class Clock:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteBudgets | RedisBudgets]:
-    made: SqliteBudgets | RedisBudgets
+    store: SqliteBudgets | RedisBudgets
     if request.param == "sqlite":
-        made = SqliteBudgets(tmp_path / "counters.sqlite3")
+        store = SqliteBudgets(tmp_path / "counters.sqlite3")
     else:
-        made = RedisBudgets(request.getfixturevalue("redis_server").url, PATIENT_S)
-    yield made
-    made.close()
+        store = RedisBudgets(request.getfixturevalue("redis_server").url, REDIS_TIMEOUT_S)
+    yield store
+    store.close()

@@ -1,12 +1,12 @@
 """The gateway in this process, over real sockets: uvicorn in a thread, a ledger in a file.
 
-One gateway serves the whole package; each test brings its own model name and the script that the
-upstream plays for it.
+One gateway, with its own data directory, serves each test file; each test brings its own model name
+and the script that the upstream plays for it.
 """
 
 import asyncio
 import contextlib
-import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,52 +22,82 @@ from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from proxy.conf import conf
-from proxy.config.connections import GuardedConnection
-from proxy.gateway.directory import directory
+from proxy.gateway.snapshot.config_snapshot import directory
+from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.record.recorder import recorder
-from tests.fakes.upstream import ScriptedUpstream
+from proxy.server.http_guards import GatewayHttpProtocol
+from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from . import scripts
-from .browser import Browser
-from .budgeted import MODEL, Cast
+from . import upstream_scripts
+from .budget_fixtures import MODEL, BudgetTeam
+from .http_client import GatewayClient
+from .process_state import new_process_state
 
 PATIENT = {"connect_s": 60, "first_byte_s": 60, "idle_s": 60, "total_s": 120}
-"""Longer than any machine is too busy for."""
+"""Timeouts that also a busy machine does not exceed."""
 DIALECTS = ("responses", "chat", "anthropic")
 UPSTREAM_SECRET = "sk-upstream-canary-0123456789"
 
 
-@pytest.fixture(scope="package")
-def database(
+@pytest.fixture(scope="session")
+def empty_ledger(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Path:
+    """A ledger with all tables and no rows, which each test file copies."""
+    path = tmp_path_factory.mktemp("empty-ledger") / "ledger.sqlite3"
+    with django_db_blocker.unblock(), default_connection(path):
+        call_command("migrate", verbosity=0)
+        with connections["default"].cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the copy has only the main file
+    return path
+
+
+@pytest.fixture(scope="module")
+def database(
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_blocker: DjangoDbBlocker,
+    empty_ledger: Path,
 ) -> Iterator[Path]:
-    """A ledger in a file: the gateway's threads each open it for themselves."""
+    """A data directory of this test file, with its ledger.
+
+    The ledger is in a file, because each thread of the gateway opens its own connection.
+    """
     folder = tmp_path_factory.mktemp("gateway")
+    shutil.copy(empty_ledger, folder)
+    secret = override_settings(SECRET_KEY="x" * 64)
+    with (
+        secret,
+        django_db_blocker.unblock(),
+        default_connection(folder / empty_ledger.name),
+        new_process_state(folder),
+    ):
+        yield folder
+
+
+@contextlib.contextmanager
+def default_connection(path: Path) -> Iterator[None]:
+    """Let Django's default connection, in all threads, use the SQLite file at ``path``."""
     before = connections["default"]
     name = before.settings_dict["NAME"]
-    secret = override_settings(SECRET_KEY="x" * 64)
-    with secret, django_db_blocker.unblock():
-        before.settings_dict["NAME"] = str(folder / "ledger.sqlite3")
-        connections["default"] = connections.create_connection("default")
-        call_command("migrate", verbosity=0)
-        recorder._directory = folder
-        yield folder
+    before.settings_dict["NAME"] = str(path)
+    connections["default"] = connections.create_connection("default")
+    try:
+        yield
+    finally:
         connections["default"].close()
         before.settings_dict["NAME"] = name
         connections["default"] = before
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def scripted() -> Iterator[ScriptedUpstream]:
     with ScriptedUpstream() as running:
         yield running
 
 
-@pytest.fixture(scope="package")
-def world(database: Path, scripted: ScriptedUpstream) -> str:
-    """Ada's team with three upstreams and a route to each; returns her key."""
-    os.environ["GATEWAY_TESTS_SECRET"] = UPSTREAM_SECRET
+@pytest.fixture(scope="module")
+def world(database: Path, scripted: ScriptedUpstream) -> Iterator[str]:
+    """Create a team with a key, three upstreams and a route to each; return the key."""
     team = Team.objects.create(name="platform")
     _, secret = ApiKey.issue(team, "ada", scopes=["messages"])
     for dialect, base_url, profile in (
@@ -76,7 +106,9 @@ def world(database: Path, scripted: ScriptedUpstream) -> str:
         ("anthropic", scripted.url, "anthropic"),
     ):
         add_route(f"{dialect}-*", add_upstream(dialect, dialect, base_url, profile))
-    return secret
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GATEWAY_TESTS_SECRET", UPSTREAM_SECRET)
+        yield secret
 
 
 def add_upstream(
@@ -100,7 +132,7 @@ def add_route(model: str, *upstreams: Upstream, team: Team | None = None) -> Rou
 
 
 class Server(uvicorn.Server):
-    """uvicorn that can be waited for and stopped from another thread."""
+    """A uvicorn server that another thread can wait for and stop."""
 
     def run_in(self, thread: threading.Thread) -> int:
         thread.start()
@@ -112,15 +144,15 @@ class Server(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
-@pytest.fixture(scope="package")
-def gateway(world: str) -> Iterator[Browser]:
-    """A client of the running gateway, with Ada's key."""
+@pytest.fixture(scope="module")
+def gateway(world: str) -> Iterator[GatewayClient]:
+    """A client of the running gateway, with the key of ``world``."""
     config = uvicorn.Config(
         "bridge_project.asgi:application",
         port=0,
         log_config=None,
         access_log=False,
-        http=GuardedConnection,
+        http=GatewayHttpProtocol,
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=2,
@@ -128,18 +160,19 @@ def gateway(world: str) -> Iterator[Browser]:
     server = Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     port = server.run_in(thread)
-    yield Browser(port, world)
+    yield GatewayClient(port, world)
     server.should_exit = True
     thread.join(60)
+    assert not thread.is_alive(), "the gateway did not stop"
 
 
 @pytest.fixture
 def tuned() -> Iterator[Callable[..., None]]:
-    """Change figures of the configuration for one test: ``tuned(hold_s=0.2)``."""
+    """Change settings for one test: ``tuned(hold_s=0.2)``."""
     before: dict[str, Any] = {}
 
-    def tune(**figures: Any) -> None:
-        for name, value in figures.items():
+    def tune(**values: Any) -> None:
+        for name, value in values.items():
             before.setdefault(name, getattr(conf, name))
             object.__setattr__(conf, name, value)
 
@@ -150,71 +183,70 @@ def tuned() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def reload(world: str) -> Callable[[], None]:
-    """Let the gateway see a change of configuration at once, not at its next poll."""
+    """Make the gateway reload its configuration at once, not at its next poll."""
 
-    def look() -> None:
-        directory.look()
+    def poll() -> None:
+        directory.poll()
         assert directory.fresh, directory.fault
 
-    return look
+    return poll
 
 
 @pytest.fixture
 def deadlines(world: str, reload: Callable[[], None]) -> Iterator[Callable[..., None]]:
-    """Shorten one deadline of the world's upstreams, for what is about it: ``deadlines(idle_s=1)``.
+    """Shorten one timeout of all upstreams of ``world``: ``deadlines(idle_s=1)``.
 
-    The others stay long, so that a busy machine ends nothing for another reason.
+    The others stay long, so that on a busy machine no other timeout ends the request.
     """
 
-    def give(**shorter: float) -> None:
+    def set_timeouts(**shorter: float) -> None:
         Upstream.objects.filter(name__in=DIALECTS).update(timeouts=PATIENT | shorter)
-        Revision.rise()  # an update tells nobody
+        Revision.bump()  # ``update`` does not do it
         reload()
 
-    yield give
-    give()
+    yield set_timeouts
+    set_timeouts()
 
 
 @pytest.fixture
-def priced(gateway: Browser, scripted: ScriptedUpstream) -> str:
-    """A model at 10 dollars a million output tokens and nothing for input."""
-    scripted.on(MODEL, scripts.chat())
+def priced(gateway: GatewayClient, scripted: ScriptedUpstream) -> str:
+    """A model that costs 10 dollars a million output tokens; input is free."""
+    scripted.on(MODEL, upstream_scripts.chat())
     chat = Upstream.objects.get(name="chat")
     since = datetime(2026, 1, 1, tzinfo=UTC).date()
-    free = {"input": 0, "output": 10}
-    Price.objects.get_or_create(upstream=chat, model=MODEL, since=since, defaults=free)
+    price = {"input": 0, "output": 10}
+    Price.objects.get_or_create(upstream=chat, model=MODEL, since=since, defaults=price)
     return MODEL
 
 
 @pytest.fixture
-def cleo(gateway: Browser, reload) -> Cast:
-    return Cast(reload)
+def cleo(gateway: GatewayClient, reload) -> BudgetTeam:
+    return BudgetTeam(reload)
 
 
 def row(request_id: str, *, within_s: float = 60, **expected: Any) -> Exchange:
-    """The closed row of a request, as soon as the drainer has moved it."""
+    """Wait until the closed row of a request is in the ledger; check fields and return it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         found = Exchange.objects.filter(pk=request_id, state="closed").first()
         if found is not None:
-            told = {name: getattr(found, name) for name in expected}
-            assert told == expected
+            assert {name: getattr(found, name) for name in expected} == expected
             return found
         time.sleep(0.02)
-    raise AssertionError(f"{request_id} has no closed row; spool: {recorder.state()}")
+    raise AssertionError(f"{request_id} has no closed row; journal: {recorder.state()}")
 
 
-def newest_row(**wanted: Any) -> Exchange:
-    """For requests whose id the client never saw."""
+def newest_row(**filters: Any) -> Exchange:
+    """Wait for and return the newest closed row; for requests whose id the client has not received."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(Exchange.DoesNotExist):
-            return Exchange.objects.filter(state="closed", **wanted).latest("created")
+            return Exchange.objects.filter(state="closed", **filters).latest("created")
         time.sleep(0.02)
-    raise AssertionError(f"no closed row with {wanted}")
+    raise AssertionError(f"no closed row with {filters}")
 
 
 def message(model: str, **fields: Any) -> Mapping[str, Any]:
-    """The least that asks for an answer."""
-    asked = {"role": "user", "content": "Say hello."}
-    return {"model": model, "max_tokens": 100, "messages": [asked], **fields}
+    """Return a minimal request."""
+    user = {"role": "user", "content": "Say hello."}
+    return {"model": model, "max_tokens": 100, "messages": [user], **fields}

@@ -2,36 +2,36 @@ import pytest
 from django.core.cache import cache
 
 from bridge_project.asgi import application
-from tests.fakes.served_client import ServedClient
-from tests.proxy.admin import cast
-from tests.proxy.config.served import served
+from tests.fakes.servers.served_client import ServedClient
+from tests.proxy.admin import factories
+from tests.proxy.config.server_fixtures import served
 
 
 @pytest.fixture
 def client():
-    """In place of Django's: each request passes the router, as a client's does."""
+    """Replace Django's client: each request passes through the gateway's router."""
     return ServedClient()
 
 
 @pytest.fixture(autouse=True)
 def unthrottled():
-    """Rows roll back, so that each test's first key has the same id: the throttle would add up all."""
+    """Clear the throttle. Rows roll back, so the first key of each test has the same id."""
     cache.clear()
 
 
 @pytest.fixture
-def ask(client):
-    """A report of finance's, by its route."""
-    secret = cast.key("finance", scopes=["admin"])[1]
+def get_report(client):
+    """Send GET /api/v1/<route>/ with an admin key and return the response."""
+    secret = factories.key("finance", scopes=["admin"])[1]
 
-    def ask(route, **query):
+    def get_report(route, **query):
         return client.get(f"/api/v1/{route}/", query, headers={"x-api-key": secret})
 
-    return ask
+    return get_report
 
 
 @pytest.fixture
 def served_url(transactional_db):
-    """Where another process reaches this test's database: our server, in a thread."""
+    """The URL of a server thread on this test's database, for other processes."""
     with served(application) as (port, _):
         yield f"http://127.0.0.1:{port}"

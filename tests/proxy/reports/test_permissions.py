@@ -1,4 +1,4 @@
-"""Who may ask what: every report route, for every kind of caller, in one table (T09, T10)."""
+"""Permissions of the reports: the status of each path for each kind of caller (T09, T10)."""
 
 from datetime import timedelta
 
@@ -6,25 +6,25 @@ import pytest
 from django.urls import get_resolver
 from django.utils.timezone import now
 
-from proxy.reports.catalogue import VIEWS
-from proxy.reports.organizations.urls import VIEWS as WIRE_VIEWS
-from tests.fakes.served_client import ServedClient
-from tests.proxy.admin import cast
-from tests.urls import routes
+from proxy.reports.organizations.urls import VIEWS as ADMIN_API_VIEWS
+from proxy.reports.routes import VIEWS
+from tests.fakes.servers.served_client import ServedClient
+from tests.proxy.admin import factories
+from tests.urls import url_routes
 
 pytestmark = pytest.mark.django_db
 
 DAY = "?from=2026-11-20&to=2026-11-21"
-WIRE_DAY = "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z"
-CALLERS = ("nobody", "messages", "reports", "admin", "plain_staff", "lead", "root")
+ADMIN_API_DAY = "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z"
+CALLERS = ("anonymous", "messages", "reports", "admin", "plain_staff", "lead", "root")
 
 REPORT = (401, 403, 200, 200, 403, 200, 200)
 OWN = (401, 200, 200, 200, 200, 200, 200)
 OF_PLATFORM = (401, 404, 200, 200, 404, 200, 200)
-WORDS = (401, 403, 403, 200, 403, 200, 200)
-OF_NOBODY_HERE = (401, 404, 404, 404, 404, 404, 404)
+TRANSCRIPT = (401, 403, 403, 200, 403, 200, 200)
+OTHERS_EXPORT = (401, 404, 404, 404, 404, 404, 404)
 SETUP = (401, 403, 403, 200, 403, 403, 200)
-NOWHERE = (404,) * 7
+NOT_FOUND = (404,) * 7
 
 TABLE = {
     "usage": (DAY, REPORT),
@@ -36,19 +36,19 @@ TABLE = {
     "cache": (DAY, REPORT),
     "requests": (DAY, OWN),
     "requests/<str:request_id>": ("", OF_PLATFORM),
-    "requests/<str:request_id>/transcript": ("", WORDS),
+    "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),
     "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
-    # 409: whoever may ask hears that no gateway serves in this process
+    # 409 for permitted callers: no gateway runs in this process
     "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
     "keys/<int:key_id>/rehearsal": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
     "exports": ("", OWN),
-    "exports/<str:export_id>": ("", OF_NOBODY_HERE),
-    "exports/<str:export_id>/download": ("", OF_NOBODY_HERE),
-    "requests/<str:request_id>/raw/<str:side>": ("", WORDS),
+    "exports/<str:export_id>": ("", OTHERS_EXPORT),
+    "exports/<str:export_id>/download": ("", OTHERS_EXPORT),
+    "requests/<str:request_id>/raw/<str:side>": ("", TRANSCRIPT),
     **dict.fromkeys(("keys", "teams", "users", "models", "upstreams", "prices"), ("", SETUP)),
     "keys/<int:key_id>": ("", SETUP),
     "teams/<str:team>": ("", SETUP),
@@ -57,13 +57,13 @@ TABLE = {
     "upstreams/<str:upstream>": ("", SETUP),
     "prices/<int:price_id>": ("", SETUP),
 }
-WIRE_TABLE = {
+ADMIN_API_TABLE = {
     "me": ("", REPORT),
-    "usage_report/messages": (WIRE_DAY, REPORT),
+    "usage_report/messages": (ADMIN_API_DAY, REPORT),
     "usage_report/claude_code": ("?starting_at=2026-11-20", REPORT),
-    "cost_report": (WIRE_DAY, REPORT),
-    "analytics/usage": (WIRE_DAY, REPORT),
-    "analytics/cost": (WIRE_DAY, REPORT),
+    "cost_report": (ADMIN_API_DAY, REPORT),
+    "analytics/usage": (ADMIN_API_DAY, REPORT),
+    "analytics/cost": (ADMIN_API_DAY, REPORT),
     "api_keys": ("", REPORT),
     "api_keys/<str:ident>": ("", REPORT),
     "users": ("", REPORT),
@@ -77,58 +77,64 @@ WIRE_TABLE = {
 
 
 def test_every_route_of_ours_is_in_the_table():
-    paths = routes(get_resolver("proxy.urls").url_patterns)
-    ours = {one for one in paths if one.startswith(("api/v1/", "v1/organizations/"))}
+    paths = url_routes(get_resolver("proxy.urls").url_patterns)
+    paths_of_reports = {
+        exchange for exchange in paths if exchange.startswith(("api/v1/", "v1/organizations/"))
+    }
 
     known = {f"api/v1/{route}{end}" for route in TABLE for end in ("", "/")}
-    known |= {f"v1/organizations/{route}" for route in WIRE_TABLE}
-    known |= {"api/v1/schema/", "api/v1/docs/"}  # open: they say nothing about anybody
+    known |= {f"v1/organizations/{route}" for route in ADMIN_API_TABLE}
+    known |= {"api/v1/schema/", "api/v1/docs/"}  # public: no data of the installation
     known |= {rf"{prefix}\A(?P<rest>(?s:.*))\Z" for prefix in ("api/v1/", "v1/organizations/")}
-    assert ours == known
+    assert paths_of_reports == known
     assert set(TABLE) == set(VIEWS)
-    assert set(WIRE_TABLE) == set(WIRE_VIEWS)
+    assert set(ADMIN_API_TABLE) == set(ADMIN_API_VIEWS)
 
 
 @pytest.fixture
-def house(client):
-    """Platform made one request in one session; research looks on with a messages key."""
+def callers(client):
+    """One request of the team platform, and callers of the teams platform and research."""
     from proxy.models import Budget, Route, Upstream
 
-    ci, _ = cast.key("ci", user=cast.staff("ben"))
-    exchange = cast.record(key=ci, opening={"session_id": "s1"}, at=cast.NOON)
+    ci, _ = factories.key("ci", user=factories.staff("ben"))
+    exchange = factories.record(key=ci, opening={"session_id": "s1"}, at=factories.NOON)
     budget = Budget.objects.create(team=ci.team, usd=10)
     secrets = {
-        "messages": cast.key("cleo", of="research")[1],
-        "reports": cast.key("board", scopes=["reports"])[1],
-        "admin": cast.key("finance", of="research", scopes=["admin"])[1],
+        "messages": factories.key("cleo", of="research")[1],
+        "reports": factories.key("research-bot", scopes=["reports"])[1],
+        "admin": factories.key("finance", of="research", scopes=["admin"])[1],
     }
-    users = {"plain_staff": cast.staff("olga"), "lead": cast.ada(), "root": cast.superuser()}
+    users = {
+        "plain_staff": factories.staff("olga"),
+        "lead": factories.ada(),
+        "root": factories.superuser(),
+    }
     names = {
         "request_id": exchange.pk,
         "session_id": "s1",
         "side": "request",
         "budget_id": str(budget.pk),
-        "export_id": "export_of_somebody",
+        "export_id": "export_of_another_caller",
         "key_id": str(ci.pk),
         "team": "platform",
         "user": "ben",
         "route_id": str(Route.objects.create(model="claude-*").pk),
         "upstream": "vllm",
-        "price_id": str(cast.price().pk),
+        "price_id": str(factories.price().pk),
     }
     Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
 
-    def ask(caller, url, method="get"):
+    def send_as(caller, url, method="get"):
         client.logout()
         headers = {"x-api-key": secrets[caller]} if caller in secrets else {}
         if caller in users:
             client.force_login(users[caller])
         return getattr(client, method)(url, headers=headers)
 
-    return ask, names, ci
+    return send_as, names, ci
 
 
-def filled(route, names):
+def fill_path(route, names):
     for name, value in names.items():
         for kind in ("str", "int", "path"):
             route = route.replace(f"<{kind}:{name}>", value)
@@ -136,43 +142,43 @@ def filled(route, names):
 
 
 @pytest.mark.parametrize("route", TABLE)
-def test_our_reports_answer_whom_the_table_says(house, route):
-    ask, names, _ = house
+def test_each_report_answers_each_caller_as_in_the_table(callers, route):
+    send_as, names, _ = callers
     query, expected = TABLE[route]
-    url = f"/api/v1/{filled(route, names)}/{query}"
+    url = f"/api/v1/{fill_path(route, names)}/{query}"
 
-    found = tuple(ask(caller, url).status_code for caller in CALLERS)
+    statuses = tuple(send_as(caller, url).status_code for caller in CALLERS)
 
-    assert found == expected
+    assert statuses == expected
 
 
-@pytest.mark.parametrize("route", WIRE_TABLE)
-def test_the_compatible_routes_answer_whom_the_table_says(house, route):
-    ask, _, ci = house
-    query, expected = WIRE_TABLE[route]
+@pytest.mark.parametrize("route", ADMIN_API_TABLE)
+def test_each_admin_api_path_answers_each_caller_as_in_the_table(callers, route):
+    send_as, _, ci = callers
+    query, expected = ADMIN_API_TABLE[route]
     ident = {"api": f"apikey_{ci.pk}", "use": "user_ben", "wor": "wrkspc_platform"}.get(
         route[:3], ""
     )
-    url = f"/v1/organizations/{filled(route, {'ident': ident})}{query}"
+    url = f"/v1/organizations/{fill_path(route, {'ident': ident})}{query}"
 
-    found = tuple(ask(caller, url).status_code for caller in CALLERS)
+    statuses = tuple(send_as(caller, url).status_code for caller in CALLERS)
 
-    assert found == expected
+    assert statuses == expected
 
 
 @pytest.mark.parametrize("route", ["usage", "requests", "me"])
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_nothing_can_be_written(house, route, method):
-    ask, _, _ = house
+def test_reports_refuse_writing_methods(callers, route, method):
+    send_as, _, _ = callers
 
-    answer = ask("admin", f"/api/v1/{route}/", method)
+    answer = send_as("admin", f"/api/v1/{route}/", method)
 
     assert answer.status_code == 405
     assert answer.json()["type"] == "error"
 
 
 @pytest.mark.parametrize("url", ["/api/v1/nothing", "/v1/organizations/nothing/here", "/api/v1/"])
-def test_unknown_paths_answer_in_the_one_error_shape(client, url):
+def test_unknown_paths_return_anthropics_error_body(client, url):
     answer = client.get(url)
 
     assert answer.status_code == 404
@@ -188,10 +194,10 @@ def test_the_schema_and_its_page_are_open(client):
     assert "<script" not in page.content.decode()
 
 
-def test_another_teams_rows_change_no_figure(client):
-    """Mallory of research asks in every way; platform's traffic must be invisible."""
-    mallory, secret = cast.key("mallory", of="research", scopes=["reports"])
-    cast.record(key=mallory, team="research", opening={"session_id": "hers"})
+def test_rows_of_another_team_change_no_figure(client):
+    """A key of research reads every report; requests of platform must not change any."""
+    mallory, secret = factories.key("mallory", of="research", scopes=["reports"])
+    factories.record(key=mallory, team="research", opening={"session_id": "hers"})
     urls = [
         f"/api/v1/usage/{DAY}&group_by=team,key,user,model",
         f"/api/v1/usage/{DAY}&group_by=team&team=platform",
@@ -204,10 +210,10 @@ def test_another_teams_rows_change_no_figure(client):
         f"/api/v1/requests/{DAY}",
         f"/api/v1/requests/{DAY}&team=platform",
         f"/api/v1/sessions/{DAY}",
-        f"/v1/organizations/usage_report/messages{WIRE_DAY}&group_by[]=workspace_id",
-        f"/v1/organizations/usage_report/messages{WIRE_DAY}&group_by[]=session",
-        f"/v1/organizations/cost_report{WIRE_DAY}&group_by[]=description",
-        f"/v1/organizations/analytics/usage{WIRE_DAY}&group_by[]=actor",
+        f"/v1/organizations/usage_report/messages{ADMIN_API_DAY}&group_by[]=workspace_id",
+        f"/v1/organizations/usage_report/messages{ADMIN_API_DAY}&group_by[]=session",
+        f"/v1/organizations/cost_report{ADMIN_API_DAY}&group_by[]=description",
+        f"/v1/organizations/analytics/usage{ADMIN_API_DAY}&group_by[]=actor",
         "/v1/organizations/usage_report/claude_code?starting_at=2026-11-20",
         "/v1/organizations/workspaces",
         "/v1/organizations/users",
@@ -219,11 +225,11 @@ def test_another_teams_rows_change_no_figure(client):
         return [answer.content for answer in answers]
 
     before = bodies()
-    ben, _ = cast.key("ben", user=cast.staff("ben"))
-    one = cast.record(key=ben, opening={"user": "ben", "session_id": "his"})
+    ben, _ = factories.key("ben", user=factories.staff("ben"))
+    exchange = factories.record(key=ben, opening={"user": "ben", "session_id": "his"})
 
     assert bodies() == before
-    for url in (f"requests/{one.pk}/", f"requests/{one.pk}/transcript/", "sessions/his/"):
+    for url in (f"requests/{exchange.pk}/", f"requests/{exchange.pk}/transcript/", "sessions/his/"):
         answer = client.get(f"/api/v1/{url}", headers={"x-api-key": secret})
         assert answer.status_code in {403, 404}
 
@@ -242,11 +248,11 @@ def test_another_teams_rows_change_no_figure(client):
         ({"x-api-key": "KEY", "authorization": "Bearer other"}, 400),
     ],
 )
-def test_both_headers_are_read(client, headers, status):
-    _, secret = cast.key("finance", scopes=["admin"])
-    sent = {name: value.replace("KEY", secret) for name, value in headers.items()}
+def test_a_key_in_either_header_is_accepted(client, headers, status):
+    _, secret = factories.key("finance", scopes=["admin"])
+    headers_sent = {name: value.replace("KEY", secret) for name, value in headers.items()}
 
-    answer = client.get("/api/v1/me/", headers=sent)
+    answer = client.get("/api/v1/me/", headers=headers_sent)
 
     assert answer.status_code == status
     if status != 200:
@@ -264,22 +270,22 @@ def test_both_headers_are_read(client, headers, status):
         ({"ip_allow": ["127.0.0.0/8"]}, 200),
     ],
 )
-def test_a_key_that_ended_opens_nothing(client, fields, status):
-    _, secret = cast.key("finance", scopes=["admin"], **fields)
+def test_an_expired_or_revoked_key_is_refused(client, fields, status):
+    _, secret = factories.key("finance", scopes=["admin"], **fields)
 
     assert client.get("/api/v1/me/", headers={"x-api-key": secret}).status_code == status
 
 
 def test_a_session_needs_the_csrf_token():
     client = ServedClient(enforce_csrf_checks=True)
-    client.force_login(cast.superuser())
+    client.force_login(factories.superuser())
     body = {"name": "new"}
 
     bare = client.post("/api/v1/teams/", body, content_type="application/json")
     client.cookies["csrftoken"] = token = "a" * 32
-    told = client.post(
+    with_token = client.post(
         "/api/v1/teams/", body, content_type="application/json", headers={"X-CSRFToken": token}
     )
 
-    assert (bare.status_code, told.status_code) == (403, 201)
+    assert (bare.status_code, with_token.status_code) == (403, 201)
     assert "CSRF" in bare.json()["error"]["message"]

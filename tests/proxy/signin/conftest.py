@@ -1,10 +1,10 @@
-"""The provider that tests of the sign-in go to, and the way there and back."""
+"""The identity provider of the sign-in tests."""
 
 import pytest
 from django.test import override_settings
 
-from proxy.signin.provider import forget
-from tests.fakes.oidc import CLIENT_ID, CLIENT_SECRET, Provider
+from proxy.signin.oidc_client import clear_cache
+from tests.fakes.servers.oidc import CLIENT_ID, CLIENT_SECRET, Provider
 
 GROUPS = ["leads=owner", "audit=auditor", "staff=member", "bridge-*=team:*"]
 
@@ -17,12 +17,12 @@ def running():
 
 @pytest.fixture
 def provider(running):
-    """The provider, and a gateway that is set up for it."""
+    """Reset the provider and configure the gateway for it."""
     running.claims, running.document, running.status = {}, {}, {}
     running.userinfo, running.sign = None, running.signed
-    running.asked.clear()
+    running.requested_paths.clear()
     running.forms.clear()
-    forget()
+    clear_cache()
     with override_settings(
         OIDC_ISSUER=running.issuer,
         OIDC_CLIENT_ID=CLIENT_ID,
@@ -35,4 +35,4 @@ def provider(running):
         ],
     ):
         yield running
-    forget()
+    clear_cache()

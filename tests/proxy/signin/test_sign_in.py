@@ -1,4 +1,4 @@
-"""Sign-in by OpenID Connect, against a provider that answers over real sockets."""
+"""Sign-in through OpenID Connect with a provider on a real socket."""
 
 import base64
 import json
@@ -10,41 +10,41 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
-from proxy.roles import OWNER
-from tests.fakes.oidc import CLIENT_ID, CLIENT_SECRET
-from tests.proxy.admin import cast
+from proxy.permissions.roles import OWNER
+from tests.fakes.servers.oidc import CLIENT_ID, CLIENT_SECRET
+from tests.proxy.admin import factories
 
-from .walking import refused, signed_in
+from .oidc_flow import sign_in, sign_in_refusal
 
 pytestmark = pytest.mark.django_db
 
 
-def test_somebody_of_a_mapped_group_is_in(provider):
+def test_a_user_in_a_mapped_group_is_signed_in(provider):
     provider.claims = {"groups": ["leads", "bridge-platform", "choir"]}
 
-    client, answer = signed_in(provider)
+    client, response = sign_in(provider)
 
-    assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+    assert (response.status_code, response["Location"]) == (302, "/admin/")
     assert client.get("/admin/").status_code == 200
     alice = User.objects.get()
     assert (alice.username, alice.email, alice.is_staff) == ("alice", "alice@example.com", True)
     assert not alice.is_superuser
     assert not alice.has_usable_password()
     assert {group.name for group in alice.groups.all()} == {OWNER, "team:platform"}
-    told = LogEntry.objects.get(object_id=str(alice.pk)).get_change_message()
-    assert "none → owner, team:platform" in told
+    log_message = LogEntry.objects.get(object_id=str(alice.pk)).get_change_message()
+    assert "none → owner, team:platform" in log_message
 
 
-def test_the_way_back_leads_where_the_person_wanted_to_go(provider):
-    _, answer = signed_in(provider, begin="/sign-in/?next=/admin/proxy/exchange/")
+def test_the_sign_in_redirects_to_the_requested_page(provider):
+    _, response = sign_in(provider, begin="/sign-in/?next=/admin/proxy/exchange/")
 
-    assert answer["Location"] == "/admin/proxy/exchange/"
+    assert response["Location"] == "/admin/proxy/exchange/"
 
 
-def test_no_way_back_leads_elsewhere(provider):
-    _, answer = signed_in(provider, begin="/sign-in/?next=https://evil.example/")
+def test_the_sign_in_does_not_redirect_to_another_host(provider):
+    _, response = sign_in(provider, begin="/sign-in/?next=https://evil.example/")
 
-    assert answer["Location"] == "/admin/"
+    assert response["Location"] == "/admin/"
 
 
 def now():
@@ -52,7 +52,7 @@ def now():
 
 
 @pytest.mark.parametrize(
-    ("claims", "told"),
+    ("claims", "message"),
     [
         ({"aud": "another-client"}, "could not be verified"),
         ({"aud": [CLIENT_ID, "another-client"]}, "could not be verified"),  # no azp
@@ -75,16 +75,16 @@ def now():
     ],
     ids=lambda value: json.dumps(value)[:40],
 )  # fmt: skip
-def test_a_token_that_is_not_right_lets_nobody_in(provider, claims, told):
+def test_an_invalid_token_or_group_is_refused(provider, claims, message):
     provider.claims = claims
 
-    assert told in refused(*signed_in(provider))
+    assert message in sign_in_refusal(*sign_in(provider))
     assert not User.objects.exists()
 
 
 def unsigned(claims):
-    part = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=")
-            for each in ({"alg": "none", "kid": "k1"}, claims)]  # fmt: skip
+    part = [base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+            for value in ({"alg": "none", "kid": "k1"}, claims)]  # fmt: skip
     return f"{part[0]}.{part[1]}."
 
 
@@ -101,46 +101,48 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_token_that_the_provider_did_not_sign_lets_nobody_in(provider, forgery):
-    how = FORGERIES[forgery]
-    if isinstance(how, dict):
-        how = how | ({"key": provider.other_key} if how.get("key") == "other" else {})
-        provider.sign = partial(provider.signed, **how)
+def test_a_token_not_signed_by_the_provider_is_refused(provider, forgery):
+    forgery_options = FORGERIES[forgery]
+    if isinstance(forgery_options, dict):
+        forgery_options = forgery_options | (
+            {"key": provider.other_key} if forgery_options.get("key") == "other" else {}
+        )
+        provider.sign = partial(provider.signed, **forgery_options)
     else:
-        provider.sign = how
+        provider.sign = forgery_options
 
-    assert "could not be verified" in refused(*signed_in(provider))
+    assert "could not be verified" in sign_in_refusal(*sign_in(provider))
     assert not User.objects.exists()
 
 
 @pytest.mark.parametrize("path", ["/token", "/keys", "/userinfo"])
 @pytest.mark.parametrize("status", [500, 307])
-def test_a_provider_that_fails_on_the_way_is_told(provider, path, status):
+def test_a_failing_provider_endpoint_is_shown_to_the_user(provider, path, status):
     provider.status = {path: status}
-    provider.claims = {"groups": None}  # so that the userinfo is asked
+    provider.claims = {"groups": None}  # so that the userinfo is requested
 
-    told = refused(*signed_in(provider))
+    page = sign_in_refusal(*sign_in(provider))
 
-    assert "cannot be reached" in told or "could not be verified" in told
+    assert "cannot be reached" in page or "could not be verified" in page
     assert not User.objects.exists()
 
 
-def test_our_secret_follows_no_redirect(provider):
+def test_the_client_secret_is_not_sent_to_a_redirect(provider):
     provider.status = {"/token": 307}
 
-    signed_in(provider)
+    sign_in(provider)
 
-    assert "/token" in provider.asked
-    assert "/elsewhere" not in provider.asked
+    assert "/token" in provider.requested_paths
+    assert "/elsewhere" not in provider.requested_paths
 
 
-def test_a_provider_that_is_down_leaves_the_password(provider):
-    cast.superuser()
+def test_the_password_sign_in_works_while_the_provider_is_down(provider):
+    factories.superuser()
     with override_settings(OIDC_ISSUER="http://127.0.0.1:9/realms/main"):
         client = Client()
-        answer = client.get("/sign-in/")
+        response = client.get("/sign-in/")
 
-        assert "cannot be reached" in refused(client, answer)
+        assert "cannot be reached" in sign_in_refusal(client, response)
         assert 'name="password"' in client.get("/admin/login/").content.decode()
 
 
@@ -154,63 +156,63 @@ def test_a_provider_that_is_down_leaves_the_password(provider):
     ],
     ids=lambda document: next(iter(document)),
 )
-def test_a_discovery_document_that_cannot_be_is_not_followed(provider, document):
+def test_an_invalid_discovery_document_is_refused(provider, document):
     provider.document = document
     client = Client()
 
-    assert "cannot be reached" in refused(client, client.get("/sign-in/"))
+    assert "cannot be reached" in sign_in_refusal(client, client.get("/sign-in/"))
 
 
 @pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic"])
-def test_the_secret_goes_the_way_that_the_provider_takes(provider, method):
+def test_the_secret_is_sent_by_the_method_of_the_provider(provider, method):
     provider.document = {"token_endpoint_auth_methods_supported": [method]}
 
-    _, answer = signed_in(provider)
+    _, response = sign_in(provider)
 
-    assert answer["Location"] == "/admin/"
+    assert response["Location"] == "/admin/"
     assert ("client_secret" in provider.forms[-1]) is (method == "client_secret_post")
 
 
-class TestTheWayBack:
+class TestTheCallback:
     def test_works_once(self, provider):
         client = Client()
-        back = provider.browse(client.get("/sign-in/")["Location"])
-        assert client.get(back)["Location"] == "/admin/"
+        callback_url = provider.browse(client.get("/sign-in/")["Location"])
+        assert client.get(callback_url)["Location"] == "/admin/"
         client.post("/admin/logout/")
 
-        assert "not begun here" in refused(client, client.get(back))
+        assert "not started here" in sign_in_refusal(client, client.get(callback_url))
 
-    def test_of_another_browser_is_nobodys(self, provider):
-        """Login CSRF: somebody else's code may not sign this browser in."""
-        back = provider.browse(Client().get("/sign-in/")["Location"])
+    def test_of_another_browser_is_refused(self, provider):
+        """Login CSRF: the code of another browser must not sign this browser in."""
+        callback_url = provider.browse(Client().get("/sign-in/")["Location"])
         client = Client()
         client.get("/sign-in/")
 
-        assert "not begun here" in refused(client, client.get(back))
+        assert "not started here" in sign_in_refusal(client, client.get(callback_url))
 
-    def test_with_the_providers_own_error_says_so(self, provider):
+    def test_with_an_error_of_the_provider_shows_it(self, provider):
         client = Client()
-        left = client.get("/sign-in/")["Location"]
-        state = provider.browse(left).partition("state=")[2]
+        begin_url = client.get("/sign-in/")["Location"]
+        state = provider.browse(begin_url).partition("state=")[2]
 
-        answer = client.get(f"/sign-in/callback/?error=access_denied&state={state}")
+        response = client.get(f"/sign-in/callback/?error=access_denied&state={state}")
 
-        assert "provider refused" in refused(client, answer)
+        assert "provider refused" in sign_in_refusal(client, response)
 
-    def test_a_bare_link_signs_nobody_out(self, provider):
-        client, _ = signed_in(provider)
+    def test_without_a_state_does_not_end_a_session(self, provider):
+        client, _ = sign_in(provider)
         client.get("/sign-in/callback/?error=access_denied")
 
         assert client.get("/admin/").status_code == 200
 
 
-def test_many_failures_lock_no_office_out(provider):
+def test_failed_provider_sign_ins_do_not_lock_the_address(provider):
     provider.claims = {"groups": []}
     for _ in range(7):
-        signed_in(provider)
+        sign_in(provider)
     provider.claims = {}
 
-    assert signed_in(provider)[1]["Location"] == "/admin/"
+    assert sign_in(provider)[1]["Location"] == "/admin/"
 
 
 def test_the_sign_in_page_shows_the_button_only_with_a_provider(provider, client):
@@ -226,13 +228,13 @@ def test_the_sign_in_page_shows_the_button_only_with_a_provider(provider, client
         assert client.get("/sign-in/callback/?code=a&state=b").status_code == 404
 
 
-def test_the_secret_stands_on_no_page_and_in_no_log(provider, caplog):
+def test_the_secret_is_on_no_page_and_in_no_log(provider, caplog):
     caplog.set_level("DEBUG")
     provider.claims = {"groups": []}
-    client, answer = signed_in(provider)
+    client, response = sign_in(provider)
     provider.status = {"/token": 500}
-    signed_in(provider)
+    sign_in(provider)
 
-    assert CLIENT_SECRET not in refused(client, answer)
+    assert CLIENT_SECRET not in sign_in_refusal(client, response)
     assert CLIENT_SECRET not in caplog.text
     assert "at-1" not in caplog.text

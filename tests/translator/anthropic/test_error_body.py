@@ -9,7 +9,7 @@ from translator.anthropic.error_body import (
 )
 
 
-def test_an_error_is_told_in_anthropic_s_shape():
+def test_an_error_has_anthropics_body():
     assert error_body("api_error", "x", "req_1") == {
         "type": "error",
         "error": {"type": "api_error", "message": "x"},
@@ -35,7 +35,7 @@ def test_type_and_status_agree(error_type, status):
         (599, "api_error"),
     ],
 )
-def test_a_status_without_a_type_of_its_own(status, error_type):
+def test_a_status_without_its_own_type(status, error_type):
     assert error_type_of(status) == error_type
 
 
@@ -53,14 +53,14 @@ def test_a_status_without_a_type_of_its_own(status, error_type):
         ("Connection refused by localhost:11434", "localhost"),
     ],
 )
-def test_secrets_hosts_and_organisations_stay_inside(words, secret):
-    said = client_message(words)
+def test_secrets_hosts_and_organizations_are_removed(words, secret):
+    message = client_message(words)
 
-    assert secret not in said
-    assert "[removed]" in said
+    assert secret not in message
+    assert "[removed]" in message
 
 
-def test_plain_words_are_kept_on_one_line_and_short():
+def test_a_plain_message_becomes_one_short_line():
     assert client_message("no model  'gpt-5.2'\n here") == "no model 'gpt-5.2' here"
     assert client_message("set max_tokens to 8192, not at most:9") == (
         "set max_tokens to 8192, not at most:9"

@@ -39,7 +39,7 @@ def removed(tool):
     return {"role": "system", "content": [{"type": "tool_removal", "tool": tool}]}
 
 
-def test_every_recorded_request_is_taken_as_it_is():
+def test_every_recorded_request_is_accepted_unchanged():
     if not CORPUS.is_dir():
         pytest.skip(
             "NO RECORDED REQUESTS: ../shared/corpus is not here, only small cases are tried"
@@ -81,7 +81,7 @@ def test_every_recorded_request_is_taken_as_it_is():
         },
     ],
 )
-def test_good_requests(more):
+def test_a_valid_request_is_accepted(more):
     request = {**SMALL, **more}
 
     assert parse_messages_request(request) is request
@@ -184,7 +184,7 @@ def test_good_requests(more):
         ),
     ],
 )
-def test_bad_requests_are_refused_with_the_path(more, path, words):
+def test_a_bad_request_is_rejected_with_its_path(more, path, words):
     fault = refusal({**SMALL, **more})
 
     assert (fault.path, fault.status, fault.error_type) == (path, 400, "invalid_request_error")
@@ -193,14 +193,14 @@ def test_bad_requests_are_refused_with_the_path(more, path, words):
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "max_tokens"])
-def test_what_is_required(name):
+def test_a_missing_required_field_is_rejected(name):
     request = {key: value for key, value in SMALL.items() if key != name}
 
     assert str(refusal(request)) == f"{name}: Field required"
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 5])
-def test_a_body_that_is_no_object(body):
+def test_a_body_that_is_not_an_object_is_rejected(body):
     assert refusal(body).path == ""
 
 
@@ -227,7 +227,7 @@ DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x"}}
         ({"messages": [{"role": "user", "content": [CITED]}]}, "messages.0.content.0.citations"),
     ],
 )
-def test_what_the_newer_version_took_away(more, path):
+def test_the_newer_version_rejects_removed_fields(more, path):
     request = {**SMALL, **more}
 
     parse_messages_request(request, version="2023-06-01")
@@ -235,7 +235,7 @@ def test_what_the_newer_version_took_away(more, path):
 
 
 @pytest.mark.parametrize("version", ["", "latest", "2024-01-01"])
-def test_a_version_that_we_do_not_know_has_the_older_rules(version):
+def test_an_unknown_version_has_the_older_rules(version):
     request = {**SMALL, "temperature": 0.5}
 
     assert parse_messages_request(request, version=version) is request
@@ -243,26 +243,26 @@ def test_a_version_that_we_do_not_know_has_the_older_rules(version):
         parse_messages_request(request, version="2027-01-01")
 
 
-def test_the_newer_version_takes_nulls_for_what_it_took_away():
+def test_the_newer_version_accepts_null_for_removed_fields():
     request = {**SMALL, "temperature": None, "top_p": None, "top_k": None}
 
     assert parse_messages_request(request, version=WITHOUT_SAMPLING) is request
 
 
-def test_the_newer_version_lets_the_assistant_begin():
+def test_the_newer_version_accepts_an_assistant_message_first():
     request = {**SMALL, "messages": [{"role": "assistant", "content": [CITED]}, USER]}
 
     assert parse_messages_request(request, version=WITHOUT_SAMPLING) is request
 
 
-def test_counting_needs_no_limit_and_translating_no_model():
+def test_count_tokens_needs_no_max_tokens_and_translation_no_model():
     parse_count_tokens_request({"model": "m", "messages": [USER]})
     check_for_translation({"messages": [USER]})
     with pytest.raises(BadRequest):
         check_for_translation({})
 
 
-def test_unknown_fields_are_told_not_refused():
+def test_unknown_fields_are_noted_and_not_rejected():
     assert unknown_fields({**SMALL, "tomorrow": 1, "thinking": None}) == ["tomorrow"]
 
 
@@ -281,7 +281,7 @@ JSON = st.recursive(
 @given(
     name=st.sampled_from(sorted(FIELDS)), value=JSON, version=st.sampled_from(["", "2026-10-21"])
 )
-def test_whatever_stands_in_a_field_it_is_taken_or_refused_by_name(name, value, version):
+def test_any_value_of_a_field_is_accepted_or_rejected_with_its_name(name, value, version):
     request = {**SMALL, name: value}
 
     try:

@@ -1,6 +1,6 @@
 import pytest
 
-from translator.anthropic.stop_reason import derive_stop_reason, is_window_full, stop_reason_of
+from translator.anthropic.stop_reason import choose_stop_reason, derive_stop_reason, is_window_full
 from translator.anthropic.usage import Usage
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -28,7 +28,7 @@ def incomplete(reason, *output):
         (incomplete("max_output_tokens", REFUSAL), "max_tokens"),
         (incomplete("content_filter", CALL), "refusal"),
         (incomplete("steered"), "end_turn"),
-        (incomplete(["odd"]), "end_turn"),
+        (incomplete(["unusual"]), "end_turn"),
         ({"incomplete_details": None, "output": None}, "end_turn"),
         ({"output": [None, "x", {"type": "message", "content": [None]}]}, "end_turn"),
         ({}, "end_turn"),
@@ -50,33 +50,33 @@ def test_derive_stop_reason(response, reason):
         (None, False, False, "end_turn"),
     ],
 )
-def test_the_order_of_the_causes(cause, refused, called_tool, reason):
-    assert stop_reason_of(cause, refused=refused, called_tool=called_tool) == reason
+def test_stop_reason_causes_have_an_order(cause, refused, called_tool, reason):
+    assert choose_stop_reason(cause, refused=refused, called_tool=called_tool) == reason
 
 
-TOLD = {"input": 90, "output": 9, "source": "reported"}
+REPORTED = {"input": 90, "output": 9, "source": "reported"}
 
 
 @pytest.mark.parametrize(
     ("usage", "window", "max_tokens", "full"),
     [
-        (Usage(**TOLD), 100, 50, True),
-        (Usage(**{**TOLD, "input": 40}, cache_read=50), 100, 50, True),
-        (Usage(**TOLD), 200, 50, False),
-        (Usage(**TOLD), 100, 9, False),  # the client's own limit
-        (Usage(**TOLD), 0, 50, False),
-        (Usage(**TOLD), 100, None, False),
-        (Usage(**{**TOLD, "source": "estimated"}), 100, 50, False),
+        (Usage(**REPORTED), 100, 50, True),
+        (Usage(**{**REPORTED, "input": 40}, cache_read=50), 100, 50, True),
+        (Usage(**REPORTED), 200, 50, False),
+        (Usage(**REPORTED), 100, 9, False),  # the client's own limit
+        (Usage(**REPORTED), 0, 50, False),
+        (Usage(**REPORTED), 100, None, False),
+        (Usage(**{**REPORTED, "source": "estimated"}), 100, 50, False),
         (Usage(input=99, source="reported"), 100, 50, False),
     ],
 )
-def test_a_full_window_is_told_only_on_evidence(usage, window, max_tokens, full):
+def test_a_full_window_needs_reported_usage(usage, window, max_tokens, full):
     assert is_window_full(usage, window, max_tokens) is full
 
 
-def test_a_full_window_is_the_reason_of_a_cut_and_of_nothing_else():
+def test_a_full_window_replaces_only_max_tokens():
     def reason(cause):
-        return stop_reason_of(cause, refused=False, called_tool=False, window_full=True)
+        return choose_stop_reason(cause, refused=False, called_tool=False, window_full=True)
 
     assert reason("max_tokens") == "model_context_window_exceeded"
     assert reason("end_turn") == "end_turn"

@@ -1,7 +1,7 @@
 import pytest
 
-from translator.anthropic.shapes import Fault
-from translator.anthropic.tools import TOOL_CHOICE, check_tool_names, tool
+from translator.anthropic.tools import TOOL_CHOICE, check_tool, check_tool_names
+from translator.anthropic.validators import ValidationFault
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from translator.anthropic.tools import TOOL_CHOICE, check_tool_names, tool
         {"type": "computer_toolset_20260801"},
     ],
 )
-def test_every_known_kind_of_tool_is_taken(definition):
-    tool(definition)
+def test_every_known_tool_type_is_accepted(definition):
+    check_tool(definition)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_every_known_kind_of_tool_is_taken(definition):
         ),
     ],
 )
-def test_a_bad_tool_is_refused_with_the_path(definition, path):
-    with pytest.raises(Fault) as caught:
-        tool(definition)
+def test_a_bad_tool_is_rejected_with_its_path(definition, path):
+    with pytest.raises(ValidationFault) as caught:
+        check_tool(definition)
 
     assert caught.value.path == path
 
@@ -62,11 +62,11 @@ def test_a_bad_tool_is_refused_with_the_path(definition, path):
         ("auto", False),
     ],
 )
-def test_the_choice_among_tools(choice, good):
+def test_tool_choice_is_validated(choice, good):
     if good:
         TOOL_CHOICE(choice)
     else:
-        with pytest.raises(Fault):
+        with pytest.raises(ValidationFault):
             TOOL_CHOICE(choice)
 
 
@@ -93,7 +93,7 @@ CHOICE = {"type": "tool", "name": "g"}
         {"messages": [USER], "tool_choice": {"type": "any"}},
     ],
 )
-def test_names_that_fit_together(request_):
+def test_consistent_tool_names_are_accepted(request_):
     check_tool_names(request_)
 
 
@@ -111,8 +111,8 @@ def test_names_that_fit_together(request_):
         ),
     ],
 )
-def test_names_that_do_not(request_, path):
-    with pytest.raises(Fault) as caught:
+def test_inconsistent_tool_names_are_rejected(request_, path):
+    with pytest.raises(ValidationFault) as caught:
         check_tool_names(request_)
 
     assert caught.value.path == path

@@ -80,7 +80,7 @@ def test_the_classes_add_up_to_the_total_unless_it_left_the_cache_out(
 
 
 @given(total=JUNK, output=JUNK, cached=JUNK, written=JUNK, reasoning=JUNK)
-def test_no_number_of_an_upstream_can_break_it(total, output, cached, written, reasoning):
+def test_any_upstream_number_gives_valid_usage(total, output, cached, written, reasoning):
     usage, notes = usage_from_openai(
         total_input=total, output=output, cached=cached, written=written, reasoning=reasoning
     )
@@ -93,7 +93,7 @@ def test_no_number_of_an_upstream_can_break_it(total, output, cached, written, r
     assert all(note.reason.startswith("bad_usage") for note in notes)
 
 
-def test_a_bad_count_is_missing_and_told():
+def test_a_bad_count_is_missing_and_noted():
     usage, [note] = (
         usage_from_openai(total_input=-1, output=True)[0],
         usage_from_openai(total_input=-1, output=1)[1],
@@ -103,7 +103,7 @@ def test_a_bad_count_is_missing_and_told():
     assert note.reason == "bad_usage: input tokens are no count"
 
 
-def test_what_was_not_reported_is_left_out_of_the_wire():
+def test_unreported_counts_are_omitted():
     assert Usage().to_wire() == {"input_tokens": 0, "output_tokens": 0}
     assert Usage(
         input=1,
@@ -139,11 +139,11 @@ def test_what_was_not_reported_is_left_out_of_the_wire():
         source=st.just("reported"),
     )
 )
-def test_the_wire_reads_back(counts):
+def test_serialized_usage_parses_to_the_same_usage(counts):
     assert usage_from_wire(counts.to_wire()) == (counts, [])
 
 
-def test_an_anthropic_server_may_tell_less_or_nonsense():
+def test_incomplete_or_invalid_anthropic_usage_is_accepted():
     assert usage_from_wire({})[0] == Usage()
     assert usage_from_wire({"cache_creation": 5, "service_tier": 5})[0] == Usage()
     usage, [note] = usage_from_wire(
@@ -154,7 +154,7 @@ def test_an_anthropic_server_may_tell_less_or_nonsense():
     assert note.fate == "ignored"
 
 
-def test_each_count_that_is_none_is_told_by_its_name():
+def test_each_invalid_count_is_noted_by_its_name():
     names = ("5m cache write", "1h cache write", "cache write", "input", "output", "cache read")
     wire = {
         "input_tokens": -1,

@@ -1,7 +1,7 @@
 import pytest
 
 from translator.anthropic_upstream import DIALECT
-from translator.anthropic_upstream.error_body import error_of_event
+from translator.anthropic_upstream.error_body import error_from_event
 from translator.dialect import UpstreamError
 
 
@@ -38,13 +38,13 @@ def anthropic(error_type: str, message: object) -> dict:
         (400, {"error": {"message": 5}}, "invalid_request_error", "upstream returned HTTP 400"),
     ],
 )
-def test_an_error_keeps_its_status_and_anthropic_s_own_words(status, body, error_type, message):
+def test_an_error_preserves_status_and_message(status, body, error_type, message):
     assert DIALECT.map_error(status, body) == UpstreamError(
         status=status, error_type=error_type, message=message
     )
 
 
-def test_a_refused_key_is_ours_and_not_the_client_s():
+def test_a_rejected_upstream_key_is_not_a_client_error():
     error = DIALECT.map_error(401, anthropic("authentication_error", "invalid x-api-key"))
 
     assert (error.status, error.error_type, error.should_retry) == (500, "api_error", False)
@@ -55,11 +55,11 @@ def test_a_refused_key_is_ours_and_not_the_client_s():
     ("event", "status", "message"),
     [
         (anthropic("rate_limit_error", "slow down"), 429, "slow down"),
-        (anthropic("tomorrow_error", "odd"), 500, "odd"),
+        (anthropic("tomorrow_error", "unusual"), 500, "unusual"),
         ({"type": "error"}, 500, "upstream failed"),
     ],
 )
 def test_an_error_in_a_stream_has_the_status_of_its_type(event, status, message):
-    error = error_of_event(event)
+    error = error_from_event(event)
 
     assert (error.status, error.message) == (status, message)

@@ -5,29 +5,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.grammar import faults_of_events
-from translator.anthropic.fold import fold
+from tests.fakes.upstreams.grammar import faults_of_events
 from translator.anthropic.usage import Usage
 from translator.anthropic_upstream import DIALECT
 from translator.anthropic_upstream.stream import AnthropicStream
-from translator.dialect import AnswerContext, UpstreamError
-from translator.sse import SSEDecoder
+from translator.dialect import ResponseContext, UpstreamError
+from translator.message_stream.events_to_message import fold
+from translator.stream.sse import SSEDecoder
 
-from .test_guard import END, ERROR, START, STOP, closed, delta, opened
+from .test_stream_validator import END, ERROR, START, STOP, closed, delta, opened
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 TEXT = [START, opened(0), delta(0), closed(0), END, STOP]
 
 
 def stream() -> AnthropicStream:
-    made = DIALECT.stream(AnswerContext())
+    made = DIALECT.stream(ResponseContext())
     assert isinstance(made, AnthropicStream)
     return made
 
 
 def fed(*events: dict) -> tuple[AnthropicStream, list[dict]]:
     made = stream()
-    return made, [said for event in events for said in made.feed(event)]
+    return made, [emitted for event in events for emitted in made.feed(event)]
 
 
 def recordings(kind: str) -> list[Path]:
@@ -37,28 +37,28 @@ def recordings(kind: str) -> list[Path]:
     return files
 
 
-def test_recorded_streams_pass_untouched_and_read():
+def test_recorded_streams_pass_unchanged_and_are_parsed():
     for file in recordings("anthropic-stream"):
         decoder = SSEDecoder()
         events = [
             json.loads(event.data) for event in decoder.feed(file.read_bytes()) + decoder.end()
         ]
-        following, said = fed(*events)
+        following, emitted = fed(*events)
 
         assert following.end() == [], file.name
         assert (following.error, following.fault) == (None, None), file.name
-        assert all(a is b for a, b in zip(events, said, strict=True)), file.name
+        assert all(a is b for a, b in zip(events, emitted, strict=True)), file.name
         assert following.usage.source == "reported"
         assert following.stop_reason
         assert following.upstream_id.startswith("msg")
 
 
-def test_recorded_messages_are_the_streams_that_they_would_have_been():
+def test_recorded_messages_become_equivalent_streams():
     for file in recordings("anthropic-json"):
         message = json.loads(file.read_text())
         following = stream()
 
-        events = following.feed_whole(message)
+        events = following.feed_body(message)
 
         assert fold(events) == message, file.name
         assert following.finished
@@ -66,33 +66,33 @@ def test_recorded_messages_are_the_streams_that_they_would_have_been():
         assert following.usage.output == message["usage"]["output_tokens"]
 
 
-def test_what_it_learns():
-    following, said = fed({"type": "ping"}, *TEXT)
+def test_the_stream_records_usage_and_stop_reason():
+    following, emitted = fed({"type": "ping"}, *TEXT)
 
-    assert said == [{"type": "ping"}, *TEXT]
+    assert emitted == [{"type": "ping"}, *TEXT]
     assert following.finished
-    assert following.end() == following.feed(START) == following.feed_whole({}) == []
+    assert following.end() == following.feed(START) == following.feed_body({}) == []
     assert (following.upstream_id, following.upstream_model) == ("msg_1", "m")
     assert following.stop_reason == "end_turn"
     assert following.usage == Usage(input=1, output=2, source="reported")
 
 
 def test_unknown_events_pass_and_are_counted():
-    following, said = fed({"type": "hello"}, START, {"type": "hello"})
+    following, emitted = fed({"type": "hello"}, START, {"type": "hello"})
 
-    assert len(said) == 3
+    assert len(emitted) == 3
     assert following.unknown == {"hello": 2}
 
 
 @pytest.mark.parametrize("cut", range(len(TEXT)))
 def test_a_cut_stream_ends_in_an_error_and_never_in_message_stop(cut):
-    following, said = fed(*TEXT[:cut])
+    following, emitted = fed(*TEXT[:cut])
 
-    said += following.end()
+    emitted += following.end()
 
-    assert said[-1]["type"] == "error"
+    assert emitted[-1]["type"] == "error"
     assert following.error.message == "upstream stream ended early"
-    assert [fault for fault in faults_of_events(said) if not fault.startswith("I12")] == []
+    assert [fault for fault in faults_of_events(emitted) if not fault.startswith("I12")] == []
 
 
 def test_the_output_of_a_broken_answer_is_estimated():
@@ -112,27 +112,27 @@ def test_a_server_may_report_no_usage():
     assert following.usage == Usage(output=2)
 
 
-def test_its_own_error_passes_and_an_open_block_is_closed_before_it():
+def test_an_upstream_error_passes_after_the_open_block_closes():
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 
-    first, said = fed(overloaded)
-    assert said == [overloaded]
+    first, emitted = fed(overloaded)
+    assert emitted == [overloaded]
     assert first.error == UpstreamError(
         status=529, error_type="overloaded_error", message="Overloaded"
     )
-    _, said = fed(START, opened(0), delta(0), overloaded)
-    assert said[-2:] == [closed(0), overloaded]
+    _, emitted = fed(START, opened(0), delta(0), overloaded)
+    assert emitted[-2:] == [closed(0), overloaded]
 
 
-def test_an_illegal_move_ends_correctly_and_is_recorded():
-    following, said = fed(START, opened(0), delta(0), opened(1), delta(1))
+def test_an_illegal_event_ends_the_stream_with_an_error():
+    following, emitted = fed(START, opened(0), delta(0), opened(1), delta(1))
 
-    assert [event["type"] for event in said[-2:]] == ["content_block_stop", "error"]
-    assert faults_of_events(said) == []
+    assert [event["type"] for event in emitted[-2:]] == ["content_block_stop", "error"]
+    assert faults_of_events(emitted) == []
     assert "started" in str(following.fault) or "content_block_start" in str(following.fault)
 
 
-def test_a_cause_from_outside_ends_it_once():
+def test_an_external_failure_ends_the_stream_once():
     following, _ = fed(START)
     timeout = UpstreamError(status=504, error_type="timeout_error", message="too slow")
 
@@ -156,16 +156,16 @@ JSON = st.recursive(
 
 
 @given(data=st.data(), events=st.lists(st.sampled_from([*TEXT, ERROR]), max_size=9))
-def test_no_event_of_an_upstream_can_break_it(data, events):
+def test_any_upstream_event_gives_a_legal_stream(data, events):
     following = stream()
-    said = []
+    emitted = []
     for event in events:
         name = data.draw(st.sampled_from(sorted(event)))
-        said += following.feed({**event, name: data.draw(JSON)})
-    said += following.feed(data.draw(JSON)) + following.end()
+        emitted += following.feed({**event, name: data.draw(JSON)})
+    emitted += following.feed(data.draw(JSON)) + following.end()
 
     assert following.finished
-    assert said[-1]["type"] in ("error", "message_stop")
+    assert emitted[-1]["type"] in ("error", "message_stop")
     assert following.usage.to_wire()
 
 
@@ -179,26 +179,26 @@ def test_no_event_of_an_upstream_can_break_it(data, events):
         {"type": "message", "content": None, "usage": {}},
     ],
 )
-def test_a_whole_answer_that_is_none_is_an_error(body):
+def test_an_invalid_whole_response_is_an_error(body):
     following = stream()
 
-    assert [event["type"] for event in following.feed_whole(body)] == ["error"]
+    assert [event["type"] for event in following.feed_body(body)] == ["error"]
     assert following.error.status == 502
 
 
-def test_a_whole_error_is_an_error():
+def test_an_error_body_becomes_an_error_event():
     following = stream()
 
-    assert following.feed_whole(ERROR) == [ERROR]
+    assert following.feed_body(ERROR) == [ERROR]
     assert following.error.error_type == "api_error"
 
 
-def test_a_signature_says_nothing_that_counts_as_output():
+def test_a_signature_does_not_count_as_output():
     thought = {**opened(0), "content_block": {"type": "thinking", "thinking": "", "signature": ""}}
     signed = {**delta(0), "delta": {"type": "signature_delta", "signature": "x" * 4_000}}
 
     silent, _ = fed(START, thought)
-    following, said = fed(START, thought, signed)
+    following, emitted = fed(START, thought, signed)
 
-    assert said[-1] is signed
+    assert emitted[-1] is signed
     assert following.usage.output == silent.usage.output

@@ -1,26 +1,26 @@
-"""What the request tests share: a request, targets by profile, and the body that comes of it."""
+"""Helpers of the request tests: targets by profile, and the translated request body."""
 
 from typing import Any
 
-from tests.translator.requests import ask
-from translator.carrier import CarrierKeys
-from translator.dialect import Target, UpstreamRequest
+from tests.translator.requests import make_request
+from translator.capabilities import profile_with
+from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.openai_chat import DIALECT
-from translator.profiles import profile_with
+from translator.stream.reasoning_signature import SigningKeys
 
 
 def target(
-    profile: str = "generic", *, keys: CarrierKeys | None = None, **overrides: Any
-) -> Target:
+    profile: str = "generic", *, keys: SigningKeys | None = None, **overrides: Any
+) -> TranslationTarget:
     capabilities = profile_with(profile, overrides)
-    return Target(upstream="local", model="m1", profile=capabilities, carrier_keys=keys)
+    return TranslationTarget(upstream="local", model="m1", profile=capabilities, signing_keys=keys)
 
 
 def build(
     request: dict[str, Any],
     profile: str = "generic",
     *,
-    keys: CarrierKeys | None = None,
+    keys: SigningKeys | None = None,
     **overrides: Any,
 ) -> UpstreamRequest:
     return DIALECT.build_request(request, target(profile, keys=keys, **overrides))
@@ -33,10 +33,10 @@ def body(request: dict[str, Any], profile: str = "generic", **overrides: Any) ->
 def sent(
     *messages: dict[str, Any], profile: str = "generic", **overrides: Any
 ) -> list[dict[str, Any]]:
-    """The Chat messages that a history becomes."""
-    return body(ask(*messages), profile, **overrides)["messages"]
+    """Return the Chat messages for a history."""
+    return body(make_request(*messages), profile, **overrides)["messages"]
 
 
 def fates(request: dict[str, Any], profile: str = "generic", **overrides: Any) -> dict[str, str]:
-    """Path -> fate of everything noted."""
+    """Return path -> fate of all notes."""
     return {note.path: note.fate for note in build(request, profile, **overrides).notes}

@@ -1,37 +1,37 @@
-"""How much reasoning is asked for, and which earlier reasoning goes back."""
+"""Requested reasoning effort, and earlier reasoning that is sent back."""
 
 import pytest
 
 from tests.translator.openai_chat.requests import body, build, fates, target
-from tests.translator.requests import KEYS, ask, assistant, call, result, text, user
-from translator.anthropic.fold import fold
-from translator.carrier import Reasoning, mint
-from translator.dialect import AnswerContext
+from tests.translator.requests import KEYS, assistant, call, make_request, result, text, user
+from translator.dialect import ResponseContext
+from translator.message_stream.events_to_message import fold
 from translator.openai_chat import DIALECT
+from translator.stream.reasoning_signature import SignedReasoning, sign
 
 DETAILS = [{"type": "reasoning.encrypted", "data": "gAAAA", "id": "rs_1", "index": 0}]
 
 
 def signature(**fields):
     own = {"upstream": "local", "model": "m1", "api": "chat"}
-    return mint(Reasoning(**(own | fields)), KEYS)
+    return sign(SignedReasoning(**(own | fields)), KEYS)
 
 
-def thought(said="7*13", signed=None):
+def thought(value="7*13", signed=None):
     return {
         "type": "thinking",
-        "thinking": said,
+        "thinking": value,
         "signature": signature() if signed is None else signed,
     }
 
 
 def history(*blocks, calls=True):
     turn = assistant(*blocks, call()) if calls else assistant(*blocks, text("No."))
-    return ask(user("Prime?"), turn, user(result("Sun.")) if calls else user("Sure?"))
+    return make_request(user("Prime?"), turn, user(result("Sun.")) if calls else user("Sure?"))
 
 
 def restored(request, profile, *, keys=KEYS, **overrides):
-    """What the assistant message says beyond role, content and calls."""
+    """Return the fields of the assistant message except role, content and calls."""
     message = build(request, profile, keys=keys, **overrides).body["messages"][1]
     return {k: v for k, v in message.items() if k not in {"role", "content", "tool_calls"}}
 
@@ -46,7 +46,7 @@ def restored(request, profile, *, keys=KEYS, **overrides):
     ],
 )
 def test_a_vendor_s_switch_follows_the_thinking_mode(thinking, switch):
-    request = ask(thinking=thinking)
+    request = make_request(thinking=thinking)
 
     assert body(request, "deepseek")["thinking"] == {"type": "enabled" if switch else "disabled"}
     assert body(request, "vllm")["chat_template_kwargs"] == {"enable_thinking": switch}
@@ -54,22 +54,26 @@ def test_a_vendor_s_switch_follows_the_thinking_mode(thinking, switch):
 
 def test_no_thinking_no_switch():
     assert {"thinking", "chat_template_kwargs", "reasoning_effort"}.isdisjoint(
-        [*body(ask(), "deepseek"), *body(ask(), "vllm"), *body(ask(), "openai")]
+        [
+            *body(make_request(), "deepseek"),
+            *body(make_request(), "vllm"),
+            *body(make_request(), "openai"),
+        ]
     )
 
 
 def test_an_effort_goes_where_the_server_knows_efforts():
-    request = ask(output_config={"effort": "medium"})
+    request = make_request(output_config={"effort": "medium"})
 
     assert body(request, "openai")["reasoning_effort"] == "medium"
     assert "reasoning_effort" not in body(request, "generic")
 
 
 def test_switched_off_thinking_takes_its_effort_along():
-    request = ask(thinking={"type": "disabled"}, output_config={"effort": "high"})
+    request = make_request(thinking={"type": "disabled"}, output_config={"effort": "high"})
 
     assert "reasoning_effort" not in body(request, "vllm")
-    assert fates(request, "vllm") == {}  # it is off, as was asked
+    assert fates(request, "vllm") == {}  # reasoning is off, as requested
 
 
 def test_own_reasoning_goes_back_under_the_vendor_s_name():
@@ -104,7 +108,7 @@ def test_text_that_was_not_shown_comes_back_out_of_its_carrier():
     ],
     ids=["anthropic", "unsigned", "forged", "other upstream", "other model", "other dialect"],
 )
-def test_reasoning_of_another_maker_stays_away(signed):
+def test_reasoning_of_another_vendor_is_dropped(signed):
     request = history(thought(signed=signed))
 
     assert restored(request, "vllm") == {}
@@ -131,12 +135,12 @@ def test_without_keys_only_the_unsigned_can_be_ours():
 
 @pytest.mark.parametrize("display", ["shown", "omitted"])
 def test_reasoning_survives_a_round_trip(display):
-    """Answer, client, next request: the vendor reads its own words again."""
-    context = AnswerContext(target=target("deepseek", keys=KEYS), thinking=display)
+    """The vendor receives its own reasoning in the next request."""
+    context = ResponseContext(target=target("deepseek", keys=KEYS), thinking=display)
     stream = DIALECT.stream(context)
     whole = {"id": "c", "choices": [{"message": {"reasoning_content": "7*13", "content": "No."}}]}
 
-    block = signed_block(stream.feed_whole(whole))
+    block = signed_block(stream.feed_body(whole))
 
     assert restored(history(block), "deepseek") == {"reasoning_content": "7*13"}
 
@@ -146,9 +150,9 @@ def test_without_a_field_for_it_nothing_can_be_required():
     assert fates(history(), "deepseek", reasoning_field="") == {}
 
 
-def spoken(*deltas):
-    """The blocks that a client keeps of these deltas, from a server of no special profile."""
-    stream = DIALECT.stream(AnswerContext(target=target("generic", keys=KEYS)))
+def blocks_of(*deltas):
+    """Return the content blocks for these deltas from a generic server."""
+    stream = DIALECT.stream(ResponseContext(target=target("generic", keys=KEYS)))
     chunks = [{"choices": [{"delta": delta}]} for delta in (*deltas, {"content": "No."})]
     events = [event for chunk in chunks for event in stream.feed(chunk)]
     return fold([*events, *stream.feed({"choices": [{"finish_reason": "stop"}]})])["content"]
@@ -163,16 +167,16 @@ def spoken(*deltas):
     ],
 )
 @pytest.mark.parametrize("profile", ["generic", "deepseek"])
-def test_what_copilot_keeps_opaque_goes_back_to_it_beside_its_text(deltas, profile):
-    blocks = spoken(*deltas)
+def test_copilots_opaque_reasoning_returns_with_its_text(deltas, profile):
+    blocks = blocks_of(*deltas)
 
     beside = {"reasoning_text": "7*13", "reasoning_opaque": "b3BhcXVl"}
     assert restored(history(*blocks), profile) == beside
     assert fates(history(*blocks), profile, keys=KEYS) == {}
 
 
-def test_what_copilot_keeps_opaque_needs_no_text_and_stays_with_its_maker():
-    thoughts = [b for b in spoken({"reasoning_opaque": "b3BhcXVl"}) if b["type"] == "thinking"]
+def test_copilots_opaque_reasoning_needs_no_text_and_goes_to_copilot_only():
+    thoughts = [b for b in blocks_of({"reasoning_opaque": "b3BhcXVl"}) if b["type"] == "thinking"]
     alien = thought(
         "", signature(upstream="other", details=[{"type": "reasoning_opaque", "data": "x"}])
     )
@@ -182,7 +186,7 @@ def test_what_copilot_keeps_opaque_needs_no_text_and_stays_with_its_maker():
 
 
 def test_details_survive_a_round_trip_joined():
-    stream = DIALECT.stream(AnswerContext(target=target("openrouter", keys=KEYS)))
+    stream = DIALECT.stream(ResponseContext(target=target("openrouter", keys=KEYS)))
     fragments = [
         {"type": "reasoning.text", "text": "7", "index": 0, "signature": None},
         {"type": "reasoning.text", "text": "*13", "index": 0},
@@ -206,7 +210,7 @@ def test_details_survive_a_round_trip_joined():
 
 
 def signed_block(events):
-    """The thinking block that a client keeps of these events."""
+    """Return the signed thinking block for these events."""
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     return {
         "type": "thinking",

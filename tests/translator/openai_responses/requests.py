@@ -1,17 +1,21 @@
-"""What the request tests share: a request, targets by profile, and the body that comes of it."""
+"""Helpers of the request tests: targets by profile, and the translated request body."""
 
 from typing import Any
 
-from tests.translator.requests import KEYS, ask
-from translator.carrier import CarrierKeys
-from translator.dialect import Target, UpstreamRequest
+from tests.translator.requests import KEYS, make_request
+from translator.capabilities import profile_with
+from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.openai_responses import DIALECT
-from translator.profiles import profile_with
+from translator.stream.reasoning_signature import SigningKeys
 
 
-def target(profile: str = "openai", *, keys: CarrierKeys | None = KEYS, **overrides: Any) -> Target:
+def target(
+    profile: str = "openai", *, keys: SigningKeys | None = KEYS, **overrides: Any
+) -> TranslationTarget:
     capabilities = profile_with(profile, overrides)
-    return Target(upstream="local", model="gpt-5.2", profile=capabilities, carrier_keys=keys)
+    return TranslationTarget(
+        upstream="local", model="gpt-5.2", profile=capabilities, signing_keys=keys
+    )
 
 
 def build(request: dict[str, Any], profile: str = "openai", **overrides: Any) -> UpstreamRequest:
@@ -23,16 +27,16 @@ def body(request: dict[str, Any], profile: str = "openai", **overrides: Any) -> 
 
 
 def sent(*messages: dict[str, Any], profile: str = "openai", **overrides: Any) -> list[Any]:
-    """The input items that a history becomes."""
-    return body(ask(*messages), profile, **overrides)["input"]
+    """Return the input items for a history."""
+    return body(make_request(*messages), profile, **overrides)["input"]
 
 
 def fates(request: dict[str, Any], profile: str = "openai", **overrides: Any) -> dict[str, str]:
-    """Path -> fate of everything noted."""
+    """Return path -> fate of all notes."""
     return {note.path: note.fate for note in build(request, profile, **overrides).notes}
 
 
-def said(role: str, *texts: str) -> dict[str, Any]:
-    """A message item of these texts, as it goes upstream."""
+def input_message(role: str, *texts: str) -> dict[str, Any]:
+    """Return a message item with these texts in the form of a request."""
     parts = [{"type": "input_text", "text": each} for each in texts]
     return {"type": "message", "role": role, "content": parts}

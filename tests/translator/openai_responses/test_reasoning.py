@@ -1,30 +1,34 @@
-"""Reasoning goes out sealed and comes back to its maker, byte by byte, and to nobody else."""
+"""Reasoning is signed for the client and returns unchanged to its own upstream only."""
 
 import pytest
 
 from tests.translator.openai_responses.requests import body, sent, target
 from tests.translator.requests import KEYS, assistant, result, user
-from translator import carrier
-from translator.carrier import CarrierKeys, Reasoning
-from translator.openai_responses.items import Item
-from translator.openai_responses.reasoning import restored, signature_of
+from translator.openai_responses.reasoning import restore_reasoning
+from translator.openai_responses.stream.output_items import ItemState
+from translator.openai_responses.stream.signed_reasoning import sign_reasoning
+from translator.stream import reasoning_signature
+from translator.stream.reasoning_signature import SignedReasoning, SigningKeys
 
-from .answers import blocks, call, completed, created, done, reasoning, said
+from .responses import blocks, call, completed, created, done, output_message, reasoning
 
 MAKER = target()
 CIPHER = "gAAAAAB" + "x" * 300
 
 
 def thought(block_text="", *, keys=KEYS, **fields):
-    """A thinking block as a client holds it."""
-    kept = {"upstream": "local", "model": "gpt-5.2", "api": "responses", "item_id": "rs_1"}
-    kept |= {"encrypted_content": CIPHER, "part_lengths": (len(block_text),) if block_text else ()}
-    signature = carrier.mint(Reasoning(**(kept | fields)), keys)
+    """Return a signed thinking block as the client stores it."""
+    stored = {"upstream": "local", "model": "gpt-5.2", "api": "responses", "item_id": "rs_1"}
+    stored |= {
+        "encrypted_content": CIPHER,
+        "part_lengths": (len(block_text),) if block_text else (),
+    }
+    signature = reasoning_signature.sign(SignedReasoning(**(stored | fields)), keys)
     return {"type": "thinking", "thinking": block_text, "signature": signature}
 
 
 def answered(*output, target=MAKER):
-    """The blocks of an answer, which the client sends back as it got them."""
+    """Return the blocks of a response, which the client sends back unchanged."""
     return blocks(created(), completed(*output), target=target)
 
 
@@ -36,10 +40,10 @@ def test_three_turns_of_a_tool_loop_send_every_item_back_as_it_was():
     calls = [call('{"city":"Oslo"}', id=f"fc_{n}", call_id=f"call_{n}") for n in (1, 2)]
     history = [user("Weather?")]
 
-    for item, its_call in zip(items, calls, strict=False):
-        turn = answered(item, its_call)
+    for item, each_call in zip(items, calls, strict=False):
+        turn = answered(item, each_call)
         history += [assistant(*turn), user(result("Cold.", call_id=turn[-1]["id"]))]
-    history += [assistant(*answered(items[2], said("It is cold."))), user("Thanks.")]
+    history += [assistant(*answered(items[2], output_message("It is cold."))), user("Thanks.")]
     upstream = sent(*history)
 
     kinds = [item["type"] for item in upstream]
@@ -53,23 +57,23 @@ def test_three_turns_of_a_tool_loop_send_every_item_back_as_it_was():
     ("texts", "channel"),
     [(["One.", "Two."], "summary"), (["Only."], "summary"), (["Ab", "Cd"], "content")],
 )
-def test_the_text_is_cut_as_it_was(texts, channel):
+def test_restored_reasoning_has_the_same_parts(texts, channel):
     kind = {"summary": "summary_text", "content": "reasoning_text"}[channel]
     parts = [{"type": kind, "text": each} for each in texts]
     item = reasoning(encrypted_content=CIPHER) | {channel: parts}
 
     (shown,) = answered(item)
 
-    back = restored(shown, MAKER)
+    back = restore_reasoning(shown, MAKER)
     assert back[channel] == parts
     assert back["encrypted_content"] == CIPHER
     assert ("content" in back) == (channel == "content")
 
 
-def test_a_blanked_text_keeps_what_was_encrypted():
+def test_a_blanked_text_preserves_the_encrypted_content():
     (shown,) = answered(reasoning("One.", "Two.", encrypted_content=CIPHER))
 
-    back = restored(shown | {"thinking": ""}, MAKER)
+    back = restore_reasoning(shown | {"thinking": ""}, MAKER)
 
     assert back == {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": CIPHER}
 
@@ -77,7 +81,7 @@ def test_a_blanked_text_keeps_what_was_encrypted():
 def test_a_rewritten_text_is_one_part():
     (shown,) = answered(reasoning("One.", "Two.", encrypted_content=CIPHER))
 
-    back = restored(shown | {"thinking": "Something else."}, MAKER)
+    back = restore_reasoning(shown | {"thinking": "Something else."}, MAKER)
 
     assert back["summary"] == [{"type": "summary_text", "text": "Something else."}]
 
@@ -85,13 +89,13 @@ def test_a_rewritten_text_is_one_part():
 def test_redacted_thinking_with_a_carrier_is_restored_too():
     block = {"type": "redacted_thinking", "data": thought()["signature"]}
 
-    assert restored(block, MAKER)["id"] == "rs_1"
+    assert restore_reasoning(block, MAKER)["id"] == "rs_1"
 
 
-MAKERS = "reasoning of another upstream or model stays with its maker"
-BARE = "reasoning that was not encrypted is not known upstream any more"
-FORGED = "this reasoning carrier is forged or truncated"
-FOREIGN = "reasoning without a carrier of ours stays behind"
+MAKERS = "reasoning of another upstream or model is not sent"
+BARE = "reasoning without encrypted content is not sent"
+FORGED = "this reasoning signature is forged or truncated"
+FOREIGN = "reasoning without this gateway's signature is not sent"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ FOREIGN = "reasoning without a carrier of ours stays behind"
         (thought(model="gpt-9"), MAKERS),
         (thought(api="chat"), MAKERS),
         (thought(encrypted_content=None), BARE),
-        (thought(keys=CarrierKeys("k1", {"k1": b"mallory"})), FORGED),
+        (thought(keys=SigningKeys("k1", {"k1": b"mallory"})), FORGED),
         ({**thought(), "signature": thought()["signature"][:-3]}, FORGED),
         ({"type": "thinking", "thinking": "Hm.", "signature": "ErUBCkYIBhgC"}, FOREIGN),
         ({"type": "thinking", "thinking": "Hm.", "signature": ""}, FOREIGN),
@@ -121,30 +125,30 @@ FOREIGN = "reasoning without a carrier of ours stays behind"
         "redacted",
     ],
 )
-def test_reasoning_of_anybody_else_stays_behind_and_is_noted(block, why):
+def test_reasoning_of_another_upstream_is_dropped_with_a_note(block, why):
     history = [user("Hi."), assistant(block, {"type": "text", "text": "Hm."}), user("Go on.")]
 
     assert [item["type"] for item in sent(*history)] == ["message"] * 3
-    assert restored(block, MAKER) == why
+    assert restore_reasoning(block, MAKER) == why
 
 
-def test_an_upstream_switch_in_mid_conversation_sends_nobody_elses_reasoning():
-    turn = answered(reasoning("Hm.", encrypted_content=CIPHER), said("Hi."))
+def test_an_upstream_switch_drops_the_earlier_upstreams_reasoning():
+    turn = answered(reasoning("Hm.", encrypted_content=CIPHER), output_message("Hi."))
     history = [user("Hi."), assistant(*turn), user("Go on.")]
     request = {"model": "m", "max_tokens": 99, "messages": history}
 
     here = body(request)["input"]
-    elsewhere = body(request, "azure", keys=CarrierKeys("k2", {"k2": b"theirs"}))["input"]
+    elsewhere = body(request, "azure", keys=SigningKeys("k2", {"k2": b"theirs"}))["input"]
 
     assert "reasoning" in {item["type"] for item in here}
     assert "reasoning" not in {item["type"] for item in elsewhere}
 
 
-def test_where_nobody_can_sign_nothing_is_signed_or_restored():
+def test_reasoning_is_not_signed_or_restored_without_keys():
     keyless = target(keys=None)
 
-    assert signature_of(Item(key=0), {"encrypted_content": CIPHER}, keyless) == ""
-    assert isinstance(restored(thought(), keyless), str)
+    assert sign_reasoning(ItemState(key=0), {"encrypted_content": CIPHER}, keyless) == ""
+    assert isinstance(restore_reasoning(thought(), keyless), str)
 
 
 def test_reasoning_without_its_product_is_left_out():
@@ -171,10 +175,10 @@ def test_the_encrypted_content_of_the_finished_item_counts():
 
     (shown,) = blocks(created(), started, done(0, **whole), completed(), target=MAKER)
 
-    assert restored(shown, MAKER)["encrypted_content"] == CIPHER
+    assert restore_reasoning(shown, MAKER)["encrypted_content"] == CIPHER
 
 
-def test_encrypted_content_that_is_no_text_is_none():
-    signature = signature_of(Item(key=0), {"encrypted_content": 7}, MAKER)
+def test_encrypted_content_of_another_type_is_ignored():
+    signature = sign_reasoning(ItemState(key=0), {"encrypted_content": 7}, MAKER)
 
-    assert carrier.unseal(signature, KEYS).encrypted_content is None
+    assert reasoning_signature.verify(signature, KEYS).encrypted_content is None

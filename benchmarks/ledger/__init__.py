@@ -1,0 +1,1 @@
+"""Benchmarks of the ledger: cost, latency, size, reports, outages and kills."""

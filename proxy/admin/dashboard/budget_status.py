@@ -1,0 +1,133 @@
+"""The status of each budget in its current period: spent, reserved by running requests, and left.
+
+The values come from the counters with which the gateway enforces budgets, or from the usage rollups
+if a budget has no counter yet.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfoNotFoundError
+
+from django.db.models import Q, Sum
+from django.utils.timezone import now
+
+from proxy.admin.core.number_format import dollars
+from proxy.counters.backends import budget_store
+from proxy.counters.budget_periods import BudgetPeriod, window
+from proxy.counters.budget_store import Standing, StoreUnavailable
+from proxy.ledger.posting.budget_sync import counter_name
+from proxy.models import Budget, UsageQuarterHour
+
+NEAR_PERCENT: Final = 80  # percent of the limit; from this value on, the budget shows a warning
+NANO: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStatus:
+    """The status of one budget, in nano-dollars.
+
+    ``spent_part`` and ``reserved_part`` are percentages of the limit, together at most 100.
+    """
+
+    spent: int
+    reserved: int
+    limit: int
+    resets: datetime
+    zone: str
+
+    @property
+    def used_percent(self) -> float:
+        return 100 * self.spent / self.limit if self.limit else 100.0
+
+    @property
+    def spent_part(self) -> float:
+        return round(min(100.0, self.used_percent), 2)
+
+    @property
+    def reserved_part(self) -> float:
+        reserved = 100 * self.reserved / self.limit if self.limit else 0.0
+        return round(min(100.0 - self.spent_part, reserved), 2)
+
+    @property
+    def tone(self) -> str:
+        if self.used_percent >= 100:
+            return "over"
+        return "near" if self.used_percent >= NEAR_PERCENT else "ok"
+
+    @property
+    def spent_text(self) -> str:
+        return dollars(self.spent)
+
+    @property
+    def reserved_text(self) -> str:
+        return dollars(self.reserved) if self.reserved else ""
+
+    @property
+    def left_text(self) -> str:
+        over = self.spent - self.limit
+        return f"{dollars(over)} over" if over > 0 else f"{dollars(-over)} left"
+
+    @property
+    def resets_text(self) -> str:
+        return f"{self.resets:%a} {self.resets.day} {self.resets:%b, %H:%M} {self.zone}"
+
+
+def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
+    """Return the status of each budget, by budget id, with at most one database query."""
+    at = now().timestamp()
+    windows: dict[int, BudgetPeriod] = {}
+    counters: dict[int, Standing] = {}
+    for budget in budgets:
+        with contextlib.suppress(ZoneInfoNotFoundError, ValueError, KeyError):
+            windows[budget.pk] = window(budget.period, budget.zone, at)
+            standing = _read_counter(counter_name(budget.pk, windows[budget.pk]))
+            if standing is not None:
+                counters[budget.pk] = standing
+    missing = [b for b in budgets if b.pk in windows and b.pk not in counters]
+    posted = _posted_costs(missing, windows)
+    return {
+        budget.pk: BudgetStatus(
+            spent=counters[budget.pk].used if budget.pk in counters else posted.get(budget.pk, 0),
+            reserved=counters[budget.pk].reserved if budget.pk in counters else 0,
+            limit=int(budget.usd * NANO),
+            resets=windows[budget.pk].end,
+            zone=budget.zone,
+        )
+        for budget in budgets
+        if budget.pk in windows
+    }
+
+
+def _read_counter(counter: str) -> Standing | None:
+    try:
+        return budget_store().standing(counter)
+    except StoreUnavailable:
+        return None
+
+
+def _posted_costs(budgets: Sequence[Budget], windows: dict[int, BudgetPeriod]) -> dict[int, int]:
+    """Return the cost by budget id from the usage rollups, for budgets that have no counter yet."""
+    if not budgets:
+        return {}
+    first = min(windows[budget.pk].start for budget in budgets).astimezone(UTC)
+    sums = {
+        f"b{budget.pk}": Sum(
+            "cost_nanousd",
+            filter=_rows_of_owner(budget) & Q(start__gte=windows[budget.pk].start.astimezone(UTC)),
+            default=0,
+        )
+        for budget in budgets
+    }
+    found = UsageQuarterHour.objects.filter(start__gte=first).aggregate(**sums)
+    return {budget.pk: int(found[f"b{budget.pk}"]) for budget in budgets}
+
+
+def _rows_of_owner(budget: Budget) -> Q:
+    if budget.team is not None:
+        return Q(team=budget.team.name)
+    if budget.key_id is not None:
+        return Q(key_id__in=budget.key_ids)
+    return Q(user=budget.user.get_username()) if budget.user is not None else Q(pk__in=())

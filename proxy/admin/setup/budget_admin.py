@@ -1,0 +1,110 @@
+"""Budgets (cost limits of teams, keys and users) and the budget alerts that were sent."""
+
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+
+from proxy.admin.core.base import Inline, ManagedAdmin, ModelForm
+from proxy.admin.core.lookup_limits import CheckedChangeList
+from proxy.admin.core.number_format import NANO, UNKNOWN, dollars
+from proxy.admin.dashboard.budget_status import budget_statuses
+from proxy.models import Budget, BudgetNotice
+from proxy.permissions.row_permissions import reader_of_user, visible_budgets
+
+RECIPIENT_FIELDS = ("webhook", "webhook_secret", "emails")
+"""Fields for the recipients of budget alerts. Only superusers or bridge.toml may set these fields,
+because the gateway sends HTTP requests to the webhook from inside its network."""
+
+
+class BudgetForm(ModelForm):
+    class Meta:
+        labels: ClassVar = {
+            "usd": "Limit, $",
+            "zone": "Time zone",
+            "hard": "Reject requests when spent",
+        }
+        help_texts: ClassVar = {
+            "team": "Choose one of team, key and user.",
+            "zone": "IANA name, such as Europe/Berlin: a period starts at midnight there.",
+            "hard": "Off: only a warning; requests continue.",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None:
+            self.initial["usd"] = f"{self.instance.usd.normalize():f}"
+
+
+class NoticeInline(Inline):
+    model = BudgetNotice
+    extra = 0
+    can_delete = False
+    fields = readonly_fields = ("start", "threshold", "created", "sent", "tries", "error")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class BudgetChangeList(CheckedChangeList):
+    """A change list that loads the status of all budgets of the page with one call."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(self.result_list)
+        statuses = budget_statuses(rows)
+        for row in rows:
+            row.status = statuses.get(row.pk)
+        self.result_list = rows
+
+
+@admin.register(Budget)
+class BudgetAdmin(ManagedAdmin):
+    form = BudgetForm
+    list_display = ("owner", "limit", "status_display", "resets", "when_spent", "from_file")
+    list_display_links = ("owner",)
+    list_filter = ("period", "hard")
+    sortable_by = ()
+    autocomplete_fields = ("team", "key", "user")
+    inlines = (NoticeInline,)
+    fieldsets = (
+        (None, {"fields": ("team", "key", "user", "usd", "period", "zone", "hard")}),
+        ("Alerts at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
+        budgets = visible_budgets(reader_of_user(request.user))
+        return budgets.prefetch_related("key__retiring").order_by("pk")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BudgetChangeList
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        fixed = tuple(super().get_readonly_fields(request, obj))
+        return fixed if request.user.is_superuser else (*fixed, *RECIPIENT_FIELDS)
+
+    @admin.display(description="owner")
+    def owner(self, obj: Budget) -> str:
+        return obj.owner
+
+    @admin.display(description="limit")
+    def limit(self, obj: Budget) -> str:
+        return f"{dollars(int(obj.usd * NANO))} a {obj.period}"
+
+    @admin.display(description="usage")
+    def status_display(self, obj: Any) -> SafeString | str:
+        if getattr(obj, "status", None) is None:
+            return UNKNOWN
+        return render_to_string("admin/proxy/budget/status.html", {"status": obj.status})
+
+    @admin.display(description="resets")
+    def resets(self, obj: Any) -> str:
+        return obj.status.resets_text if getattr(obj, "status", None) else UNKNOWN
+
+    @admin.display(description="when spent")
+    def when_spent(self, obj: Budget) -> str:
+        return "requests are rejected" if obj.hard else "warning only"

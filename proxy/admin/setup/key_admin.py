@@ -1,0 +1,307 @@
+"""Teams and gateway keys. A key's secret is shown only once, in the response that creates it."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import now
+from django.views.decorators.debug import sensitive_variables
+
+from proxy.admin.core.base import ManagedAdmin, refuse_managed
+from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.audit_log import note, rotated
+from proxy.models import ApiKey, Scope, Team, UsageByCallerDay, json_field_types
+from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
+from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
+from proxy.permissions.write_permissions import REVOKE, ROTATE, may_write
+
+from .json_form_fields import LimitsField, LinesField, OptionsField, explain_unreadable_fields
+
+CREATE_KEY_HINT: Final = "no secret: createkey --team {key.team.name} --name {key.name} creates one"
+
+if TYPE_CHECKING:  # generic only in django-stubs
+    KeyModelForm = forms.ModelForm[ApiKey]
+    TeamModelForm = forms.ModelForm[Team]
+else:
+    KeyModelForm = TeamModelForm = forms.ModelForm
+
+
+class TeamForm(TeamModelForm):
+    models_allowed = LinesField(
+        list[json_field_types.Model],
+        label="Allowed models",
+        help_text="Names or globs such as claude-*, one per line; empty: all models with a route.",
+    )
+    limits = LimitsField(required=False, help_text="For all its keys together; empty: no limit.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        explain_unreadable_fields(self)
+
+
+@admin.register(Team)
+class TeamAdmin(ManagedAdmin):
+    form = TeamForm
+    list_display = ("name", "store", "retention_days", "from_file")
+    search_fields = ("name",)
+    fields = ("name", "store", "retention_days", "models_allowed", "limits")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
+        reader = reader_of_user(request.user)
+        return visible_teams(reader) if reader.teams else super().get_queryset(request)
+
+
+class ScopesField(forms.MultipleChoiceField):
+    """A form field that shows the JSON list of a key's scopes as checkboxes."""
+
+    widget = forms.CheckboxSelectMultiple
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return set(initial or ()) != set(data or ())
+
+
+class KeyForm(KeyModelForm):
+    scopes = ScopesField(
+        choices=[
+            (Scope.MESSAGES.value, "messages: may call models"),
+            (Scope.REPORTS.value, "reports: may read the team's usage"),
+            (Scope.ADMIN.value, "admin: may read everything"),
+        ],
+        initial=[Scope.MESSAGES.value],
+    )
+    models_allowed = LinesField(
+        list[json_field_types.Model],
+        label="Allowed models",
+        help_text="Names or globs such as claude-*, one per line; empty: all models of the team.",
+    )
+    limits = LimitsField(required=False, help_text="In addition to those of the team; empty: none.")
+    ip_allow = LinesField(
+        list[json_field_types.Network],
+        label="Networks",
+        help_text="Such as 10.0.0.0/8, one per line; empty: all.",
+    )
+    options = OptionsField(required=False)
+
+    class Meta:
+        model = ApiKey
+        fields = (
+            "team",
+            "name",
+            "user",
+            "scopes",
+            "expires",
+            "models_allowed",
+            "limits",
+            "ip_allow",
+            "options",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        explain_unreadable_fields(self)
+
+
+class RotateForm(forms.Form):
+    overlap_h = forms.TypedChoiceField(
+        label="The old secret keeps working for",
+        coerce=int,
+        initial=24,
+        choices=[(0, "no time"), (1, "1 hour"), (24, "1 day"), (168, "1 week")],
+    )
+
+
+@admin.register(ApiKey)
+class KeyAdmin(ManagedAdmin):
+    form = KeyForm
+    list_display = (
+        "name",
+        "team",
+        "user",
+        "prefix_display",
+        "scopes_display",
+        "state",
+        "last_used",
+        "spent_30_days",
+        "from_file",
+    )
+    search_fields = ("name", "prefix", "team__name")
+    readonly_fields = ("prefix_display", "state", "created", "last_used")
+    autocomplete_fields = ("user",)
+    change_form_template = "admin/proxy/apikey/change_form.html"
+    fieldsets = (
+        (None, {"fields": ("team", "name", "user", "scopes", "expires")}),
+        ("Restrictions", {"fields": ("models_allowed", "limits", "ip_allow", "options")}),
+        ("State", {"fields": ("prefix_display", "state", "created", "last_used")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ApiKey]:
+        keys = visible_keys(reader_of_user(request.user)).select_related(*RELATED)
+        keys = keys.order_by("team__name", "name")
+        first = now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=29)
+        days = UsageByCallerDay.objects.filter(key_id=OuterRef("pk"), start__gte=first).order_by()
+        sums = days.values("key_id").annotate(sum=Sum("cost_nanousd"), unpriced=Sum("unpriced"))
+        return keys.annotate(
+            spent=Subquery(sums.values("sum")), unpriced=Subquery(sums.values("unpriced"))
+        )
+
+    def get_list_filter(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the team filter only for users who see all teams, because it lists all teams."""
+        return ("team",) if reader_of_user(request.user).everything else ()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fieldsets if obj else self.fieldsets[:2]
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: keys are revoked, because deleting one would leave its requests unowned."""
+        return False
+
+    @sensitive_variables("secret")
+    def save_model(
+        self, request: HttpRequest, obj: ApiKey, form: "forms.ModelForm[Any]", change: bool
+    ) -> None:
+        if change:
+            obj.save(update_fields=form.changed_data or None)
+            return
+        values = {name: getattr(obj, name) for name in KeyForm.Meta.fields}
+        key, secret = ApiKey.issue(values.pop("team"), values.pop("name"), **values)
+        obj.__dict__.update(key.__dict__)
+        request.new_secret = secret  # type: ignore[attr-defined]  # read by response_add
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        return self.show_secret_once(request, obj, request.new_secret)  # type: ignore[attr-defined]
+
+    @sensitive_variables("secret")
+    def show_secret_once(self, request: HttpRequest, key: ApiKey, secret: str) -> HttpResponse:
+        """Show the secret in the response to the POST, so that it is never stored in plain text."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Key {key}",
+            "key": key,
+            "secret": secret,
+            "base_url": request.build_absolute_uri("/").rstrip("/"),
+        }
+        return set_security_headers(
+            TemplateResponse(request, "admin/proxy/apikey/secret.html", context)
+        )
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [
+            path("<int:key_id>/rotate/", view(self.rotate), name="proxy_apikey_rotate"),
+            path("<int:key_id>/revoke/", view(self.revoke), name="proxy_apikey_revoke"),
+        ]
+        return own + super().get_urls()
+
+    @sensitive_variables("secret")
+    def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:
+        """Issue a new secret; the old one stays valid for a while, as a key of another name."""
+        key = self._find_key(request, key_id)
+        refuse_managed(key)
+        allowed = may_write(request.user, ROTATE, ApiKey, key)
+        if not (allowed and self.has_change_permission(request, key)):
+            raise PermissionDenied
+        if key.successor:
+            raise Http404("this is the old secret of a rotated key; rotate the key itself")
+        form = RotateForm(request.POST or None)
+        if request.method != "POST" or not form.is_valid():
+            return self._confirmation_page(request, key, "Rotate", form)
+        with transaction.atomic():
+            retiring, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
+            note(request.user, key, rotated(retiring))
+            if retiring:
+                note(request.user, retiring, f"Created by rotation of {key}.")
+        return self.show_secret_once(request, key, secret)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        key = context.get("original")
+        if key is not None and (key.revoked is None or key.dropped):
+            context["may_revoke"] = self.has_revoke_permission(request, key)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:
+        """Whether this user may revoke the key, which needs fewer permissions than changing it.
+
+        A key that bridge.toml declares may be revoked too: applying the file again does not
+        restore the key.
+        """
+        allowed = may_write(request.user, REVOKE, ApiKey, key)
+        return allowed and request.user.has_perm("proxy.change_apikey")
+
+    def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
+        key = self._find_key(request, key_id)
+        if not self.has_revoke_permission(request, key):
+            raise PermissionDenied
+        if request.method != "POST":
+            return self._confirmation_page(request, key, "Revoke", None)
+        if key.revoke():
+            note(request.user, key, "Revoked.")
+            self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
+        return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
+
+    def _find_key(self, request: HttpRequest, key_id: int) -> ApiKey:
+        key = self.get_queryset(request).filter(pk=key_id).first()
+        if key is None:
+            raise Http404("no such key")
+        return key
+
+    def _confirmation_page(
+        self, request: HttpRequest, key: ApiKey, verb: str, form: forms.Form | None
+    ) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{verb} key {key}",
+            "verb": verb,
+            "key": key,
+            "form": form,
+        }
+        return set_security_headers(
+            TemplateResponse(request, "admin/proxy/apikey/confirm.html", context)
+        )
+
+    @admin.display(description="prefix", ordering="prefix")
+    def prefix_display(self, obj: ApiKey) -> SafeString | str:
+        return format_html('<code class="mb-num">{}…</code>', obj.prefix) if obj.prefix else UNKNOWN
+
+    @admin.display(description="scopes")
+    def scopes_display(self, obj: ApiKey) -> str:
+        return ", ".join(map(str, obj.scopes))
+
+    @admin.display(description="Cost in 30 days", ordering="spent")
+    def spent_30_days(self, obj: Any) -> SafeString | str:
+        """Return the cost of the last 30 UTC days, including today; "—" without any requests."""
+        if obj.spent is None:
+            return UNKNOWN
+        url = f"{reverse('admin:proxy_exchange_changelist')}?key_id={obj.pk}&within=30d"
+        cost = dollars(None if obj.unpriced and not obj.spent else obj.spent)
+        return format_html('<a class="mb-link" href="{}">{}</a>', url, cost)
+
+    @admin.display(description="state")
+    def state(self, obj: ApiKey) -> str:
+        """Return why and since when the gateway rejects the key, or how long the key is valid."""
+        ends, instant = ends_of(obj), time.time()
+        expired = next((end for end in ends if end.at <= instant), None)
+        if expired is None:
+            return f"valid until {_day(min(end.at for end in ends))}" if ends else "valid"
+        if expired.reason is Reason.EMPTY and obj.successor is None:
+            return CREATE_KEY_HINT.format(key=obj)
+        return f"{expired.reason} {_day(expired.at)}".rstrip()
+
+
+def _day(at: float) -> str:
+    """Return the UTC day of a Unix time; "" for ``ALWAYS``."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if at > ALWAYS else ""

@@ -1,0 +1,58 @@
+"""Users and groups: Django's forms, for superusers only; the admin log has old and new values.
+
+A user who may change users could become a superuser, so no group of the gateway grants that
+permission. A team lead may view the users of the team.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from proxy.admin.core.base import Inline, LogsFieldChanges
+from proxy.models import Identity
+from proxy.permissions.write_permissions import choices
+
+if TYPE_CHECKING:  # generic only in django-stubs
+    Users = UserAdmin[User]
+else:
+    Users = UserAdmin
+
+
+class IdentityInline(Inline):
+    """The OpenID Connect identities (issuer and subject) of this user."""
+
+    model = Identity
+    extra = 0
+    fields = ("issuer", "subject")
+
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class PeopleAdmin(LogsFieldChanges, Users):
+    actions = None
+    form = UserChangeForm
+    add_form = UserCreationForm
+    add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none
+    change_password_form = AdminPasswordChangeForm
+    filter_horizontal = ()  # the two boxes of filter_horizontal have no accessible names
+    list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        return choices(request.user, super().get_queryset(request))
+
+    def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
+        return () if obj is None else (IdentityInline,)
+
+
+@admin.register(Group)
+class GroupsAdmin(LogsFieldChanges, GroupAdmin):
+    actions = None
+    filter_horizontal = ()

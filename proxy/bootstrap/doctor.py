@@ -1,0 +1,316 @@
+"""Check an installation of the gateway: each check reports a finding, with a hint how to fix it."""
+
+import email.utils
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import msgspec
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.db import DatabaseError, connection
+from django.db.models import F
+
+from proxy.checks import unsafe_settings
+from proxy.config.used_upstreams import used_upstreams
+from proxy.config_row_validation import USER, fetch_all, split_readable
+from proxy.ledger.database.schema_check import check_schema
+from proxy.ledger.errors import SchemaMismatch
+from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models.keys import NO_SECRET
+from proxy.models.revision import WATCHED
+from proxy.sandbox import SANDBOXES
+from proxy.secrets import ConfigError, has_root
+from translator.capabilities import PROFILES
+
+from . import data_directory
+
+SKEW_S: Final = 30
+BUFFERED_S: Final = 0.01
+"""Seconds; if all reads of a stream arrive within this time, a proxy on the way buffered them."""
+TIMEOUT: Final = httpx.Timeout(30, connect=5)
+PROMPT: Final = "Count from one to twenty in words."
+STREAMED_TOKENS: Final = 64
+
+BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "responses": {"input": PROMPT},
+    "chat": {"messages": [{"role": "user", "content": PROMPT}]},
+    "anthropic": {"messages": [{"role": "user", "content": PROMPT}]},
+}
+ENDPOINTS: Final = {
+    "responses": ("/models", "/responses"),
+    "chat": ("/models", "/chat/completions"),
+    "anthropic": ("/v1/models", "/v1/messages"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. ``ok``: whether the check passed; None: information only."""
+
+    subject: str
+    ok: bool | None
+    text: str
+    hint: str = ""
+
+
+class Readiness(msgspec.Struct):
+    """The fields of the gateway's ``/readyz`` response that are reported."""
+
+    status: str
+    degraded: list[str]
+
+
+def run_checks(*, stream: bool = True) -> Iterator[Finding]:
+    """Run every check, the fastest first.
+
+    ``stream``: request a few tokens from each upstream, to check streaming.
+    """
+    yield from _check_settings()
+    yield from _check_files()
+    yield _check_gateway()
+    schema = _check_schema()
+    yield schema
+    if not schema.ok:
+        return
+    unreadable = list(_unreadable_rows())
+    yield from unreadable
+    yield from _keys_without_secret()
+    try:
+        yield from _describe_routes()
+        yield from _check_prices()
+        yield _last_request()
+        yield from _check_upstreams(stream=stream)
+    except (ObjectDoesNotExist, ArithmeticError, AttributeError, TypeError, ValueError):
+        if not unreadable:
+            raise
+        hint = "First correct the rows that cannot be read."
+        yield Finding("other checks", ok=False, text="cannot run", hint=hint)
+
+
+def _check_settings() -> Iterator[Finding]:
+    found = [*checks.run_checks(), *unsafe_settings("127.0.0.1")]
+    for one in found:
+        yield Finding(f"settings {one.id}", ok=False, text=str(one.msg), hint=str(one.hint or ""))
+    if not found:
+        yield Finding("settings", ok=True, text="all system checks pass")
+    for variable in settings.BRIDGE_VARIABLES:
+        for name in (variable.name, f"{variable.name}_FILE"):
+            if name in os.environ:  # other settings have their default, see docs/settings.md
+                hidden = variable.secret and name == variable.name
+                text = f"{'set' if hidden else repr(os.environ[name])}, from the environment"
+                yield Finding(f"setting {name}", ok=None, text=text)
+
+
+def _check_files() -> Iterator[Finding]:
+    path = settings.DATA_DIR
+    if not path.is_dir():
+        yield Finding("data", ok=False, text=f"{path} does not exist", hint="serve creates it.")
+        return
+    open_to = [
+        str(entry.relative_to(path.parent))
+        for entry in (path, *path.iterdir())
+        if stat.S_IMODE(entry.stat().st_mode) & 0o077
+    ]
+    text = f"open to other users: {', '.join(open_to)}" if open_to else f"{path} is private"
+    hint = f"Run chmod -R go= {path}." if open_to else ""
+    yield Finding("data", ok=not open_to, text=text, hint=hint)
+    if not has_root():
+        hint = "serve creates one, or set BRIDGE_SECRET_KEY."
+        yield Finding("secret key", ok=False, text="does not exist yet", hint=hint)
+
+
+def _check_gateway() -> Finding:
+    """Check whether a gateway uses this data directory, and request its ``/readyz``."""
+    url = data_directory.address_of(settings.DATA_DIR)
+    if not url:
+        text = f"none runs on {settings.DATA_DIR}"
+        return Finding("gateway", ok=None, text=text, hint="manage.py serve starts one.")
+    try:  # trust_env=False: connect directly, without an HTTP proxy from the environment
+        response = httpx.get(f"{url}/readyz", timeout=TIMEOUT, trust_env=False)
+        state = msgspec.json.decode(response.content, type=Readiness)
+    except (httpx.HTTPError, msgspec.DecodeError) as error:
+        text = f"{url} does not respond: {type(error).__name__}"
+        return Finding("gateway", ok=False, text=text, hint="See its log.")
+    text = f"listens on {url}, {state.status}"
+    return Finding("gateway", ok=state.status == "ok", text=text, hint="; ".join(state.degraded))
+
+
+def _check_schema() -> Finding:
+    try:
+        check_schema()
+    except SchemaMismatch as mismatch:
+        return Finding("database", ok=False, text=str(mismatch))
+    except DatabaseError as error:
+        text = str(error).strip().splitlines()[0]
+        return Finding("database", ok=False, text=text, hint="See DATABASE_URL.")
+    return Finding("database", ok=True, text=f"{connection.vendor}, schema is current")
+
+
+def _unreadable_rows() -> Iterator[Finding]:
+    """Report configuration rows that the gateway ignores, because they cannot be decoded."""
+    users = {USER: list(USER.objects.only("username", "is_active"))}
+    rows = {model: fetch_all(model) for model in WATCHED} | users
+    for one in split_readable(rows, query_missing=True)[1]:
+        hint = "The row and its dependents are not in effect: correct it in the admin or by SQL."
+        text = f"{one.field} cannot be read: {one.why}"
+        yield Finding(f"{one.kind} {one.id}", ok=False, text=text, hint=hint)
+
+
+def _keys_without_secret() -> Iterator[Finding]:
+    """Report gateway keys without a secret, which no client can use.
+
+    Rows for the replaced secrets of rotated keys are left out.
+    """
+    keys = ApiKey.objects.filter(NO_SECRET, revoked=None, successor=None)
+    for team, name in keys.order_by("team__name", "name").values_list("team__name", "name"):
+        hint = f"manage.py createkey --team {team} --name {name} creates one."
+        text = "has no secret, so no client can use it"
+        yield Finding(f"key {team}/{name}", ok=False, text=text, hint=hint)
+
+
+def _describe_routes() -> Iterator[Finding]:
+    """Report the targets of each route, and how requests to these targets are translated."""
+    for route in Route.objects.select_related("team").prefetch_related("targets__upstream"):
+        targets = [target for target in route.targets.all() if target.upstream.enabled]
+        owner = f" of team {route.team}" if route.team else ""
+        text = "; else ".join(_describe_target(target) for target in targets) or "has no upstream"
+        hint = "" if targets else "All its upstreams are disabled, or it has no target."
+        ok = None if targets else False
+        yield Finding(f"route {route.model}{owner}", ok=ok, text=text, hint=hint)
+
+
+def _describe_target(target: RouteTarget) -> str:
+    upstream = target.upstream
+    name = f"as {target.model}" if target.model else "with the model that the client sent"
+    if upstream.dialect == DialectName.ANTHROPIC:
+        how = "untranslated"
+    else:
+        how = f"by {upstream.get_dialect_display()}"
+    return f"{upstream} {name}, {how}, profile {upstream.profile}"
+
+
+def _last_request() -> Finding:
+    """Report the newest request and its client, to show whether clients reach the gateway."""
+    last = Exchange.objects.order_by("-created").first()
+    if last is None:
+        hint = "Configure a client with the settings below and run doctor again."
+        return Finding("traffic", ok=None, text="no request was received yet", hint=hint)
+    client = " ".join(filter(None, (last.client_name, last.client_version))) or "a client"
+    upstream = f"{last.upstream} {last.model_upstream}" if last.upstream else "no upstream"
+    text = (
+        f"the last request was received at {last.created:%Y-%m-%d %H:%M:%S} UTC from {client} with "
+        f"key {last.team}/{last.key_name}: {last.model_requested or 'no model'}, sent to "
+        f"{upstream}, {last.outcome or 'running'}"
+    )
+    return Finding("traffic", ok=None, text=text)
+
+
+def _check_prices() -> Iterator[Finding]:
+    priced = set(Price.objects.values_list("upstream__name", "model"))
+    targets = RouteTarget.objects.exclude(model="").exclude(upstream__name__in=SANDBOXES)
+    for upstream, model in sorted(set(targets.values_list("upstream__name", "model"))):
+        if not {(upstream, model), (None, model)} & priced:
+            text = f"{model} of {upstream} has no price, so its cost is unknown"
+            yield Finding("price", ok=False, text=text, hint="Add [[prices]] to bridge.toml.")
+    for price in Price.objects.filter(cache_read__gt=F("input")).select_related("upstream"):
+        text = f"{price.model} of {price.upstream or 'any'}: cached input costs more than input"
+        hint = "Check whether cache_read and input are swapped."
+        yield Finding("price", ok=False, text=text, hint=hint)
+
+
+def _check_upstreams(*, stream: bool) -> Iterator[Finding]:
+    upstreams = list(used_upstreams())
+    if not upstreams:
+        hint = "See docs/start.md."
+        yield Finding("routes", ok=False, text="no route has an upstream", hint=hint)
+    for upstream in upstreams:
+        if upstream.name in SANDBOXES:
+            text = "the sandbox, a script without a model"
+            yield Finding(f"upstream {upstream}", ok=None, text=text)
+        else:
+            yield from _check_upstream(upstream, stream=stream)
+
+
+def _check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
+    subject = f"upstream {upstream}"
+    try:
+        upstream.clean()
+        secret = upstream.credential()
+    except ValidationError as invalid:
+        yield Finding(subject, ok=False, text=" ".join(invalid.messages))
+        return
+    except ConfigError as missing:
+        hint = "serve needs it in its environment, and so does doctor to check it."
+        yield Finding(subject, ok=False, text=str(missing), hint=hint)
+        return
+    if upstream.allow_http and upstream.base_url.startswith("http://"):
+        hint = "Use https unless you trust the network."
+        yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
+    with httpx.Client(headers=_headers(upstream, secret), timeout=TIMEOUT) as client:
+        try:
+            yield from _check_reachable(subject, upstream, client)
+            if stream:
+                yield from _check_streaming(subject, upstream, client)
+        except httpx.HTTPError as error:
+            text = f"{type(error).__name__}: {upstream.base_url} cannot be reached"
+            hint = "Check the address, the HTTP proxy and the firewall."
+            yield Finding(subject, ok=False, text=text, hint=hint)
+
+
+def _headers(upstream: Upstream, secret: str) -> dict[str, str]:
+    if not secret:
+        return {}
+    if upstream.dialect == "anthropic":
+        return {"x-api-key": secret, "anthropic-version": "2023-06-01"}
+    return {"authorization": f"Bearer {secret}"}
+
+
+def _check_reachable(subject: str, upstream: Upstream, client: httpx.Client) -> Iterator[Finding]:
+    response = client.get(upstream.base_url + ENDPOINTS[upstream.dialect][0])
+    rejected = response.status_code in {401, 403}
+    hint = "The upstream rejects the key; see api_key." if rejected else ""
+    ok = not rejected and response.status_code < 500
+    yield Finding(subject, ok=ok, text=f"reachable, status {response.status_code}", hint=hint)
+    upstream_time = email.utils.parsedate_tz(response.headers.get("date", ""))
+    if upstream_time:
+        skew = abs(email.utils.mktime_tz(upstream_time) - time.time())
+        text = f"differs from {upstream}'s by {skew:.0f} s"
+        hint = "Run NTP: budget periods, expiry of keys and ids depend on the clock."
+        yield Finding("clock", ok=skew < SKEW_S, text=text, hint=hint if skew >= SKEW_S else "")
+
+
+def _check_streaming(subject: str, upstream: Upstream, client: httpx.Client) -> Iterator[Finding]:
+    """Request one short stream, to detect a proxy that buffers between upstream and gateway."""
+    target = RouteTarget.objects.filter(upstream=upstream).exclude(model="").first()
+    if target is None:
+        yield Finding(subject, ok=None, text="streaming not checked: no route names a model")
+        return
+    body = {"model": target.model, "stream": True, **BODIES[upstream.dialect]}
+    body[_limit_field(upstream)] = STREAMED_TOKENS
+    arrivals = []
+    url = upstream.base_url + ENDPOINTS[upstream.dialect][1]
+    with client.stream("POST", url, json=body) as response:
+        if response.status_code != 200:
+            text = f"a short stream from {target.model} gets status {response.status_code}"
+            yield Finding(subject, ok=False, text=text)
+            return
+        for _ in response.iter_bytes():
+            arrivals.append(time.monotonic())  # noqa: PERF401 - each read has its own time
+    spread = arrivals[-1] - arrivals[0] if arrivals else 0.0
+    text = f"{target.model} sent a stream in {len(arrivals)} reads over {spread:.2f} s"
+    buffered = len(arrivals) < 2 or spread < BUFFERED_S
+    hint = "A proxy on the way buffers; see docs/operate.md." if buffered else ""
+    yield Finding(subject, ok=not buffered, text=text, hint=hint)
+
+
+def _limit_field(upstream: Upstream) -> str:
+    if upstream.dialect == "responses":
+        return "max_output_tokens"
+    profile = PROFILES.get(upstream.profile, PROFILES["generic"])
+    return profile.max_tokens_field if upstream.dialect == "chat" else "max_tokens"

@@ -1,0 +1,73 @@
+"""Prevent the start with an unknown ``BRIDGE_*`` environment variable, as it may be misspelled."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from proxy.config.schema import BridgeFile
+from proxy.decode_errors import did_you_mean
+from proxy.models import Budget, Upstream
+from proxy.secrets import ConfigError
+
+from .wait_for_database import is_new
+
+PREFIX = "BRIDGE_"
+KEY_PREFIX = "BRIDGE_KEY_"  # variables with secrets of gateway keys; operators choose the names
+
+
+def check_early(environ: Mapping[str, str], file: BridgeFile | None) -> None:
+    """Run ``check_environment`` before the start creates or changes anything.
+
+    Rows of the database may name further variables. If the database cannot be read yet (it is down,
+    or its schema is older), this check passes, and ``check_environment`` runs again later in the
+    start, when the database is ready.
+    """
+    with contextlib.suppress(DatabaseError):
+        check_environment(environ, file)
+
+
+def check_environment(environ: Mapping[str, str], file: BridgeFile | None) -> None:
+    """Raise ConfigError if there are unknown ``BRIDGE_*`` variables.
+
+    The error lists each unknown name and suggests a similar known name. ``file``: the bridge.toml,
+    which may name further variables.
+    """
+    known = {variable.name for variable in settings.BRIDGE_VARIABLES}
+    known |= {f"{name}_FILE" for name in known}
+    known |= {*_names_in_file(file)}
+    unknown = {
+        name
+        for name in environ
+        if name.startswith(PREFIX) and not name.startswith(KEY_PREFIX) and name not in known
+    }
+    if unknown and not is_new():
+        unknown -= {*_names_in_database()}
+    if unknown:
+        similar = [name for name in known if name.startswith(PREFIX)]
+        lines = (f"unknown setting {name}{did_you_mean(name, similar)}" for name in sorted(unknown))
+        raise ConfigError("\n".join(lines))
+
+
+def _names_in_file(file: BridgeFile | None) -> Iterator[str]:
+    if file:
+        for reference in (
+            *(upstream.api_key for upstream in file.upstreams),
+            *(key.secret for key in file.keys),
+            *(budget.webhook_secret for team in file.teams for budget in team.budgets),
+            *(budget.webhook_secret for key in file.keys for budget in key.budgets),
+            *(budget.webhook_secret for budget in file.budgets),
+        ):
+            if reference and reference.env:
+                yield reference.env
+
+
+def _names_in_database() -> Iterator[str]:
+    for references in (
+        Upstream.objects.values_list("secret", flat=True),
+        Budget.objects.values_list("webhook_secret", flat=True),
+    ):
+        for reference in references:
+            if reference.get("env"):
+                yield reference["env"]

@@ -1,0 +1,238 @@
+"""Create what the gateway needs at its first start: team, key, admin user, prices and upstream.
+
+Each of them is created only if there is none of its kind, so a second start prints no secret and
+changes nothing.
+"""
+
+import datetime as dt
+import gc
+import os
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db import transaction
+
+from proxy.config.load import read_file
+from proxy.ledger.database.schema_check import check_migratable, check_schema
+from proxy.ledger.errors import SchemaMismatch
+from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
+from proxy.sandbox import SANDBOXES
+from proxy.secrets import KEY_MARK, ConfigError
+
+ADMIN: Final = "admin"
+SANDBOX: Final = "sandbox"
+SANDBOX_ROUTES: Final = (
+    # Model glob, upstream, target model. Empty target model: the sandbox gets the client's model,
+    # by which it chooses its behavior.
+    ("sandbox-chat*", "sandbox-chat", ""),
+    ("sandbox-*", SANDBOX, ""),
+    ("claude-*", SANDBOX, SANDBOX),  # another model name, so that no price of a real model applies
+)
+STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A provider that the first start configures if its API key is in the environment."""
+
+    name: str
+    dialect: str
+    key_variable: str
+    url_variable: str
+    base_url: str
+    model: str
+    """The target model of the route for ``claude-*``; empty: the model that the client sent."""
+
+
+PROVIDERS: Final = (
+    Provider(
+        name="openai",
+        dialect="responses",
+        key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
+        base_url="https://api.openai.com/v1",
+        model=settings.OPENAI_MODEL,
+    ),
+    Provider(
+        name="anthropic",
+        dialect="anthropic",
+        key_variable="ANTHROPIC_API_KEY",
+        url_variable="ANTHROPIC_BASE_URL",
+        base_url="https://api.anthropic.com",
+        model="",
+    ),
+)
+
+
+@dataclass(slots=True)
+class BootstrapResult:
+    """The secrets and the upstream that this start created, to be printed once."""
+
+    key: str = ""
+    admin_password: str = ""
+    upstream: str = ""
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.key or self.admin_password or self.upstream)
+
+
+class AdminPassword:
+    """The password of the first admin user. A thread computes its hash, which takes 0.25 s."""
+
+    def __init__(self) -> None:
+        self.text = settings.ADMIN_PASSWORD or secrets.token_urlsafe(15)
+        hasher = ThreadPoolExecutor(1)
+        self._hashed = hasher.submit(make_password, self.text)
+        hasher.shutdown(wait=False)
+
+    def make_user(self) -> None:
+        """Create the admin user; wait for the hash of the password if necessary."""
+        get_user_model().objects.create(
+            username=ADMIN, password=self._hashed.result(), is_staff=True, is_superuser=True
+        )
+
+
+def migrate() -> None:
+    """Migrate the database schema to this version. Raises ConfigError if that is not possible."""
+    try:
+        check_migratable()
+        call_command("migrate", verbosity=0, interactive=False)
+        gc.collect()  # frees the historical models of the migrations, which are reference cycles
+        check_schema()
+    except SchemaMismatch as mismatch:
+        raise ConfigError(str(mismatch)) from None
+
+
+def _check_password() -> None:
+    """Raise ConfigError if BRIDGE_ADMIN_PASSWORD violates the password rules of the admin."""
+    try:
+        if settings.ADMIN_PASSWORD:
+            validate_password(settings.ADMIN_PASSWORD)
+    except ValidationError as weak:
+        raise ConfigError(f"BRIDGE_ADMIN_PASSWORD: {' '.join(weak.messages)}") from None
+
+
+@transaction.atomic
+def create_missing(
+    sandbox_url: str,
+    environ: Mapping[str, str] = os.environ,
+    password: AdminPassword | None = None,
+) -> BootstrapResult:
+    """Create the first team with a key, admin user, prices and upstream, each if there is none.
+
+    With ``password``, this function does not create the admin user: the caller must do that if the
+    result has an ``admin_password``.
+    """
+    made = BootstrapResult()
+    if not Team.objects.exists():
+        _, made.key = ApiKey.issue(Team.objects.create(name="default"), "first")
+    if not get_user_model().objects.filter(is_superuser=True).exists():
+        _check_password()
+        admin_password = password or AdminPassword()
+        made.admin_password = admin_password.text
+        if password is None:
+            admin_password.make_user()
+    if not Price.objects.filter(upstream=None).exists():
+        _create_starter_prices()
+    if _has_upstream():
+        _delete_sandbox()
+    else:
+        made.upstream = _create_provider(environ) or _create_sandbox(sandbox_url)
+    return made
+
+
+def _has_upstream() -> bool:
+    return Upstream.objects.exclude(name__in=SANDBOXES).exists()
+
+
+def _create_starter_prices() -> None:
+    shipped = read_file(STARTER_PRICES)
+    Price.objects.bulk_create(
+        Price(
+            model=entry.model,
+            since=entry.since,
+            source=entry.source,
+            **msgspec.structs.asdict(entry.usd),
+        )
+        for entry in shipped.prices
+    )
+    Revision.bump()  # needed because bulk_create sends no post_save signal
+
+
+def _create_provider(environ: Mapping[str, str]) -> str:
+    """Route ``claude-*`` to the first provider whose API key is in the environment.
+
+    Returns the provider's name; "" if there is no such provider.
+    """
+    for provider in PROVIDERS:
+        key = environ.get(provider.key_variable, "").strip()
+        if not key or key.startswith(KEY_MARK):  # KEY_MARK: a key of this gateway, not a provider's
+            continue
+        upstream = Upstream(
+            name=provider.name,
+            dialect=provider.dialect,
+            base_url=environ.get(provider.url_variable, "").rstrip("/") or provider.base_url,
+            secret={"env": provider.key_variable},
+            profile=provider.name,
+        )
+        try:
+            upstream.clean()
+        except ValidationError as wrong:
+            messages = " ".join(wrong.messages)
+            raise ConfigError(f"{provider.url_variable}: {messages}") from None
+        upstream.save()
+        _delete_sandbox()
+        _create_route("claude-*", upstream, provider.model)
+        return provider.name
+    return ""
+
+
+def _create_sandbox(base_url: str) -> str:
+    """Create or update the upstreams of the built-in sandbox, which simulates a model.
+
+    Returns the name of the sandbox if its upstreams are new, else "".
+    """
+    is_new = not Upstream.objects.filter(name__in=SANDBOXES).exists()
+    for name, dialect in SANDBOXES.items():
+        expected = {"dialect": dialect, "base_url": base_url, "profile": "openai"}
+        upstream = Upstream.objects.filter(name=name).first() or Upstream(name=name)
+        if any(getattr(upstream, field) != value for field, value in expected.items()):
+            for field, value in expected.items():
+                setattr(upstream, field, value)
+            upstream.save()
+    if not is_new:
+        return ""
+    for model, name, target in SANDBOX_ROUTES:
+        upstream = Upstream.objects.get(name=name)
+        _create_route(model, upstream, target)
+        free = {"upstream": upstream, "model": target, "input": 0, "output": 0}
+        if target and not Price.objects.filter(upstream=upstream, model=target).exists():
+            Price.objects.create(**free, since=dt.date(2026, 1, 1), source="a script costs nothing")
+    return SANDBOX
+
+
+def _delete_sandbox() -> None:
+    """Delete the sandbox upstreams and their routes, because a real upstream exists."""
+    sandboxes = Upstream.objects.filter(name__in=SANDBOXES)
+    for upstream in sandboxes:
+        Route.objects.filter(targets__upstream=upstream, managed=False).delete()
+        upstream.delete()
+
+
+def _create_route(model: str, upstream: Upstream, target: str) -> None:
+    """Route a model name or glob to this upstream only."""
+    route, _ = Route.objects.get_or_create(model=model, team=None)
+    route.targets.all().delete()
+    RouteTarget.objects.create(route=route, upstream=upstream, model=target)

@@ -1,0 +1,180 @@
+"""Apply the configuration file bridge.toml to the database, in one transaction.
+
+The plan is the list of changes that the transaction made. A dry run makes the same changes and
+rolls the transaction back, so its plan has exactly the changes that applying the file would make.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.sandbox import SANDBOXES
+from proxy.secrets import ConfigError
+
+from . import schema
+from .budgets import apply_budgets
+from .keys import apply_keys
+from .row_writer import Change, ConfigWriter
+
+
+def apply(file: schema.BridgeFile, *, dry_run: bool = False) -> list[Change]:
+    """Write the configuration file to the database and return the changes.
+
+    Raises ConfigError; then nothing has changed.
+    """
+    rows = ConfigWriter()
+    with transaction.atomic():
+        for step in STEPS:
+            step(file, rows)
+        if dry_run:
+            transaction.set_rollback(True)
+    return rows.changes
+
+
+def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    for place, entry in enumerate(file.teams):
+        fields = {
+            "store": entry.store,
+            "retention_days": entry.retention_days,
+            "limits": msgspec.to_builtins(entry.limits),
+            "models_allowed": entry.models,
+        }
+        where = f"teams[{place}]"
+        rows.put(Team, {"name": entry.name}, fields, where, entry.name)
+    named = [entry.name for entry in file.teams]
+    for team in Team.objects.filter(managed=True).exclude(name__in=named):
+        rows.unmanage(team, team.name, "stays because of its records, no longer managed")
+
+
+def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    for place, entry in enumerate(file.upstreams):
+        where = f"upstreams[{place}]"
+        if entry.name in SANDBOXES:
+            raise ConfigError(f"{where}.name: {entry.name!r} belongs to the built-in sandbox")
+        fields = {
+            "dialect": entry.dialect,
+            "base_url": entry.base_url.rstrip("/"),
+            "secret": entry.api_key.stored if entry.api_key else _stored_secret(entry, where),
+            "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
+            "capabilities": entry.capabilities,
+            "timeouts": msgspec.to_builtins(entry.timeouts),
+            "extra_body": entry.extra_body,
+            "when_client_leaves": entry.when_client_leaves,
+            "connection_reuse": entry.connection_reuse,
+            "allow_http": entry.allow_http,
+            "enabled": entry.enabled,
+        }
+        rows.put(Upstream, {"name": entry.name}, fields, where, entry.name)
+
+
+def _stored_secret(entry: schema.Upstream, where: str) -> dict[str, str]:
+    """Return the encrypted secret that the admin stored for this upstream, or ``{}``.
+
+    The stored secret stays in use while the file has no ``api_key`` for the upstream. The secret
+    was entered for one base URL, so another ``base_url`` in the file raises ConfigError.
+    """
+    row = Upstream.objects.filter(name=entry.name).first()
+    if row is None or not row.has_encrypted_secret:
+        return {}
+    if row.base_url != entry.base_url.rstrip("/"):
+        raise ConfigError(
+            f"{where}.base_url: {entry.base_url!r}, but the stored secret of {entry.name!r} was "
+            f"entered for {row.base_url!r}; name an api_key"
+        )
+    return dict(row.secret)
+
+
+DEFAULT_PROFILES: Mapping[str, str] = {
+    "responses": "generic",
+    "chat": "generic",
+    "anthropic": "anthropic",
+}
+
+
+def _routes(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    expected = set()
+    for place, entry in enumerate(file.routes):
+        where = f"routes[{place}]"
+        team = rows.find(Team, entry.team, f"{where}.team") if entry.team else None
+        name = f"{entry.model} of team {entry.team}" if team else entry.model
+        identity = {"model": entry.model, "team": team}
+        route = rows.put(Route, identity, {"position": place}, where, name)
+        _targets(rows, route, entry.targets, where)
+        expected.add(route.pk)
+    for route in Route.objects.filter(managed=True).exclude(pk__in=expected):
+        rows.delete(route, route.model)
+
+
+def _targets(
+    rows: ConfigWriter, route: Route, entries: Iterable[schema.Target], where: str
+) -> None:
+    """Replace the route's targets if the file's differ in upstream, model, weight or order."""
+    expected = [
+        (
+            rows.find(Upstream, entry.upstream, f"{where}.targets[{place}].upstream"),
+            "" if entry.model == "*" else entry.model,
+            entry.weight,
+        )
+        for place, entry in enumerate(entries)
+    ]
+    current = list(route.targets.select_related("upstream"))
+    if expected == [(target.upstream, target.model, target.weight) for target in current]:
+        return
+    route.targets.all().delete()
+    for position, (upstream, model, weight) in enumerate(expected):
+        RouteTarget.objects.create(
+            route=route, upstream=upstream, model=model, weight=weight, position=position
+        )
+    detail = ", ".join(f"{upstream} {model or '*'}" for upstream, model, _ in expected)
+    rows.add_plan_line("~" if current else "+", "targets of route", route.model, detail)
+
+
+def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    expected = set()
+    for place, entry in enumerate(file.prices):
+        where = f"prices[{place}]"
+        upstream = None
+        if entry.upstream:
+            upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
+        identity = {"upstream": upstream, "model": entry.model, "since": entry.since}
+        figures = msgspec.structs.asdict(entry.usd)
+        name = f"{entry.upstream or '*'} {entry.model} since {entry.since}"
+        before = Price.objects.filter(**identity).first()
+        if before and _is_in_force(before) and figures != {n: getattr(before, n) for n in figures}:
+            raise ConfigError(
+                f"{where}.usd: the price of {name} is in force and never overwritten; "
+                "add an entry with a later since"
+            )
+        fields = figures | {"source": entry.source}
+        expected.add(rows.put(Price, identity, fields, where, name).pk)
+    for price in Price.objects.filter(managed=True).exclude(pk__in=expected):
+        if _is_in_force(price):
+            rows.unmanage(price, str(price), "stays because it is in force, no longer managed")
+        else:
+            rows.delete(price, str(price))
+
+
+def _is_in_force(price: Price) -> bool:
+    return price.since <= timezone.now().date()
+
+
+def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    """Delete the managed upstreams that the file no longer has.
+
+    This step must be the last, because the routes to these upstreams must be deleted first.
+    """
+    named = [entry.name for entry in file.upstreams]
+    for upstream in Upstream.objects.filter(managed=True).exclude(name__in=named):
+        route = Route.objects.filter(targets__upstream=upstream).first()
+        if route:
+            raise ConfigError(
+                f"upstream {upstream.name!r} is gone from the file, "
+                f"but route {route.model!r} of the admin still has it as a target"
+            )
+        rows.delete(upstream, upstream.name)
+
+
+STEPS = (_teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _delete_upstreams)

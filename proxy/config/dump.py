@@ -1,0 +1,164 @@
+"""Write the configuration in the database as a bridge.toml that ``applyconfig`` accepts.
+
+The file contains references to secrets, but no secrets. A gateway key has no such reference,
+because the database has only the digest of its secret; an upstream whose secret is encrypted in the
+database has no reference either.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from proxy.models import (
+    ApiKey,
+    Budget,
+    ConnectionReuse,
+    OnClientDisconnect,
+    Price,
+    Route,
+    Team,
+    Upstream,
+)
+from proxy.sandbox import SANDBOXES
+
+Table = Mapping[str, Any]
+
+
+def export() -> str:
+    """Return the configuration as TOML, without the built-in sandbox upstreams."""
+    kinds: tuple[tuple[str, Iterable[Table]], ...] = (
+        ("upstreams", map(_upstream, Upstream.objects.exclude(name__in=SANDBOXES))),
+        ("routes", _routes()),
+        ("prices", map(_price, Price.objects.select_related("upstream"))),
+        ("teams", map(_team, Team.objects.all())),
+        (
+            "keys",
+            map(_key, ApiKey.objects.filter(revoked=None, successor=None).select_related("team")),
+        ),
+        ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
+    )
+    return "\n".join(dump_table(kind, table) for kind, tables in kinds for table in tables if table)
+
+
+def _upstream(upstream: Upstream) -> Table:
+    return {
+        "name": upstream.name,
+        "dialect": upstream.dialect,
+        "base_url": upstream.base_url,
+        "api_key": {} if upstream.has_encrypted_secret else upstream.secret,
+        "profile": upstream.profile,
+        "capabilities": upstream.capabilities,
+        "timeouts": upstream.timeouts,
+        "extra_body": upstream.extra_body,
+        "when_client_leaves": None
+        if upstream.when_client_leaves == OnClientDisconnect.ABORT
+        else upstream.when_client_leaves,
+        "connection_reuse": None
+        if upstream.connection_reuse == ConnectionReuse.SHARED
+        else upstream.connection_reuse,
+        "allow_http": upstream.allow_http or None,
+        "enabled": None if upstream.enabled else False,
+    }
+
+
+def _routes() -> Iterator[Table]:
+    for route in Route.objects.select_related("team").prefetch_related("targets__upstream"):
+        targets = [
+            {"upstream": target.upstream.name, "model": target.model, "weight": target.weight}
+            for target in route.targets.all()
+            if target.upstream.name not in SANDBOXES
+        ]
+        if targets:
+            team = route.team.name if route.team else None
+            yield {"model": route.model, "team": team, "targets": targets}
+
+
+def _price(price: Price) -> Table:
+    if price.upstream and price.upstream.name in SANDBOXES:
+        return {}
+    figures = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+    return {
+        "upstream": price.upstream.name if price.upstream else None,
+        "model": price.model,
+        "since": price.since,
+        "usd": {name: getattr(price, name) for name in figures},
+        "source": price.source,
+    }
+
+
+def _team(team: Team) -> Table:
+    return {
+        "name": team.name,
+        "store": team.store,
+        "retention_days": team.retention_days,
+        "limits": team.limits,
+        "models": team.models_allowed,
+        "budgets": _budgets(Budget.objects.filter(team=team)),
+    }
+
+
+def _key(key: ApiKey) -> Table:
+    return {
+        "team": key.team.name,
+        "name": key.name,
+        "scopes": key.scopes,
+        "expires": key.expires,
+        "limits": key.limits,
+        "models": key.models_allowed,
+        "ip_allow": key.ip_allow,
+        "options": key.options,
+        "budgets": _budgets(Budget.objects.filter(key=key)),
+    }
+
+
+def _budgets(budgets: Iterable[Budget]) -> list[Table]:
+    return [_budget(one) for one in budgets]
+
+
+def _user_budget(budget: Budget) -> Table:
+    return {"user": str(budget.user), **_budget(budget)}
+
+
+def _budget(one: Budget) -> Table:
+    return {
+        "usd": one.usd,
+        "period": one.period,
+        "zone": one.zone,
+        "hard": one.hard,
+        "webhook": one.webhook or None,
+        "webhook_secret": one.webhook_secret or None,
+        "emails": one.emails or None,
+    }
+
+
+def dump_table(kind: str, table: Table) -> str:
+    """Return one table of bridge.toml as TOML text, without absent and empty values."""
+    lines = [f"{name} = {_value(value)}" for name, value in table.items() if not _is_absent(value)]
+    return "\n".join((f"[[{kind}]]", *lines, ""))
+
+
+def _is_absent(value: Any) -> bool:
+    """Return whether to leave a value out: TOML has no null, and empty values are the defaults."""
+    return value is None or value in ({}, [], "")
+
+
+def _value(value: Any) -> str:
+    match value:
+        case dict():
+            pairs = (f"{_name(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+            return f"{{ {', '.join(pairs)} }}"
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case Decimal():
+            return f'"{value.normalize():f}"'
+        case dt.date():  # matches datetime too, which is a subclass
+            return value.isoformat()
+        case _:
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _name(name: str) -> str:
+    bare = name and name.replace("_", "").replace("-", "").isalnum() and name.isascii()
+    return name if bare else json.dumps(name)

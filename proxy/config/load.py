@@ -1,0 +1,126 @@
+"""Read a bridge.toml into a validated ``BridgeFile``; errors name the path of the wrong value."""
+
+import tomllib
+import zoneinfo
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from proxy.decode_errors import explain_decode_error
+from proxy.models import json_field_types
+from proxy.secrets import ConfigError
+
+from .schema import BridgeFile, Budget
+
+Read = TypeVar("Read")
+MAX_BYTES: Final = 4 * 2**20
+"""Maximum size of a file; 10,000 keys take 2 MB."""
+
+
+def read_file(path: Path) -> BridgeFile:
+    """Read and validate a bridge.toml.
+
+    Raises ConfigError if the file is missing, is not TOML, or has a wrong value.
+    """
+    return parse_file(path, read)
+
+
+def parse_file(path: Path, read: Callable[[str], Read]) -> Read:
+    """Read a file and return the result of ``read`` for its text.
+
+    Raises ConfigError, always with the path of the file.
+    """
+    try:
+        return read(_text(path))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _text(path: Path) -> str:
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise ConfigError(f"{size} bytes are too many; at most {MAX_BYTES} are read")
+    return path.read_text(encoding="utf-8")
+
+
+def read(text: str) -> BridgeFile:
+    try:
+        tables = tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError("not valid TOML: it is nested too deeply") from None
+    try:
+        file = msgspec.convert(_plain(tables), BridgeFile, dec_hook=json_field_types.network)
+    except msgspec.ValidationError as error:
+        raise ConfigError(explain_decode_error(str(error), BridgeFile, tables)) from None
+    for error_text in _semantic_errors(file):
+        raise ConfigError(error_text)
+    return file
+
+
+def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Convert Decimal values to float, except for amounts of money, which must stay exact."""
+    if isinstance(value, dict):
+        return {key: _plain(entry, (*path, key)) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry, path) for entry in value]
+    if isinstance(value, Decimal) and "usd" not in path:
+        return float(value)
+    return value
+
+
+def _semantic_errors(file: BridgeFile) -> Iterator[str]:
+    """Yield messages for errors that the schema does not find: duplicates, unknown time zones."""
+    yield from _duplicates("upstreams", [entry.name for entry in file.upstreams])
+    yield from _duplicates("routes", [_route_name(one.model, one.team) for one in file.routes])
+    yield from _duplicates("teams", [entry.name for entry in file.teams])
+    yield from _duplicates("keys", [f"{entry.team}/{entry.name}" for entry in file.keys])
+    yield from _duplicates(
+        "prices", [f"{entry.upstream or '*'} {entry.model} {entry.since}" for entry in file.prices]
+    )
+    yield from _budget_errors(file)
+
+
+def _budget_errors(file: BridgeFile) -> Iterator[str]:
+    """Yield messages for unknown time zones, and for two budgets of one owner, period and zone."""
+    first: dict[tuple[str, str, str], str] = {}
+    for path, owner, budget in _budgets(file):
+        try:
+            zoneinfo.ZoneInfo(budget.zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            yield f"{path}.zone: no such time zone: {budget.zone!r}"
+        same = first.setdefault((owner, budget.period, budget.zone), path)
+        if same != path:
+            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}"
+
+
+def _budgets(file: BridgeFile) -> Iterator[tuple[str, str, Budget]]:
+    """Yield the path in the file, the owner and the entry of each budget."""
+    for place, team in enumerate(file.teams):
+        for at, budget in enumerate(team.budgets):
+            yield f"teams[{place}].budgets[{at}]", f"team {team.name}", budget
+    for place, key in enumerate(file.keys):
+        for at, budget in enumerate(key.budgets):
+            yield f"keys[{place}].budgets[{at}]", f"key {key.team}/{key.name}", budget
+    for place, owned in enumerate(file.budgets):
+        yield f"budgets[{place}]", owned.owner, owned
+
+
+def _duplicates(kind: str, names: list[str]) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if name in first:
+            yield f"{kind}[{first[name]}] and {kind}[{place}] are both {name!r}"
+        first.setdefault(name, place)
+
+
+def _route_name(model: str, team: str | None) -> str:
+    return f"{model} of team {team}" if team else model

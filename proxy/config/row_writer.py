@@ -1,0 +1,141 @@
+"""Write database rows while a bridge.toml is applied, and list the changes (the plan)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+
+from proxy.decode_errors import did_you_mean
+from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from proxy.models.routes import SEALED
+from proxy.secrets import ConfigError
+
+Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)
+Named = TypeVar("Named", Team, Upstream)
+Sign = Literal["+", "~", "-", "="]
+"""``+`` created, ``~`` changed, ``-`` removed, ``=`` not applied (the reason is in ``detail``)."""
+
+WORDS: Final[Mapping[str, str]] = {
+    "digest": "secret",  # the value is secret
+    "prefix": "secret",
+    "dropped": "named again",
+    "managed": "now managed by the file",
+}
+"""Field name -> its text in the plan, for fields whose old and new values are not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that applying a bridge.toml makes, shown as a line of the plan."""
+
+    sign: Sign
+    kind: str
+    name: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.kind} {self.name}" + (f": {self.detail}" if self.detail else "")
+
+
+class ConfigWriter:
+    """Writes the rows that differ from the file, and collects the changes."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def add_plan_line(self, sign: Sign, kind: str, name: str, detail: str = "") -> None:
+        self.changes.append(Change(sign, kind, name, detail))
+
+    def put(
+        self,
+        model: type[Row],
+        identity: Mapping[str, Any],
+        fields: Mapping[str, Any],
+        where: str,
+        name: str,
+    ) -> Row:
+        """Create a row or update its differing fields, and mark it as managed by the file.
+
+        ``identity``: fields that identify the row. ``where``: path in the file, for errors.
+        """
+        kind = kind_of(model)
+        row = model.objects.filter(**identity).first()
+        if row is None:
+            row = model(**identity, **fields, managed=True)
+            self._check(row, where)
+            row.save()
+            self.add_plan_line("+", kind, name)
+            return row
+        expected = {**fields, "managed": True}
+        old = {field: getattr(row, field) for field in expected}
+        differing = [field for field, value in expected.items() if _plain(old[field]) != value]
+        if not differing:
+            return row
+        for field in differing:
+            setattr(row, field, expected[field])
+        self._check(row, where)
+        row.save(update_fields=differing)
+        details = [_difference(field, old[field], expected[field]) for field in differing]
+        self.add_plan_line("~", kind, name, ", ".join(dict.fromkeys(details)))
+        return row
+
+    def find(self, model: type[Named], name: str, where: str) -> Named:
+        """Return the row with this name.
+
+        Raises ConfigError, which suggests a similar name, if there is no such row.
+        """
+        row = model.objects.filter(name=name).first()
+        if row is None:
+            known = model.objects.values_list("name", flat=True)
+            raise ConfigError(f"{where}: no {kind_of(model)} {name!r}{did_you_mean(name, known)}")
+        return row
+
+    def unmanage(self, row: Row, name: str, why: str, **fields: Any) -> None:
+        """Mark a row that is no longer in the file as unmanaged, and set ``fields``.
+
+        The row is not deleted, because ledger rows refer to it.
+        """
+        for field, value in fields.items():
+            setattr(row, field, value)
+        row.managed = False
+        row.save(update_fields=["managed", *fields])
+        self.add_plan_line("-", kind_of(type(row)), name, why)
+
+    def delete(self, row: Row, name: str) -> None:
+        row.delete()
+        self.add_plan_line("-", kind_of(type(row)), name)
+
+    def _check(self, row: Row, where: str) -> None:
+        try:
+            row.clean()
+        except ValidationError as wrong:
+            by_field = wrong.message_dict if hasattr(wrong, "error_dict") else {}
+            field = next(iter(by_field), NON_FIELD_ERRORS)
+            path = where if field == NON_FIELD_ERRORS else f"{where}.{field}"
+            raise ConfigError(f"{path}: {' '.join(wrong.messages)}") from None
+
+
+def kind_of(model: type[Any]) -> str:
+    return {"ApiKey": "key"}.get(model.__name__, model.__name__.lower())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value from the database in the type of the file's values.
+
+    PostgreSQL returns bytes as memoryview.
+    """
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _difference(field: str, old: Any, new: Any) -> str:
+    if field in WORDS:
+        return WORDS[field]
+    return f"{field} {_shortened(old)} -> {_shortened(new)}"
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, dict) and SEALED in value:
+        return "a stored secret"
+    text = str(value) if value not in (None, "", [], {}) else "none"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,60 @@
+"""Select the shared stores of this process: Redis if it is configured, else local SQLite files."""
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from proxy.conf import conf
+
+from .budget_store import BudgetStore
+from .failover import FailoverBudgets
+from .failover_state import FailoverStates, MemoryStates
+from .idempotent_responses import FailoverResponses, RedisResponses, ResponseStore, SqliteResponses
+from .shared_state import RedisStates, SqliteStates, States
+from .sqlite_budgets import SqliteBudgets
+
+FILE: Final = "counters.sqlite3"
+LIMITS_FILE: Final = "limits.sqlite3"
+REPLIES_FILE: Final = "replies.sqlite3"
+
+
+@cache
+def budget_store() -> BudgetStore:
+    local = SqliteBudgets(conf.data_dir / FILE)
+    if not conf.redis_url:
+        return local
+    from .redis_budgets import RedisBudgets  # noqa: PLC0415 - most installations have no Redis
+
+    return FailoverBudgets(RedisBudgets(conf.redis_url), local)
+
+
+@cache
+def limit_states() -> States | None:
+    """Return the shared states of rate limits; None: a single process, which counts in memory."""
+    local = SqliteStates(conf.data_dir / LIMITS_FILE) if conf.workers > 1 else None
+    if not conf.redis_url:
+        return local
+    from .redis_budgets import client_of  # noqa: PLC0415 - most installations have no Redis
+
+    return FailoverStates(RedisStates(client_of(conf.redis_url)), local or MemoryStates())
+
+
+@cache
+def response_store(directory: Path) -> ResponseStore:
+    """Return the store of responses by ``idempotency-key``; its local file is in ``directory``."""
+    local = SqliteResponses(directory / REPLIES_FILE)
+    if not conf.redis_url:
+        return local
+    from .redis_budgets import client_of  # noqa: PLC0415 - most installations have no Redis
+
+    return FailoverResponses(RedisResponses(client_of(conf.redis_url)), local)
+
+
+def is_redis_unavailable() -> bool:
+    """Return whether Redis is configured, but this machine currently uses its local stores."""
+    if not conf.redis_url:
+        return False
+    stores = (budget_store(), limit_states())
+    return any(
+        isinstance(store, FailoverBudgets | FailoverStates) and store.degraded for store in stores
+    )

@@ -1,0 +1,121 @@
+"""The interface of a store of budget counters, implemented by a SQLite file and by Redis.
+
+A counter is the spending of one budget in one period. It consists of ``spent``, the cost of the
+budget's rows in the ledger, and of one reservation for each request whose cost is not in ``spent``
+yet. A reservation is open while its request runs (its amount is the request's worst case, and it
+expires if its process dies), then settled (its amount is the actual cost, until the request's row
+is in the ledger). So a counter can always be rebuilt from the ledger.
+
+Amounts are nano-dollars. Every method is atomic and thread-safe, and raises StoreUnavailable when
+the file or Redis cannot be reached.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+LEASE_S: Final = 20.0
+"""Seconds after which a reservation expires if its process does not renew it."""
+
+
+class StoreUnavailable(Exception):
+    """The file or server of a shared store cannot be reached, or does not answer in time."""
+
+
+@contextmanager
+def redis_errors_as_unavailable() -> Iterator[None]:
+    """Convert any Redis error in the ``with`` block to StoreUnavailable."""
+    import redis  # noqa: PLC0415 - most installations have no Redis
+
+    try:
+        yield
+    except redis.RedisError as exc:
+        raise StoreUnavailable(str(exc)) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit:
+    """A counter in which to reserve an amount, and its limit in nano-dollars; None: no limit."""
+
+    counter: str
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The values of a counter, in nano-dollars."""
+
+    spent: int  # cost of the requests in the ledger
+    settled: int  # cost of closed requests that are not in the ledger yet
+    reserved: int  # worst-case cost of running requests
+
+    @property
+    def used(self) -> int:
+        return self.spent + self.settled
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationResult:
+    """The result of ``reserve``: the amount was reserved if both fields are empty."""
+
+    unknown: tuple[str, ...] = ()
+    """Counters whose ``spent`` is not set. Nothing was reserved; call ``publish``, then retry."""
+    full: tuple[tuple[str, Standing], ...] = ()
+    """Counters whose limit would be exceeded, with their values. Nothing was reserved."""
+
+    @property
+    def granted(self) -> bool:
+        return not self.unknown and not self.full
+
+
+class BudgetStore(Protocol):
+    """A store of budget counters; ``request_id`` is the request's id in the ledger.
+
+    ``holder`` identifies the process that made a reservation.
+    """
+
+    def reserve(
+        self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
+    ) -> ReservationResult:
+        """Reserve ``amount`` in all counters, or in none of them."""
+        ...
+
+    def settle(self, request_id: str, counters: Collection[str], cost: int) -> None:
+        """Set the reservation to the actual cost; it stays until the request is in the ledger."""
+        ...
+
+    def release(self, request_id: str, counters: Collection[str]) -> None:
+        """Delete the reservation of a request that will not run."""
+        ...
+
+    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> set[str]:
+        """Add the costs of requests that are now in the ledger to ``spent``.
+
+        Deletes their reservations. Returns the ids of requests without a reservation, whose costs
+        are not added; then the caller must call ``publish``.
+        """
+        ...
+
+    def publish(self, counter: str, spent: int, posted: Collection[str] = ()) -> None:
+        """Set ``spent`` to the ledger's sum; delete expired and ``posted`` reservations.
+
+        ``posted``: ids of requests whose cost the sum includes.
+        """
+        ...
+
+    def reserved_ids(self, counter: str) -> list[str]:
+        """Return the request ids of all reservations in a counter, including expired ones."""
+        ...
+
+    def standing(self, counter: str) -> Standing | None:
+        """Return the counter's values; None if ``publish`` was not called for it yet."""
+        ...
+
+    def renew(self, holder: str, counters: Collection[str]) -> None:
+        """Let the holder's open reservations expire ``LEASE_S`` from now."""
+        ...
+
+    def forget(self, counters: Collection[str]) -> None:
+        """Delete the counters of ended periods."""
+        ...

@@ -1,0 +1,133 @@
+"""Small states that processes share, such as rate limits: JSON texts by name, changed atomically.
+
+The argument ``change`` of ``update`` is a function that gets the current texts (None: missing) and
+returns the new texts. It is called again if another process has written in between, so it must not
+have side effects. All methods raise StoreUnavailable.
+"""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from .budget_store import StoreUnavailable, redis_errors_as_unavailable
+from .shared_file import open_shared_file
+
+Texts = list[str | None]
+Change = Callable[[Texts], Sequence[str]]
+
+BUSY_S: Final = 1.0
+ATTEMPTS: Final = 50
+SCHEMA: Final = """
+PRAGMA synchronous = OFF;  -- counts of one minute: they may be lost in a power cut
+CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+"""
+PREFIX: Final = "bridge:limit:"
+EXPIRE_S: Final = 3_600
+"""Seconds after which an unused state expires; its token buckets are full after a minute."""
+SWAP: Final = """
+for i, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  local now = ''
+  if kind == 'string' then now = redis.call('GET', key)
+  elseif kind ~= 'none' then redis.call('DEL', key) end
+  if now ~= ARGV[i] then return 0 end
+end
+for i, key in ipairs(KEYS) do redis.call('SET', key, ARGV[#KEYS + i], 'EX', ARGV[#ARGV]) end
+return 1
+"""
+
+
+class States(Protocol):
+    def update(self, names: Sequence[str], change: Change) -> None:
+        """Replace the texts with these names by the result of ``change``, all or none of them.
+
+        If ``change`` raises, no text is changed.
+        """
+        ...
+
+    def read(self, names: Sequence[str]) -> Texts:
+        """Return the current texts with these names; None for a missing one."""
+        ...
+
+
+class SqliteStates:
+    """States in a SQLite file, for the processes of one machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+
+    def update(self, names: Sequence[str], change: Change) -> None:
+        with self._lock:
+            try:
+                connection = self._connect()
+                connection.execute("BEGIN IMMEDIATE")
+            except (sqlite3.Error, OSError) as exc:
+                raise StoreUnavailable(str(exc)) from exc
+            try:
+                new = change([self._read(connection, name) for name in names])
+                connection.executemany(
+                    "INSERT OR REPLACE INTO states VALUES (?, ?)", zip(names, new, strict=True)
+                )
+                connection.execute("COMMIT")
+            except sqlite3.Error as exc:
+                self._rollback(connection)
+                raise StoreUnavailable(str(exc)) from exc
+            except BaseException:
+                self._rollback(connection)
+                raise
+
+    def read(self, names: Sequence[str]) -> Texts:
+        with self._lock:
+            try:
+                connection = self._connect()
+                return [self._read(connection, name) for name in names]
+            except (sqlite3.Error, OSError) as exc:
+                raise StoreUnavailable(str(exc)) from exc
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_shared_file(self._path, SCHEMA, busy_s=BUSY_S)
+        return self._connection
+
+    @staticmethod
+    def _read(connection: sqlite3.Connection, name: str) -> str | None:
+        row = connection.execute("SELECT text FROM states WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    @staticmethod
+    def _rollback(connection: sqlite3.Connection) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
+class RedisStates:
+    """States in Redis, for any number of machines, written by compare-and-swap."""
+
+    def __init__(self, client: Any) -> None:
+        self._redis = client
+        self._swap = client.register_script(SWAP)
+
+    def update(self, names: Sequence[str], change: Change) -> None:
+        keys = [PREFIX + name for name in names]
+        with redis_errors_as_unavailable():
+            for _ in range(ATTEMPTS):
+                old = cast("Texts", self._redis.mget(keys))
+                new = change(old)
+                if self._swap(keys=keys, args=[*(text or "" for text in old), *new, EXPIRE_S]):
+                    return
+        raise StoreUnavailable("too many concurrent writers")
+
+    def read(self, names: Sequence[str]) -> Texts:
+        with redis_errors_as_unavailable():
+            return cast("Texts", self._redis.mget([PREFIX + name for name in names]))

@@ -1,0 +1,101 @@
+"""Explain validation errors of msgspec with the path, the value at the path, and a suggestion."""
+
+import datetime as dt
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+
+UNKNOWN: Final = re.compile(
+    r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
+)
+STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
+SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret)\b")
+AT: Final = re.compile(r" - at `(?:key in )?\$")
+"""The text before the path in msgspec's message. A backtick at the end of the message ends the
+path."""
+
+MANAGED: Final = "{} is managed by bridge.toml; change it there and run applyconfig"
+"""The error if a user changes an object in the admin or by REST that ``bridge.toml`` declares."""
+
+
+def explain_decode_error(error: str, kind: Any, value: Any) -> str:
+    """Return msgspec's error message with the path, the value found at that path, and a suggestion.
+
+    ``value`` is the decoded input, ``kind`` is the type that ``value`` should have.
+    """
+    unknown = UNKNOWN.match(error)
+    if unknown:
+        known = _keys_at(kind, unknown["at"] or "")
+        where = _path(unknown["at"])
+        return f"{where}unknown key {unknown['key']!r}{did_you_mean(unknown['key'], known)}"
+    found = AT.search(error) if error.endswith("`") else None
+    what, at = (error[: found.start()], error[found.end() : -1]) if found else (error, "")
+    if SECRET.search(at):  # the value may be a secret: do not repeat it
+        if "got `str`" in what:
+            what = 'a secret is never written here: { env = "NAME" } or { file = "/path" }'
+        return _path(at) + what.replace("`", "")
+    expected = _expected(_kind_at(kind, at), what)
+    return _path(at) + what.replace("`", "") + _found_value(at, value, what) + expected
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'model'?``, or the list of known words if none is similar."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def _path(at: str | None) -> str:
+    return f"{at.lstrip('.')}: " if at else ""
+
+
+def _found_value(at: str, value: Any, what: str) -> str:
+    """Return the value at the path as ``, found 5``; empty if the message contains the value."""
+    for step in STEP.finditer(at):
+        value = value[step["key"]] if step["key"] else value[int(step["place"])]
+    shown = repr(value) if isinstance(value, str) else str(value)
+    return "" if isinstance(value, dict | list) or shown in what else f", found {shown}"
+
+
+def _expected(kind: Any, what: str) -> str:
+    """Return a text with the allowed words of an enum or the date format; else an empty text."""
+    if what.startswith("Invalid enum"):
+        return f"; expected one of {', '.join(repr(word) for word in _literals(kind))}"
+    return "; a date is written 2026-01-01, without quotes" if kind is dt.date else ""
+
+
+def _keys_at(kind: Any, at: str) -> list[str]:
+    """Return the keys of the msgspec struct at the path ``at``."""
+    struct = next(_structs(_kind_at(kind, at)))
+    return [entry.encode_name for entry in msgspec.structs.fields(struct)]
+
+
+def _kind_at(kind: Any, at: str) -> Any:
+    """Return the annotated type of the last key of the path ``at``.
+
+    For an entry of a list, this is the type of the list.
+    """
+    for name in re.findall(r"\.(\w+)", at):
+        entries = msgspec.structs.fields(next(_structs(kind)))
+        kind = next(entry.type for entry in entries if entry.encode_name == name)
+    return kind
+
+
+def _literals(kind: Any) -> Iterator[str]:
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    else:
+        for inner in get_args(kind):
+            yield from _literals(inner)
+
+
+def _structs(kind: Any) -> Iterator[Any]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for inner in get_args(kind):
+        yield from _structs(inner)

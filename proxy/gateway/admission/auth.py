@@ -1,0 +1,71 @@
+"""Authenticate a request: look up the digest of its key in memory, without the database."""
+
+import time
+
+from proxy.gateway.http.errors import HttpError, directory_unavailable, forbidden, unauthenticated
+from proxy.gateway.http.request_headers import RequestHeaders, ip_in_networks
+from proxy.gateway.snapshot.config_snapshot import Caller, directory
+from proxy.permissions.key_validity import INVALID, MESSAGES, refusal
+from proxy.secrets import digest_of_bytes
+
+LONGEST_KEY = 512
+
+
+def authenticate(head: RequestHeaders, scope: str = "messages") -> Caller:
+    """Return the caller whose key is in ``x-api-key`` or ``Authorization: Bearer``.
+
+    Raises HttpError 400 if the two headers have different keys, 401 if the key is missing or
+    invalid, 403 if the key lacks ``scope`` or may not be used from the client's address, and 503 if
+    the key is unknown but the configuration snapshot may be out of date.
+    """
+    caller = identify(head)
+    authorise(caller, head, scope)
+    return caller
+
+
+def identify(head: RequestHeaders) -> Caller:
+    """Return the caller that the request's gateway key identifies.
+
+    The key may be expired or revoked. Raises HttpError 400, 401 or 503.
+    """
+    caller = directory.snapshot.keys.get(digest_of_bytes(_presented(head)))
+    if caller is None:
+        if not directory.fresh:
+            raise directory_unavailable()
+        raise unauthenticated(INVALID)
+    return caller
+
+
+def authorise(caller: Caller, head: RequestHeaders, scope: str = "messages") -> None:
+    """Check the caller's key: validity, allowed client addresses and scope.
+
+    Raises HttpError 401 or 403.
+    """
+    if caller.ends and (reason := refusal(caller.ends, time.time())):
+        raise unauthenticated(MESSAGES[reason])
+    if caller.ip_allow and not ip_in_networks(head.ip, caller.ip_allow):
+        raise forbidden("this gateway key may not be used from this address")
+    if scope not in caller.scopes:
+        raise forbidden(f"this gateway key lacks the scope {scope!r}")
+
+
+def _presented(head: RequestHeaders) -> bytes:
+    headers = head.headers
+    presented = headers[b"x-api-key"].strip() if b"x-api-key" in headers else b""
+    differ = head.credentials_differ
+    if b"authorization" in headers:
+        scheme, _, bearer = headers[b"authorization"].strip().partition(b" ")
+        bearer = bearer.strip() if scheme.lower() == b"bearer" else b""
+        differ = differ or bool(presented and bearer and presented != bearer)
+        presented = presented or bearer
+    if differ:
+        raise HttpError(
+            400,
+            "invalid_request_error",
+            "x-api-key and Authorization carry different keys; send one",
+        )
+    if not presented:
+        raise unauthenticated("no gateway key; send x-api-key or Authorization: Bearer")
+    if len(presented) > LONGEST_KEY or not presented.isascii():
+        raise unauthenticated(INVALID)
+    return presented

@@ -1,0 +1,224 @@
+"""Reserve the worst-case cost of a request in each budget that covers the request.
+
+Requests of a caller without a budget are not reserved. Calls of the counter stores block, so a
+single thread makes them. Its queue preserves the order: a reservation is made before it is settled,
+even if the client disconnects.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import DatabaseError, connection
+
+from proxy.conf import conf
+from proxy.counters.backends import budget_store
+from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
+from proxy.gateway.http.errors import HttpError
+from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
+from proxy.gateway.snapshot.config_snapshot import Caller
+from proxy.ledger.journal.records import CloseRecord
+from proxy.ledger.maintenance.export import usd
+from proxy.ledger.posting import budget_sync
+from proxy.ledger.posting.pricing import PriceList, charge_of, cost_of
+from proxy.ledger.recorder import recorder
+from proxy.models import Budget
+from translator.notes import Note
+
+from .budget_maintenance import budget_maintenance
+from .route_selection import Route
+
+log = logging.getLogger("proxy.gateway")
+
+SEEDINGS: Final = 3
+UNPRICED: Final = 1
+"""The nano-dollars reserved for a model without a price, so that an exhausted budget rejects its
+requests, too."""
+
+_pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="budgets")
+
+
+@dataclass(slots=True)
+class Reservation:
+    """The budget reservation of one request.
+
+    It must be settled exactly once, whatever the outcome.
+    """
+
+    request_id: str
+    counters: tuple[str, ...]
+    worst_case: Mapping[str, int] | None = None
+    """The ``input`` and ``output`` tokens that are reserved in a hard budget; None: no budget is
+    hard."""
+    notes: list[Note] = field(default_factory=list)
+    """Notes about targets without a price, for which nothing is reserved."""
+
+    def settle(self, closing: CloseRecord | None) -> None:
+        """Replace the reservation by the actual cost, in the background.
+
+        ``closing`` None: release it.
+        """
+        if closing is None:
+            change = _pool.submit(budget_store().release, self.request_id, self.counters)
+        else:
+            cost = charge_of(closing.usage, closing.price, closing.attempts) or 0
+            change = _pool.submit(budget_store().settle, self.request_id, self.counters, cost)
+        change.add_done_callback(_log_store_failure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRequest:
+    """The data from which the highest possible cost of a request is computed."""
+
+    id: str
+    model: str
+    """The model name in the client's request."""
+    created: float
+    """Seconds since 1970."""
+    prices: PriceList
+    input_tokens: int
+    """The estimated number of input tokens."""
+    max_tokens: int
+
+
+async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Reservation:
+    """Reserve the worst-case cost of the request in every budget of the caller.
+
+    Raises HttpError 402 if a hard budget is exhausted. Raises HttpError 503 if no counter store can
+    be reached, because no money may be spent without a check.
+    """
+    budgets, at = caller.budgets, planned.created
+    notes: list[Note] = []
+    amount = _worst_case(caller, route, planned, notes)
+    counters = tuple(budget.counter(at) for budget in budgets)
+    is_hard = any(budget.hard for budget in budgets)
+    worst_case = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
+    reservation = Reservation(planned.id, counters, worst_case, notes)
+    try:
+        result = await asyncio.get_running_loop().run_in_executor(
+            _pool, _reserve_in_store, planned.id, amount, budgets, at
+        )
+    except BaseException as exc:  # also on cancellation: the thread may still reserve
+        reservation.settle(None)
+        if not isinstance(exc, StoreUnavailable):
+            raise
+        log.error("budgets cannot be checked: %s", exc)  # noqa: TRY400 - not a bug, so no traceback
+        raise _store_unavailable() from None
+    if result.full:  # a budget has too little left, and nothing was reserved
+        name, standing = result.full[0]
+        budget = budgets[counters.index(name)]
+        budget_maintenance.exhausted(budget, at)
+        raise _budget_exhausted(budget, standing, amount, at)
+    return reservation
+
+
+def _worst_case(caller: Caller, route: Route, planned: PlannedRequest, notes: list[Note]) -> int:
+    """Return the cost in nano-dollars at the most expensive target, with ``max_tokens`` output."""
+    day = datetime.fromtimestamp(planned.created, UTC).date()
+    costs = []
+    for target in route.targets:
+        model = target.model_for(planned.model)
+        price = planned.prices.at(target.server.name, model, day)
+        if price is None:
+            if refuses_unpriced(caller.budgets):
+                raise _price_missing(planned.model, target.server.name, model)
+            reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
+            notes.append(Note("model", "ignored", reason))
+        else:
+            costs.append(worst_case_cost(price, planned.input_tokens, planned.max_tokens))
+    return max(costs, default=UNPRICED)
+
+
+def refuses_unpriced(budgets: Sequence[BudgetConfig]) -> bool:
+    """Return whether these budgets reject requests for a model without a price."""
+    return conf.refuse_unpriced and any(budget.hard for budget in budgets)
+
+
+def worst_case_cost(price: Mapping[str, Any], tokens: int, max_tokens: int) -> int:
+    """Return the cost in nano-dollars if all input has the most expensive of the input prices."""
+    classes = ("input", "cache_write_5m", "cache_write_1h")
+    highest = max((price[name] for name in classes if price[name] is not None), key=float)
+    cost = cost_of({"input": tokens, "output": max_tokens}, {**price, "input": highest})
+    return cost.total if cost else UNPRICED
+
+
+def _reserve_in_store(
+    request_id: str, amount: int, budgets: Sequence[BudgetConfig], at: float
+) -> ReservationResult:
+    """Reserve the amount, in the pool's thread. First fill new counters with the ledger's sums."""
+    budget_maintenance.start()
+    limits = {
+        budget.counter(at): BudgetLimit(budget.counter(at), budget.limit if budget.hard else None)
+        for budget in budgets
+    }
+    budget_maintenance.track_reservations(limits)
+    for _ in range(SEEDINGS):
+        result = budget_store().reserve(request_id, recorder.worker, amount, list(limits.values()))
+        if not result.unknown:
+            return result
+        for budget in budgets:
+            if budget.counter(at) in result.unknown:
+                _seed(budget, at)
+    raise StoreUnavailable("the counters disappear as soon as they are created")
+
+
+def _seed(budget: BudgetConfig, at: float) -> None:
+    try:
+        row = Budget.objects.select_related("team", "key", "user").get(pk=budget.id)
+        budget_sync.publish(row, budget.window(at))
+    except StoreUnavailable:
+        budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
+    except (DatabaseError, Budget.DoesNotExist) as exc:
+        log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
+        budget_sync.DIRTY.set()
+        budget_store().publish(budget.counter(at), 0)
+    finally:
+        connection.close()
+
+
+def _budget_exhausted(
+    budget: BudgetConfig, standing: Standing, amount: int, at: float
+) -> HttpError:
+    reset = budget.window(at).end
+    return HttpError(
+        402,
+        "billing_error",
+        f"{budget.owner} has no room in its budget: limit {usd(budget.limit)} USD a "
+        f"{budget.period}, spent {usd(standing.used)}, reserved by running requests "
+        f"{usd(standing.reserved)}, this request may cost up to {usd(amount)}; "
+        f"it resets at {reset.isoformat()}",
+        {"x-should-retry": "false"},
+        detail="budget",
+    )
+
+
+def _price_missing(requested: str, upstream: str, model: str) -> HttpError:
+    alias = "" if model == requested else f" as {model[:100]!r}"
+    return HttpError(
+        402,
+        "billing_error",
+        f"model {requested[:200]} has no price at upstream {upstream!r}{alias}, and a hard budget "
+        "covers this key: its cost could not be counted; ask an administrator to add a price "
+        f"(`[[prices]]` with upstream = {upstream!r} and model = {model[:100]!r}, or Prices in the "
+        "admin)",
+        {"x-should-retry": "false"},
+        detail="unpriced",
+    )
+
+
+def _store_unavailable() -> HttpError:
+    return HttpError(
+        503, "api_error", "budgets cannot be checked right now", {"retry-after": "5"},
+        outcome="gateway_error", source="gateway", detail="budgets",
+    )  # fmt: skip
+
+
+def _log_store_failure(change: "Future[None]") -> None:
+    exc = change.exception()
+    if exc is not None:
+        log.warning("budgets: %s; the next sum of the ledger corrects it", exc)
+        budget_sync.DIRTY.set()

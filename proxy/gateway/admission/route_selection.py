@@ -1,0 +1,95 @@
+"""Select the route for a model name, and the order in which the route's targets are tried."""
+
+import hashlib
+import math
+import random
+from dataclasses import dataclass
+
+from proxy.gateway.http.errors import HttpError, forbidden, unknown_model
+from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
+from proxy.gateway.snapshot.targets import SAME_MODEL, Target
+
+from .cooldown import Cooldown, Key, cooldown
+
+
+@dataclass(slots=True)  # not frozen, because that is faster to create
+class Route:
+    """The route of a request; ``targets`` is never empty."""
+
+    name: str  # the route's name as configured, for example "claude-*"
+    targets: tuple[Target, ...]
+
+
+def choose_route(caller: Caller, model: str, session: str = "") -> Route:
+    """Return the route for this model name.
+
+    ``session`` is the conversation's id or empty. Raises HttpError 403 if the caller may not use
+    the model, 404 if there is no route, and 500 if no target of the route is usable.
+    """
+    snapshot, team = directory.snapshot, caller.team
+    if (team.models.names and not team.models.allow(model)) or (
+        caller.models.names and not caller.models.allow(model)
+    ):
+        raise forbidden(f"model: this gateway key may not use {model[:200]!r}")
+    entry = snapshot.route(team.name, model)
+    if entry is None:
+        raise unknown_model(model, [route.model for route in snapshot.models(caller)])
+    if not entry.targets:
+        raise HttpError(
+            500,
+            "api_error",
+            f"model: {model[:200]!r} has no usable upstream; see the gateway's /readyz",
+            {"x-should-retry": "false"},
+            outcome="gateway_error",
+            source="gateway",
+            detail="no_upstream",
+        )
+    if len(entry.targets) == 1:
+        return Route(entry.model, entry.targets)
+    return Route(entry.model, by_health_and_weight(entry, model, session, cooldown))
+
+
+def key_of(target: Target, model: str) -> Key:
+    return target.server.name, model if target.model in SAME_MODEL else target.model
+
+
+def by_health_and_weight(
+    entry: RouteEntry, model: str, session: str, cooling: Cooldown
+) -> tuple[Target, ...]:
+    """Return the targets in the order to try them: as configured, but targets in cooldown last.
+
+    With weights, a randomly chosen target that is not in cooldown comes first. If all weights are 1
+    (the default), the configured order applies; weight 0 means "only if the others fail". Requests
+    of one session get the same first target, so that they use the upstream's prompt cache.
+    """
+    targets = cooling.healthy_first(entry.targets, lambda target: key_of(target, model))
+    if all(weight == 1 for weight in entry.weights):
+        return targets
+    candidates = [
+        (target, weight)
+        for target, weight in zip(entry.targets, entry.weights, strict=True)
+        if weight and not cooling.is_cooling(key_of(target, model))
+    ]
+    if not candidates:
+        return targets
+    first = _choose_first(candidates, model, session)
+    return (first, *(target for target in targets if target is not first))
+
+
+def _choose_first(candidates: list[tuple[Target, int]], model: str, session: str) -> Target:
+    """Choose a target at random by weight; for the same session always the same target.
+
+    This is weighted rendezvous hashing: while a target is in cooldown, only its own sessions move
+    to other targets.
+    """
+    if not session:
+        weights = [weight for _, weight in candidates]
+        return random.choices(candidates, weights)[0][0]  # noqa: S311 - this only spreads load
+
+    def distance(candidate: tuple[Target, int]) -> float:
+        target, weight = candidate
+        text = "\0".join((session, *key_of(target, model)))
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+        return -math.log((number + 1) / 2**64) / weight
+
+    return min(candidates, key=distance)[0]

@@ -1,0 +1,160 @@
+"""POST /v1/messages/count_tokens: return the upstream's count if there is one, else an estimate.
+
+An Anthropic upstream receives the client's request body, and its response is relayed unchanged
+(mapping.md 7).
+
+The response with an estimate has the header ``x-bridge-estimate: true``. The estimate is too high
+rather than too low: a client that assumes too few tokens exceeds the model's context window. The
+header ``x-bridge-estimate-factor`` has the correction factor learned for the model.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from yarl import URL
+
+from proxy.gateway.admission.auth import authenticate
+from proxy.gateway.admission.route_selection import choose_route
+from proxy.gateway.admission.shared_rate_limits import admit
+from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.exchange.token_estimates import calibrated_estimate
+from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.snapshot.targets import Target
+from proxy.gateway.upstream.client import post
+from proxy.gateway.upstream.passthrough import (
+    endpoint,
+    forwarded_headers,
+    patch_body,
+    returned_headers,
+)
+from translator.anthropic.request import parse_count_tokens_request
+from translator.anthropic_upstream import DIALECT as ANTHROPIC
+from translator.errors import BadUpstream, TranslatorError
+from translator.request.token_estimate import estimate_tokens
+
+from .http_consumer import JSON, StreamingHttpConsumer
+from .messages import parse_body
+
+COUNT_TIMEOUT_S: Final = 10
+RESPONSES_COUNT_FIELDS: Final = frozenset(
+    {"input", "instructions", "model", "parallel_tool_calls", "reasoning", "text", "tool_choice",
+     "tools"}
+)  # fmt: skip
+"""The request fields that the token counting endpoint of the Responses API accepts. It rejects
+others."""
+IGNORED_FIELDS: Final = frozenset({"compaction", "inference_geo"})
+"""Request fields that are removed before counting: the count does not depend on them, and the
+translator may reject them."""
+
+_without_endpoint: set[str] = set()
+"""Names of upstreams whose counting endpoint returned 404 or 405. This process does not call it
+again."""
+
+
+class CountTokensConsumer(StreamingHttpConsumer):
+    async def handle(self) -> None:
+        caller = authenticate(self.headers)
+        body = await self.read_body()
+        request = await parse_body(self, caller, body, parse_count_tokens_request)
+        route = choose_route(caller, request["model"])
+        target = route.targets[0]
+        async with admit(caller, 0) as slot:
+            self.extra_headers += slot.headers
+            response = await self._upstream_count(target, request, body, caller.key_id)
+        if response is not None:
+            await self.send_response(200, response)
+            return
+        estimate = estimate_tokens(request)
+        model = target.model_for(request["model"])
+        tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
+        await self.send_response(200, _response_body(tokens, request), (JSON, *headers))
+
+    async def _upstream_count(
+        self, target: Target, request: dict[str, Any], raw: bytes, key_id: int
+    ) -> bytes | None:
+        """Return a response body with the upstream's token count; None if there is no count."""
+        server = target.server
+        url = server.count_url
+        if url is None or server.name in _without_endpoint:
+            return None
+        headers: dict[str, str] = {}
+        is_native = server.dialect_name == "anthropic"
+        try:
+            permitted = server.policies.filter_request(request, [])
+            if server.dialect_name == "responses":
+                body = _responses_body(target, permitted)
+            else:
+                body = _native_body(target, request, permitted, raw)
+            if is_native:
+                url = endpoint(url, self.headers)
+                headers = server.policies.permitted_headers(forwarded_headers(self.headers), [])
+            async with asyncio.timeout(COUNT_TIMEOUT_S):
+                answer = await self._request_count(target, url, body, headers, key_id)
+        except (UpstreamFailed, TranslatorError, TimeoutError):
+            return None
+        tokens = _parse_count(answer)
+        if answer is None or tokens is None:
+            return None
+        return answer if is_native else _response_body(tokens, request)
+
+    async def _request_count(
+        self, target: Target, url: URL, body: bytes, headers: dict[str, str], key_id: int
+    ) -> bytes | None:
+        """Call the counting endpoint.
+
+        Return the body of a 200 response, else None; remember a 404 or 405.
+        """
+        server = target.server
+        attempt = AttemptRecord(server.name, target.model, self.deadlines.now())
+        call = await post(server, url, body, headers, attempt, key_id=key_id)
+        try:
+            if call.status in {404, 405}:
+                _without_endpoint.add(server.name)
+            if call.status != 200:
+                return None
+            if server.dialect_name == "anthropic":
+                returned = returned_headers(call, self.extra_headers).items()
+                self.extra_headers += [
+                    (name.encode("latin-1"), text.encode("latin-1")) for name, text in returned
+                ]
+            return await call.read_error_body()
+        finally:
+            call.close()
+
+
+def _response_body(tokens: int, request: dict[str, Any]) -> bytes:
+    """Return the response body.
+
+    With context management it also has ``original_input_tokens``, which is the same count.
+    """
+    answer: dict[str, Any] = {"input_tokens": tokens}
+    if request.get("context_management"):
+        answer["context_management"] = {"original_input_tokens": tokens}
+    return msgspec.json.encode(answer)
+
+
+def _parse_count(answer: bytes | None) -> int | None:
+    try:
+        value = decode_json(answer) if answer is not None else None
+    except BadUpstream:
+        return None
+    tokens = value.get("input_tokens") if isinstance(value, dict) else None
+    return tokens if type(tokens) is int and tokens >= 0 else None
+
+
+def _native_body(
+    target: Target, request: dict[str, Any], permitted: dict[str, Any], raw: bytes
+) -> bytes:
+    """Return the body for a counting endpoint of Anthropic's API, built as for /v1/messages."""
+    built = ANTHROPIC.build_request(permitted, target.for_translator(request["model"]))
+    return patch_body(raw, request, {**built.body, "model": target.model_for(request["model"])})
+
+
+def _responses_body(target: Target, request: dict[str, Any]) -> bytes:
+    fields = {name: value for name, value in request.items() if name not in IGNORED_FIELDS}
+    built = target.server.dialect.build_request(
+        {"max_tokens": 1024, **fields}, target.for_translator(request["model"])
+    )
+    return msgspec.json.encode({k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS})

@@ -1,0 +1,163 @@
+"""The health probes /healthz and /readyz, the metrics at /metrics, and the start page."""
+
+import asyncio
+import math
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+
+from proxy.counters.backends import is_redis_unavailable
+from proxy.gateway.exchange import missing_prices
+from proxy.gateway.http.errors import unknown_path
+from proxy.gateway.snapshot.config_snapshot import directory
+from proxy.ledger.journal.journal_metrics import RecordCollector
+from proxy.ledger.recorder import recorder
+from proxy.metrics.exposition import CONTENT_TYPE, exposition
+from proxy.secrets import SECRET_FILES
+
+from .http_consumer import StreamingHttpConsumer
+from .lifespan import RUNNING, start_services
+
+START_PAGE: Final = b"""<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
+<title>Messages Bridge</title></head><body><h1>Messages Bridge</h1>
+<p>This is a gateway for the Anthropic Messages API. Next steps:</p><ul>
+<li>Point a client here: <code>ANTHROPIC_BASE_URL</code> is this address, without <code>/v1</code>;
+the key is a gateway key (<code>manage.py createkey</code>).</li>
+<li>Read conversations and the ledger in the <a href="/admin/">admin</a>.</li>
+<li>See the state of the gateway at <a href="/readyz">/readyz</a>.</li></ul></body></html>
+"""
+HTML: Final = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+)
+MOST_NAMED: Final = 20
+LONGEST_NAMED: Final = 300
+"""/readyz lists at most ``MOST_NAMED`` items of one kind, with this many characters each."""
+METRICS_CACHE_S: Final = 1.0
+"""The response of /metrics is built at most once in this time. Adding up the metrics of two workers
+takes 1 to 2 ms."""
+PROMETHEUS: Final = ((b"content-type", CONTENT_TYPE.encode()),)
+
+
+class StartPage(StreamingHttpConsumer):
+    """The start page.
+
+    Claude Code tests the connection by ``HEAD /``; a browser shows the next steps.
+    """
+
+    methods = ("GET", "HEAD")
+    probe = True
+
+    async def handle(self) -> None:
+        await self.send_response(200, START_PAGE, HTML)
+
+
+class Health(StreamingHttpConsumer):
+    methods = ("GET", "HEAD")
+    probe = True
+
+    async def handle(self) -> None:
+        await self.send_response(200, b'{"status":"ok"}')
+
+
+class Readiness(StreamingHttpConsumer):
+    """Return 200 while requests with known gateway keys can be served, else 503.
+
+    The response body contains no secrets and no host names.
+    """
+
+    methods = ("GET", "HEAD")
+    probe = True
+
+    async def handle(self) -> None:
+        await start_services()
+        record = recorder.state()
+        servable = directory.snapshot.revision >= 0 and record["journal"]
+        degraded = [one[:LONGEST_NAMED] for one in sorted(_degraded(record))]
+        body: dict[str, Any] = {
+            "status": "unavailable" if not servable else "degraded" if degraded else "ok",
+            "degraded": degraded,
+            "running": len(RUNNING) - 1,  # not counting this request
+            "backlog": record["backlog"],
+            "oldest_s": round(record["oldest_s"], 1),
+            "unpriced_models": missing_prices.names(),
+        }
+        await self.send_response(200 if servable else 503, msgspec.json.encode(body))
+
+
+class Metrics(StreamingHttpConsumer):
+    """The metrics of all workers and the journal's gauges, for Prometheus.
+
+    The metrics contain no secrets and no user names.
+    """
+
+    methods = ("GET", "HEAD")
+    probe = True
+
+    async def handle(self) -> None:
+        await start_services()
+        text = _cache.text if _cache.fresh else await asyncio.to_thread(_cache.refresh)
+        await self.send_response(200, text, PROMETHEUS)
+
+
+class UnknownPath(StreamingHttpConsumer):
+    """Return Anthropic's JSON error for an unknown path, instead of a Django page."""
+
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+    async def handle(self) -> None:
+        raise unknown_path(self.headers.path)
+
+
+class _MetricsCache:
+    """A cache of the /metrics response, which is built at most once a second."""
+
+    def __init__(self) -> None:
+        self.text = b""
+        self._at = -math.inf
+        self._lock = threading.Lock()
+
+    @property
+    def fresh(self) -> bool:
+        return time.monotonic() - self._at < METRICS_CACHE_S
+
+    def refresh(self) -> bytes:
+        with self._lock:
+            if not self.fresh:
+                record = RecordCollector(recorder.directory, recorder.state())
+                self.text, self._at = exposition(record), time.monotonic()
+            return self.text
+
+
+_cache: Final = _MetricsCache()
+
+
+def _degraded(record: dict[str, Any]) -> list[str]:
+    """Return a list of the gateway's current faults, as texts for the operator."""
+    snapshot = directory.snapshot
+    found = [f"upstream {name} cannot be used" for name in [*snapshot.broken][:MOST_NAMED]]
+    if len(snapshot.broken) > MOST_NAMED:
+        found.append(f"upstreams that cannot be used: {len(snapshot.broken)}")
+    stale = [
+        f"upstream {name} uses its last good secret: its file cannot be read"
+        for name, path in snapshot.secret_files.items()
+        if path in SECRET_FILES.faults and name not in snapshot.broken
+    ]
+    found += stale[:MOST_NAMED]
+    if len(stale) > MOST_NAMED:
+        found.append(f"upstreams that use their last good secret: {len(stale)}")
+    found += map(str, snapshot.unreadable[:MOST_NAMED])
+    if len(snapshot.unreadable) > MOST_NAMED:
+        found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")
+    if not directory.fresh:
+        found.append("the database cannot be read: keys and routes are those last seen")
+    if not record["database"]:
+        found.append("the database cannot be written: the journal keeps the ledger")
+    if is_redis_unavailable():
+        found.append("Redis is away: this machine counts budgets and limits for itself")
+    if not record["journal"]:
+        found.append("the journal cannot be written: no request is accepted")
+    return found

@@ -1,0 +1,205 @@
+"""GET /v1/models and /v1/models/{id}: the models that this caller may use.
+
+Clients of Anthropic's and OpenAI's API use the same path. If the headers show a client of
+Anthropic's API, the response has Anthropic's format, else OpenAI's.
+"""
+
+import dataclasses
+import re
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from proxy.gateway.admission.auth import authenticate
+from proxy.gateway.admission.route_selection import choose_route
+from proxy.gateway.http.errors import HttpError, unknown_model
+from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
+from translator.capabilities import EFFORTS, Profile
+
+from .http_consumer import StreamingHttpConsumer
+
+DEFAULT_LIMIT: Final = 20
+HIGHEST_LIMIT: Final = 1_000
+LIMIT: Final = re.compile(r"[0-9]{1,4}")
+SINCE: Final = "2025-01-01T00:00:00Z"  # a fixed creation date, because clients expect one
+SINCE_UNIX: Final = 1_735_689_600
+LIFECYCLE: Final = "active"  # this value is returned for every model
+EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
+GLOB: Final = re.compile(r"[*?\[]")
+SHIPPED: Final = (
+    "claude-opus-5-5", "claude-sonnet-5-5", "claude-opus-5", "claude-sonnet-5",
+    "claude-opus-4-8", "claude-sonnet-4-6", "claude-haiku-4-5", "claude-haiku-4-5-20251001",
+)  # fmt: skip
+"""Model names that are built into clients. Instead of a route's glob, the model list shows the
+names that match the glob."""
+
+
+class ModelsConsumer(StreamingHttpConsumer):
+    methods = ("GET", "HEAD")
+
+    async def handle(self) -> None:
+        caller = authenticate(self.headers)
+        model = self.headers.path.removeprefix("/v1/models").strip("/")
+        body = self._one(caller, model) if model else self._page(caller)
+        await self.send_response(200, msgspec.json.encode(body))
+
+    @property
+    def _anthropic(self) -> bool:
+        headers = self.headers.headers
+        return (
+            b"x-api-key" in headers
+            or any(name.startswith(b"anthropic-") for name in headers)
+            # Claude Code, which may send only a bearer token
+            or self.headers.client.name.startswith("claude")
+        )
+
+    def _one(self, caller: Caller, model: str) -> dict[str, Any]:
+        route = directory.snapshot.route(caller.team.name, model)
+        if route is None:
+            raise unknown_model(model, [each.model for each in _listed_routes(caller)])
+        choose_route(caller, model)  # raises HttpError if the caller may not use the model
+        return _anthropic_model(model, route) if self._anthropic else _openai_model(model)
+
+    def _page(self, caller: Caller) -> dict[str, Any]:
+        listed = _listed_routes(caller)
+        if not self._anthropic:
+            return {"object": "list", "data": [_openai_model(each.model) for each in listed]}
+        page, more = _paged(listed, parse_qs(self.headers.query))
+        models = [_anthropic_model(each.model, each) for each in page]
+        return {
+            "data": models,
+            "has_more": more,
+            "first_id": models[0]["id"] if models else None,
+            "last_id": models[-1]["id"] if models else None,
+        }
+
+
+def _listed_routes(caller: Caller) -> list[RouteEntry]:
+    """Return the caller's routes.
+
+    A route with a glob is replaced by one route for each name in ``SHIPPED`` that matches the glob.
+    """
+    snapshot = directory.snapshot
+    listed = [route for route in snapshot.models(caller) if not GLOB.search(route.model)]
+    named = {route.model for route in listed}
+    for name in SHIPPED:
+        route = snapshot.route(caller.team.name, name)
+        allowed = caller.models.allow(name) and caller.team.models.allow(name)
+        if route is not None and allowed and name not in named:
+            listed.append(dataclasses.replace(route, model=name))
+    return listed
+
+
+def _paged(listed: list[RouteEntry], query: dict[str, list[str]]) -> tuple[list[RouteEntry], bool]:
+    """Return the page that the query parameters select, and whether more pages follow.
+
+    Raises HttpError (400) for an id that is not listed. If it returned the first page instead, a
+    client that follows the pages would loop forever.
+    """
+    text = query.get("limit", [str(DEFAULT_LIMIT)])[0]
+    if not (LIMIT.fullmatch(text) and 1 <= int(text) <= HIGHEST_LIMIT):
+        raise HttpError(
+            400, "invalid_request_error", f"limit is {text[:20]!r}; expected 1 to {HIGHEST_LIMIT}"
+        )
+    limit = int(text)
+    lifecycles = [*query.get("lifecycle", ()), *query.get("lifecycle[]", ())]
+    if lifecycles and LIFECYCLE not in lifecycles:
+        listed = []
+    names = [route.model for route in listed]
+    before, after = query.get("before_id", [""])[0], query.get("after_id", [""])[0]
+    for name, model in (("before_id", before), ("after_id", after)):
+        if model and model not in names:
+            raise HttpError(400, "invalid_request_error", f"{name}: no model {model[:200]!r} here")
+    if before:
+        end = names.index(before)
+        return listed[max(0, end - limit) : end], end > limit
+    start = names.index(after) + 1 if after else 0
+    return listed[start : start + limit], len(listed) > start + limit
+
+
+def _openai_model(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": SINCE_UNIX, "owned_by": "messages-bridge"}
+
+
+def _anthropic_model(model: str, route: RouteEntry) -> dict[str, Any]:
+    server = route.targets[0].server if route.targets else None
+    profile = server.profile if server is not None else Profile()
+    native = server is not None and server.dialect_name == "anthropic"
+    return {
+        "type": "model",
+        "id": model,
+        "display_name": model,
+        "created_at": SINCE,
+        "lifecycle": LIFECYCLE,
+        "line": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "max_input_tokens": profile.context_window or None,
+        "max_tokens": None,
+        "capabilities": _capabilities(_passed_through(profile) if native else profile, native),
+    }
+
+
+def _passed_through(profile: Profile) -> Profile:
+    """Return the profile of an Anthropic upstream, which receives all fields unchanged."""
+
+    def takes(field: str) -> bool:
+        return field not in profile.refused_fields
+
+    return dataclasses.replace(
+        profile,
+        code_interpreter=profile.server_tools,
+        compaction=takes("context_management"),
+        efforts=EFFORTS if takes("output_config") else (),
+        encrypted_reasoning=takes("thinking"),
+        files=True,
+        json_schema=takes("output_config"),
+        thinking_switch="thinking" if takes("thinking") else "",
+        web_search=profile.server_tools,
+    )
+
+
+def _capabilities(profile: Profile, native: bool) -> dict[str, Any]:
+    """Return the field ``capabilities`` of Anthropic's model object for an upstream's profile.
+
+    ``native``: the upstream has Anthropic's API, so nothing is translated.
+    """
+
+    def support(supported: bool) -> dict[str, bool]:
+        return {"supported": supported}
+
+    edits = support(True) if native and profile.compaction else None
+    thinks = bool(profile.efforts) or bool(profile.thinking_switch)
+    return {
+        "batch": support(False),
+        "citations": support(native),
+        "code_execution": support(profile.code_interpreter),
+        "context_management": {
+            **support(profile.compaction),
+            "clear_thinking_20251015": edits,
+            "clear_tool_uses_20250919": edits,
+            "compact_20260112": support(profile.compaction) if profile.compaction else None,
+        },
+        "effort": {
+            **support(bool(profile.efforts)),
+            **{effort: support(effort in profile.efforts) for effort in EFFORTS_SHOWN},
+        },
+        "image_input": support(profile.images),
+        "pdf_input": support(profile.files),
+        "server_tools": {
+            **support(profile.web_search or profile.code_interpreter),
+            "web_search": support(profile.web_search),
+            "code_execution": support(profile.code_interpreter),
+        },
+        "structured_outputs": support(profile.json_schema),
+        "thinking": {
+            **support(thinks),
+            "types": {
+                "adaptive": support(thinks),
+                "between_tools": support(profile.encrypted_reasoning),
+                "disabled": support(True),
+                "enabled": support(thinks),
+            },
+        },
+    }

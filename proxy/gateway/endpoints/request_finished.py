@@ -1,0 +1,105 @@
+"""Report each finished request to the metrics, the trace and the access log."""
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from django.conf import settings
+
+from proxy.ledger.journal.records import CloseRecord
+from proxy.ledger.maintenance.export import usd
+from proxy.ledger.posting.pricing import charge_of
+from proxy.log_format import access
+from proxy.metrics.finished_request import FinishedRequest, count_request
+
+if TYPE_CHECKING:
+    from .http_consumer import StreamingHttpConsumer
+
+ENDPOINTS: Final = {
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "count_tokens",
+    "/v1/models": "models",
+}
+CLIENT_GONE: Final = 499
+ACCESS_LOG: Final = settings.LOG_FORMAT == "json"
+"""Whether to write access log lines for log collectors. Otherwise only the ledger lists the
+requests."""
+
+
+def request_finished(consumer: "StreamingHttpConsumer") -> None:
+    """Report a request whose response is sent and whose ledger row is recorded."""
+    context = consumer.context
+    closing = context.ending.record if context is not None else None
+    status = closing.status if closing else consumer.status or CLIENT_GONE
+    ended = FinishedRequest(
+        endpoint=ENDPOINTS.get(consumer.scope["path"], "other"),
+        status=status,
+        outcome=closing.outcome if closing else _outcome_of(status),
+        seconds=consumer.deadlines.now() - consumer.started,
+        route=context.admission.route_name if context else "",
+        team=context.caller.team.name if context else "",
+        closing=closing,
+    )
+    count_request(ended)
+    if context is not None and context.trace is not None:
+        context.trace.end(closing, status, ended.team, ended.route)
+    if ACCESS_LOG and access.isEnabledFor(logging.INFO):
+        _log(consumer, ended)
+
+
+def _outcome_of(status: int) -> str:
+    """Return the outcome of a request without a ledger row, by the response's HTTP status."""
+    if status == CLIENT_GONE:
+        return "client_gone"
+    return "completed" if status < 400 else "refused" if status < 500 else "gateway_error"
+
+
+def _log(consumer: "StreamingHttpConsumer", ended: FinishedRequest) -> None:
+    head, context = consumer.headers, consumer.context
+    fields: dict[str, Any] = {
+        "request_id": head.request_id,
+        "method": consumer.scope["method"],
+        "path": head.path[:200],
+        "status": ended.status,
+        "outcome": ended.outcome,
+        "ms": round(ended.seconds * 1000, 1),
+        "bytes": consumer.response_bytes,
+        "ip": head.ip,
+        "client": "/".join(head.client).strip("/"),
+    }
+    if context is not None:
+        fields |= {
+            "team": context.caller.team.name,
+            "key": context.caller.key_name,
+            "user": context.caller.user,
+            "route": ended.route,
+            "model": context.request.model[:200],
+            "session_id": context.request.session_id,
+            "trace_id": context.trace.id if context.trace else None,
+        }
+    if ended.closing is not None:
+        fields |= _response_fields(ended.closing)
+    present = {name: value for name, value in fields.items() if value not in (None, "", [])}
+    access.info(
+        "%s %s %d %s", fields["method"], fields["path"], ended.status, ended.outcome,
+        extra={"fields": present},
+    )  # fmt: skip
+
+
+def _response_fields(closing: CloseRecord) -> dict[str, Any]:
+    usage = closing.usage
+    cost = charge_of(usage, closing.price, closing.attempts)
+    return {
+        "upstream": closing.upstream,
+        "upstream_model": closing.model_upstream,
+        "upstream_request_id": closing.upstream_request_id,
+        "attempts": len(closing.attempts),
+        "ttft_ms": closing.ttft_ms,
+        "overhead_ms": closing.overhead_ms,
+        "stop_reason": closing.stop_reason,
+        "error": closing.error_type,
+        "detail": closing.detail,
+        "input_tokens": usage.get("input"),
+        "cache_read_tokens": usage.get("cache_read"),
+        "output_tokens": usage.get("output"),
+        "cost_usd": usd(cost),
+    }

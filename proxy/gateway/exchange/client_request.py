@@ -1,0 +1,88 @@
+"""The parts of the client's request that admission, translation and the ledger need."""
+
+import json
+import re
+import time
+from typing import Any, Final
+
+from proxy.gateway.admission.client_options import PLAIN
+from proxy.gateway.http.request_headers import RequestHeaders
+
+SESSION_HEADER: Final = b"x-claude-code-session-id"
+SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
+"""The request fields that stay in memory after translation, for the ledger row, the trace and the
+live view."""
+OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
+SESSION_CHARACTERS: Final = 200
+BYTES_PER_TOKEN: Final = 4  # the average for English text and code
+
+
+class ClientRequest:
+    """A request to /v1/messages.
+
+    The class has ``__slots__``, because thousands of instances exist at the same time.
+    """
+
+    __slots__ = (
+        "body",
+        "created",
+        "fields",
+        "input_estimate",
+        "model",
+        "options",
+        "rejected_body",
+        "session_id",
+        "size",
+    )
+
+    def __init__(self, headers: RequestHeaders) -> None:
+        self.created = time.time()
+        self.fields: dict[str, Any] = {}  # the decoded body
+        self.body = b""  # the body as the client sent it
+        self.rejected_body = b""  # the body as the client sent it, if the request is invalid
+        self.size = 0  # of the body, in bytes
+        self.model = ""  # the model name in the client's request
+        self.input_estimate = 0  # estimated input tokens
+        self.options = PLAIN  # the options set by headers and by the gateway key
+        self.session_id = headers.text(SESSION_HEADER, SESSION_CHARACTERS)
+        """The id of the conversation; empty if the request has none."""
+
+    def set_body(self, body: bytes, fields: dict[str, Any]) -> None:
+        self.body, self.fields = body, fields
+        self.size = len(body)
+        self.input_estimate = self.size // BYTES_PER_TOKEN
+        self.model = fields["model"]
+        if not self.session_id and "metadata" in fields:
+            self.session_id = session_id_in(fields["metadata"])
+
+    def release_body(self) -> None:
+        """Release the large parts of the request, once no further target needs them."""
+        fields, self.body = self.fields, b""
+        self.fields = {name: fields[name] for name in SUMMARY_FIELDS if name in fields}
+
+    @property
+    def streaming(self) -> bool:
+        return self.fields.get("stream") is True
+
+
+def session_id_in(metadata: object) -> str:
+    """Return Claude Code's session id from ``metadata.user_id``, which has one of two formats."""
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if not isinstance(user, str):
+        return ""
+    if found := OLD_SESSION.search(user):
+        return found[1]
+    if user.startswith("{"):
+        try:
+            return _session_id(json.loads(user).get("session_id"))
+        except (ValueError, AttributeError):
+            return ""
+    return ""
+
+
+def _session_id(value: object) -> str:
+    """Return ``value`` if it is a valid session id, else "".
+
+    A long id is not truncated, because it could then equal another id.
+    """
+    return value if isinstance(value, str) and len(value) <= SESSION_CHARACTERS else ""

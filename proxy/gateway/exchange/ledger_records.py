@@ -1,0 +1,283 @@
+"""Build the open record and the close record of a request for the ledger."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from proxy.gateway.http.errors import HttpError
+from proxy.ledger.journal.records import CloseRecord, OpenRecord
+from proxy.ledger.recorder import recorder
+from translator.anthropic.usage import Usage
+from translator.dialect import Stream, UpstreamError
+from translator.notes import Note
+
+from . import missing_prices
+
+if TYPE_CHECKING:
+    from .request_context import RequestContext
+
+NO_TARGET: Final = {"model": "", "upstream": "", "dialect": ""}
+"""The target fields of a request that is rejected before a route is chosen."""
+THINKING: Final = frozenset({"thinking", "redacted_thinking"})
+EPOCH: Final = date(1970, 1, 1)
+DAY_S: Final = 24 * 60 * 60
+QUOTED_TEXT: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)""", re.DOTALL)
+"""A string quoted by ``repr``, even if it is truncated before its closing quote."""
+MESSAGE_CHARACTERS: Final = 2_000
+STOP_CHARACTERS: Final = 40
+
+
+def open_record(
+    context: "RequestContext", body: bytes | None, *, faulty: bool = False
+) -> OpenRecord:
+    """Return the ledger record that opens the request.
+
+    ``body``: None if the team stores no content. ``faulty``: whether the body is invalid (see
+    OpenRecord).
+    """
+    head, caller, request = context.headers, context.caller, context.request.fields
+    info, target = head.client_info, context.attempts.target_record
+    target_fields = target or NO_TARGET
+    return OpenRecord(
+        id=head.request_id,
+        created=context.request.created,
+        worker=recorder.worker,
+        team=caller.team.name,
+        key_id=caller.key_id,
+        key_name=caller.key_name,
+        user=caller.user,
+        session_id=context.request.session_id,
+        agent_id=info.agent_id,
+        parent_agent_id=info.parent_agent_id,
+        ip=head.ip,
+        user_agent=info.user_agent,
+        client_name=info.client.name,
+        client_version=info.client.version,
+        api_version=info.version,
+        betas=info.betas,
+        tags=info.tags,
+        traceparent=head.text(b"traceparent", 100) if b"traceparent" in head.headers else "",
+        stream=request.get("stream") is True,
+        model_requested=context.request.model[:200],
+        model_upstream=target_fields["model"],
+        upstream=target_fields["upstream"],
+        dialect=target_fields["dialect"],
+        request_bytes=context.request.size,
+        message_count=_length(request.get("messages")) if body is None or faulty else 0,
+        target=target,
+        worst_case=_worst_case(context),
+        body=body,
+        faulty=faulty,
+    )
+
+
+def _worst_case(context: "RequestContext") -> dict[str, Any]:
+    """Return the tokens that a hard budget is charged if this process dies (see OpenRecord)."""
+    reservation = context.admission.reservation
+    if reservation is None or reservation.worst_case is None:
+        return {}
+    return {**reservation.worst_case, "source": "estimated"}
+
+
+def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseRecord:
+    """Return the ledger record that closes the request.
+
+    Also settle its rate limits with the usage.
+    """
+    response, stream = context.response, context.attempts.stream
+    began, now = response.started, response.deadlines.now()
+    first = context.attempts.first_content
+    error = stream.error if stream is not None else None
+    whole = stream is not None and error is None and stream.finished
+    client_error = (
+        NO_ERROR if refusal is None and error is None else _client_error(context, refusal, error)
+    )
+    # if the client disconnected, ``ending.outcome`` is set
+    if whole and refusal is None and not context.ending.outcome:
+        outcome, status = "completed", 200
+    else:
+        outcome, status = _outcome_and_status(context, refusal)
+    attempts = context.attempts.records
+    target = context.attempts.target_record
+    target_fields = target or NO_TARGET
+    usage = context.usage()
+    slot = context.admission.slot
+    if slot is not None and not slot.settled and usage.source != "missing":
+        slot.settle(_total_tokens(usage))
+    message = context.attempts.response_message()
+    tools, has_thinking = _tools_and_thinking(message)
+    notes = context.all_notes()
+    return CloseRecord(
+        id=context.headers.request_id,
+        finished=context.request.created + (now - began),
+        outcome=outcome,
+        status=status,
+        stop_reason=(stream.stop_reason or "")[:STOP_CHARACTERS]
+        if stream is not None and whole
+        else "",
+        error_type=client_error.type,
+        error_message=client_error.message,
+        error_source=client_error.source,
+        detail=context.ending.detail or (refusal.detail if refusal else "") or _detail(stream),
+        ttft_ms=None if first is None else _ms(first - began),
+        total_ms=_ms(now - began),
+        upstream_ms=_ms(now - attempts[0].at) if attempts else None,
+        overhead_ms=_ms(attempts[0].at - began) if attempts else None,
+        model_upstream=target_fields["model"],
+        upstream=target_fields["upstream"],
+        dialect=target_fields["dialect"],
+        upstream_status=attempts[-1].status if attempts else None,
+        upstream_request_id=context.attempts.upstream_request_id,
+        attempts=[each.as_record(now) for each in attempts],
+        notes=_note_records(notes, context.caller.team.store_full) if notes else [],
+        unknown_events=dict(stream.unknown) if stream else {},
+        usage=usage_record(usage),
+        price=_price(context, target),
+        tool_calls=len(tools),
+        tool_names=sorted(set(tools)) if tools else [],
+        has_thinking=has_thinking,
+        response_bytes=(
+            response.response_bytes
+            if response.bytes_at_disconnect is None
+            else response.bytes_at_disconnect
+        ),
+        delivered=response.delivered and response.cancel_reason is None,
+        upstream_request_sha256=context.attempts.body_digest,
+        target=target,
+        attempt=len(attempts) - 1 if attempts else 0,
+        reads=context.take_unsaved_reads(broken=not whole),
+        answer=message if context.caller.team.store_full else None,
+    )
+
+
+def _ms(seconds: float) -> float:
+    """Return milliseconds with two decimals. This takes 0.2 µs; ``round`` takes 1.0 µs."""
+    return int(seconds * 100_000 + 0.5) / 100
+
+
+@lru_cache(maxsize=4)
+def day_of(days: int) -> date:
+    """Return the date that is ``days`` days after 1 January 1970."""
+    return EPOCH + timedelta(days)
+
+
+def _price(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the target's price when the request was accepted.
+
+    None: the ledger looks the price up when it stores the row.
+    """
+    if not target:
+        return None
+    upstream, model = target["upstream"], target["model"]
+    price = price_of(context, upstream, model)
+    (missing_prices.add if price is None else missing_prices.remove)(upstream, model)
+    return price
+
+
+def price_of(context: "RequestContext", upstream: str, model: str) -> dict[str, Any] | None:
+    """Return the price of the upstream's model that was valid when the request was accepted."""
+    return context.admission.prices.at(
+        upstream, model, day_of(int(context.request.created) // DAY_S)
+    )
+
+
+class _ClientError(NamedTuple):
+    """The error that the client received; all fields are empty if there was none."""
+
+    type: str = ""
+    message: str = ""
+    source: str = ""
+
+
+NO_ERROR: Final = _ClientError()
+
+
+def _client_error(
+    context: "RequestContext", refusal: HttpError | None, error: UpstreamError | None
+) -> _ClientError:
+    if refusal is not None:
+        kind, message, source = refusal.error_type, refusal.message, refusal.source
+    elif error is not None:
+        kind, message = error.error_type, error.message
+        is_own = context.ending.outcome in {"drained", "gateway_error", "refused"}
+        source = "gateway" if is_own else "upstream"
+    else:
+        return NO_ERROR
+    if not context.caller.team.store_full:  # do not store the message, which may quote the request
+        message = ""
+    return _ClientError(kind, message[:MESSAGE_CHARACTERS], source)
+
+
+def _outcome_and_status(context: "RequestContext", refusal: HttpError | None) -> tuple[str, int]:
+    """Return the outcome and the HTTP status of a request that was not completed."""
+    status_sent = 200 if context.response.headers_sent else 499
+    # The client disconnected first, even if the upstream's response failed later.
+    if context.response.bytes_at_disconnect is not None:
+        return "client_gone", 499
+    if refusal is not None:
+        status = 200 if context.response.headers_sent and context.ending.outcome else refusal.status
+        return context.ending.outcome or refusal.outcome, status
+    if context.response.cancel_reason is not None:
+        return "client_gone", 499
+    return context.ending.outcome or "gateway_error", status_sent
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def usage_record(usage: Usage) -> dict[str, Any]:
+    """Return the usage as a dict. This takes 0.4 µs; a loop over the fields takes 1.2 µs."""
+    return {
+        "input": usage.input,
+        "output": usage.output,
+        "cache_read": usage.cache_read,
+        "cache_write_5m": usage.cache_write_5m,
+        "cache_write_1h": usage.cache_write_1h,
+        "reasoning": usage.reasoning,
+        "web_searches": usage.web_searches,
+        "service_tier": usage.service_tier,
+        "source": usage.source,
+        "output_source": usage.output_source,
+    }
+
+
+def _note_records(notes: Sequence[Note], with_quotes: bool) -> list[dict[str, str]]:
+    """Return the notes as dicts. ``with_quotes`` False: remove text that quotes the request."""
+    records = [{"path": note.path, "fate": note.fate, "reason": note.reason} for note in notes]
+    if not with_quotes:
+        for each in records:
+            each["reason"] = QUOTED_TEXT.sub("'…'", each["reason"])
+    return records
+
+
+def _detail(stream: Stream | None) -> str:
+    """Return the cause of the stream's end in one word.
+
+    A completed response may have one, too (``bad_usage``).
+    """
+    if stream is None:
+        return ""
+    for note in stream.notes:
+        if note.reason.startswith("bad_"):
+            return note.reason.partition(":")[0][:200]
+    return "bad_event" if stream.fault is not None else ""
+
+
+def _total_tokens(usage: Usage) -> int:
+    written = (usage.cache_write_5m or 0) + (usage.cache_write_1h or 0)
+    return (usage.input or 0) + written + (usage.output or 0)
+
+
+def _tools_and_thinking(message: dict[str, Any] | None) -> tuple[list[str], bool]:
+    """Return the names of the called tools, and whether the message contains thinking."""
+    tools, has_thinking = [], False
+    for block in message.get("content", ()) if message else ():
+        kind = block.get("type")
+        if kind == "tool_use":
+            tools.append(str(block["name"]))
+        elif kind in THINKING:
+            has_thinking = True
+    return tools, has_thinking

@@ -1,0 +1,68 @@
+"""Estimates of input tokens, corrected by the counts that upstreams reported.
+
+Only /v1/messages/count_tokens uses these estimates. The correction factors are computed from rows
+of the ledger.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from datetime import timedelta
+from typing import Final
+
+from django.db import DatabaseError, connection
+from django.utils.timezone import now
+
+from proxy.gateway.http.errors import Header
+from proxy.ledger.errors import LedgerUnavailable
+from proxy.ledger.maintenance.token_calibration import factor_of
+
+log = logging.getLogger("proxy.gateway")
+
+REFRESH_EVERY_S: Final = 600
+LEARNING_RANGE: Final = timedelta(days=7)
+MAX_MODELS: Final = 1_024  # limited: with a target model "*", clients choose the names
+ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
+
+_factors: Final[dict[tuple[str, str], float | None]] = {}
+_learned_at: Final[dict[tuple[str, str], float]] = {}
+
+
+async def calibrated_estimate(
+    upstream: str, model: str, estimate: int
+) -> tuple[int, tuple[Header, ...]]:
+    """Return the estimate times the model's correction factor, and headers that describe it."""
+    factor = await _factor(upstream, model)
+    if factor is None:
+        return estimate, (ESTIMATED,)
+    factor_header = (b"x-bridge-estimate-factor", b"%.2f" % factor)
+    return math.ceil(estimate * factor), (ESTIMATED, factor_header)
+
+
+async def _factor(upstream: str, model: str) -> float | None:
+    """Return the cached correction factor of a model, and refresh it after ``REFRESH_EVERY_S``.
+
+    Requests that arrive during the refresh get the previous factor.
+    """
+    key, at = (upstream, model), time.monotonic()
+    if key not in _learned_at or at - _learned_at[key] >= REFRESH_EVERY_S:
+        _learned_at[key] = at
+        if (
+            len(_learned_at) > MAX_MODELS
+        ):  # drop the oldest factor; it is computed again when needed
+            oldest = next(iter(_learned_at))
+            del _learned_at[oldest]
+            _factors.pop(oldest, None)
+        try:
+            _factors[key] = await asyncio.to_thread(_refresh_factor, upstream, model)
+        except (DatabaseError, LedgerUnavailable) as error:
+            log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
+    return _factors.get(key)
+
+
+def _refresh_factor(upstream: str, model: str) -> float | None:
+    try:
+        return factor_of(upstream, model, now() - LEARNING_RANGE)
+    finally:
+        connection.close()  # the database connection of this thread

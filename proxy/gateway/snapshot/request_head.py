@@ -1,0 +1,36 @@
+"""The URL of an upstream, and the request line and headers of a request to it."""
+
+from typing import NamedTuple, Self
+
+from yarl import URL
+
+
+class Origin(NamedTuple):
+    tls: bool
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: URL) -> Self:
+        return cls(url.scheme == "https", url.raw_host or "", url.port or 80)
+
+
+def request_head(url: URL, headers: dict[str, str]) -> bytes:
+    """Return the request line and headers of a POST up to ``content-length:``, without its value.
+
+    Raises ValueError for a header with a line break or a character outside Latin-1.
+    """
+    lines = [
+        f"POST {url.raw_path_qs} HTTP/1.1",
+        f"host: {url.host_port_subcomponent}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        "content-length: ",
+    ]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+        raise ValueError("a header for the upstream contains a line break")
+    try:
+        return head.encode("latin-1")
+    # ``from None``: the error's text quotes a character, which may be part of a secret
+    except UnicodeEncodeError:
+        raise ValueError("a header for the upstream contains a character beyond Latin-1") from None

@@ -1,0 +1,385 @@
+"""One attempt to answer a request: call an upstream, translate its response, send it to the client.
+
+The relay loop runs once for each read from the upstream and sends the translated events in one
+write. It also updates the records for the ledger.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from proxy.conf import conf
+from proxy.gateway.admission.client_options import ClientOptions
+from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
+from proxy.gateway.http.error_log import log_non_json_response
+from proxy.gateway.http.errors import SHUTTING_DOWN, STOPPED, UpstreamFailed
+from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
+from proxy.gateway.snapshot.targets import Target
+from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
+from translator.anthropic_upstream.stream import ENDED_EARLY
+from translator.dialect import Stream, UpstreamError, UpstreamRequest
+from translator.errors import BadRequest, BadUpstream
+from translator.message_stream.stream_step import INTERNAL_ERROR
+from translator.notes import Note
+from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
+from translator.secret_redaction import mask_secrets
+from translator.upstream_errors import map_error_paths
+
+from .client import (
+    ERROR_BODY_BYTES,
+    UNDELIVERED,
+    UpstreamResponse,
+    post,
+    retry_after,
+)
+from .response_decoder import ResponseDecoder
+from .response_drain import drain, reported_usage
+from .response_writers import ResponseWriter
+
+MAX_ANSWER_BYTES: Final = 64 * 2**20
+EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
+"""The usual values of ``content-type`` for SSE. They are compared without parsing."""
+
+ILLEGAL: Final = "illegal_move"
+"""The ``detail`` in the ledger of a response that ended because of a bug in the translator."""
+
+log = logging.getLogger("proxy.gateway")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Attempt:
+    """One attempt to answer a request by calling one target."""
+
+    def __init__(
+        self, target: Target, entry: RequestContext, writer: ResponseWriter, options: ClientOptions
+    ) -> None:
+        self.target = target
+        self.entry = entry
+        self.writer = writer
+        self.options = options
+        self.response = entry.response
+        self.watch = entry.response.deadlines
+        self.url = target.server.url
+        self.stream: Stream
+        # the upstream's request body; freed when the response begins, as it may have 400 KB
+        self.body = b""
+        # the read that ended the response, to find its usage for a hard budget
+        self.last_read = b""
+        self.withheld: list[Note] = []  # notes about content that an upstream policy removed
+        self.known_answer: dict[str, Any] | None = None  # a response that needs no upstream call
+        # for each message sent to the upstream: its index in the client's request
+        self.origins: tuple[int, ...] = ()
+
+    async def run(self) -> None:
+        """Run the attempt.
+
+        Raises BadRequest, or UpstreamFailed if the client has received nothing yet.
+        """
+        self.body, headers = self.build_upstream_request()
+        await self.entry.wait_until_recorded()  # must be on the disk before the upstream is called
+        if self.entry.attempts.is_last_target:  # no further attempt needs the client's body
+            self.entry.release_request_body()
+        try:
+            if self.known_answer is not None:
+                await self.deliver(self.stream.feed_body(self.known_answer))
+            elif await self._send_and_relay(headers, allow_repair=True):
+                await self._send_and_relay(headers)
+        except BadUpstream as exc:
+            self.entry.ending.detail = "bad_event"
+            await self._abort_after_upstream_error(
+                UpstreamFailed(_bad_gateway_error(str(exc)), detail="bad_event")
+            )
+        except UpstreamFailed as exc:
+            await self._abort_after_upstream_error(exc)
+        except asyncio.CancelledError:
+            failure = self._error_for_cancellation()
+            if failure is None:
+                raise  # the client is gone or has received nothing: the caller handles it
+            self.response.clear_cancellation()
+            await self._abort_after_upstream_error(failure)
+
+    def build_upstream_request(self) -> tuple[bytes, dict[str, str]]:
+        """Return the upstream's request body and extra headers.
+
+        Also set ``stream`` and record notes.
+        """
+        server = self.target.server
+        # The upstream always streams, so there is only one code path.
+        request = {**self.apply_upstream_policies(), "stream": True}
+        target = self.target.for_translator(request["model"], self.entry.request.session_id)
+        upstream_request = server.dialect.build_request(request, target)
+        self.record_translation_notes(upstream_request)
+        self.known_answer, self.origins = upstream_request.local_response, upstream_request.origins
+        context = upstream_request.response_context
+        context.message_id = f"msg_{self.entry.headers.ulid}"
+        context.finished_blocks = self.options.blocks
+        context.input_estimate = context.input_estimate or self.entry.request.input_estimate
+        self.stream = self.entry.attempts.stream = server.dialect.stream(context)
+        return _encode({**upstream_request.body, **server.extra_body}), {}
+
+    def apply_upstream_policies(self) -> dict[str, Any]:
+        """Return the client's request without the content that the upstream's policies drop."""
+        self.withheld = []
+        policies = self.target.server.policies
+        if policies is NO_POLICIES:
+            return self.entry.request.fields
+        client = " ".join(self.entry.headers.client).strip()
+        return policies.filter_request(self.entry.request.fields, self.withheld, client)
+
+    def record_translation_notes(self, upstream_request: UpstreamRequest) -> None:
+        self.entry.attempts.notes = [*self.withheld, *upstream_request.notes]
+        if self.options.strict:
+            for note in self.entry.attempts.notes:
+                if note.lossy:
+                    raise BadRequest(note.path, f"cannot be translated without loss: {note.reason}")
+
+    async def _send_and_relay(self, headers: dict[str, str], *, allow_repair: bool = False) -> bool:
+        """Send the body to the upstream and relay its response.
+
+        Return True if the caller must retry: the upstream rejected an optional part of the request,
+        and that part is now removed from ``body``.
+        """
+        call = await self._post_once_or_twice(headers)
+        try:
+            if allow_repair and call.status in REPAIRABLE and await self._repair_and_retry(call):
+                return True
+            self.body = b""
+            if call.status != 200:
+                await self.handle_error_status(call)
+            else:
+                content_type = call.headers.get("content-type")
+                match "events" if content_type in EVENT_STREAM else await call.kind():
+                    case "events":
+                        await self.relay_events(call)
+                    case "json":
+                        await self.relay_json(call)
+                    case kind:
+                        call.record.refused = True
+                        self.store_error_body(call, await call.peek())
+                        error = _bad_gateway_error(f"upstream answered with {kind}")
+                        raise UpstreamFailed(error, detail="bad_type")
+            if self.last_read and self.stream.stop_reason == "stop_sequence":
+                dialect = self.target.server.dialect
+                usage = await reported_usage(call, dialect, self.last_read, self.watch)
+                self.entry.attempts.late_usage = usage
+            self.watch.wait = None
+            if not call.connection.response_complete:
+                await drain(call)
+        finally:
+            call.close()
+        return False
+
+    async def _repair_and_retry(self, call: UpstreamResponse) -> bool:
+        """Remove the part that the upstream rejected from ``body``, if it is optional.
+
+        Return whether it was removed. In strict mode, a lossy removal is not made.
+        """
+        if self.response.bytes_at_disconnect is not None:
+            return False  # the client is gone
+        try:
+            raw = await call.peek_error_body()
+            refusal = decode_json(raw)
+        except BadUpstream:
+            return False
+        repair = self.target.server.dialect.repair(decode_json(self.body), call.status, refusal)
+        if repair is None or (self.options.strict and repair.note.lossy):
+            return False
+        self.store_error_body(call, raw)
+        self.entry.attempts.notes.append(repair.note)
+        self.body = _encode(repair.body)
+        return True
+
+    async def _post_once_or_twice(self, headers: dict[str, str]) -> UpstreamResponse:
+        """Send the body to the upstream; retry once if the upstream cannot have received it."""
+        timeouts = self.target.server.timeouts
+        self.watch.begin(
+            timeouts, conf.write_timeout_s, self._tick, conf.ping_interval_s, conf.hold_s
+        )
+        self.entry.attempts.body_digest = hashlib.sha256(self.body).hexdigest()
+        try:
+            call = await self._post(headers)
+        except UpstreamFailed as exc:
+            if exc.detail != UNDELIVERED or self.response.bytes_at_disconnect is not None:
+                raise
+            call = await self._post(headers)
+        self.entry.attempts.upstream_request_id = call.request_id
+        answer = self.response
+        answer.extra_headers = map_rate_limit_headers(answer.extra_headers, call.headers)
+        return call
+
+    def _post(self, headers: dict[str, str]) -> Coroutine[Any, Any, UpstreamResponse]:
+        """Return a coroutine that calls the upstream. It must be awaited at once."""
+        server = self.target.server
+        model = self.target.model_for(self.entry.request.model)
+        record = AttemptRecord(server.name, model, self.watch.now())
+        self.entry.attempt_started(record, self.target, self.stream)
+        if self.entry.trace is not None:
+            headers = headers | self.entry.trace.start_attempt_span(
+                self.target, self.entry.request.fields, model
+            )
+        self.watch.wait, self.watch.since = CancelReason.FIRST_BYTE, record.at
+        return post(
+            server, self.url, self.body, headers, record,
+            loop=self.watch.loop, key_id=self.entry.caller.key_id,
+        )  # fmt: skip
+
+    async def handle_error_status(self, call: UpstreamResponse) -> None:
+        """Handle an upstream status other than 200.
+
+        Raises UpstreamFailed, except if the upstream refused the prompt: then the client may get a
+        response with stop_reason ``refusal``.
+        """
+        raw = await call.read_error_body()
+        self.store_error_body(call, raw)
+        error = map_error_paths(upstream_error(self.target, call, raw), self.origins)
+        if error.error_type == "not_found_error" and error.param == "model":
+            error = dataclasses.replace(error, message=f"model: {self.entry.request.model[:200]}")
+        answers = self.target.server.profile.refused_prompt == "answer"
+        if error.is_refusal and answers:  # sent to the client as stop_reason "refusal"
+            events = self.stream.feed_body(decode_json(raw))
+            if self.stream.error is None:
+                return await self.deliver(events)
+        raise UpstreamFailed(error, detail=f"status_{call.status}")
+
+    def store_error_body(self, call: UpstreamResponse, raw: bytes) -> None:
+        """Store the body of an upstream's error in the transcript. It is not logged."""
+        log_non_json_response(self.target.server.name, call.status, raw)
+        if raw:
+            self.entry.store_upstream_bytes(mask_secrets(raw), self.watch.now())
+
+    async def relay_events(self, call: UpstreamResponse) -> None:
+        """The relay loop: read, decode, translate and send until the response ends."""
+        stream, watch, entry = self.stream, self.watch, self.entry
+        decoder = ResponseDecoder(stream, self.target.server.dialect_name)
+        while not stream.finished:
+            watch.start_wait(CancelReason.IDLE)
+            raw = await call.read()
+            watch.start_wait(CancelReason.WRITE)
+            try:
+                decoder.feed(raw)
+            except BadUpstream:
+                entry.store_upstream_bytes(mask_secrets(raw), watch.since)
+                await self.deliver(decoder.events)  # the valid events before the invalid one
+                raise
+            if raw:
+                # stored after decoding, which shows whether the bytes are an error
+                entry.store_upstream_bytes(raw, watch.since)
+            self._store_last_read(raw)
+            await self.deliver(decoder.events)
+            del raw  # frees the memory before the next wait
+
+    def _store_last_read(self, raw: bytes) -> None:
+        if self.stream.finished and self.entry.admission.has_hard_budget:
+            self.last_read = raw
+
+    async def relay_json(self, call: UpstreamResponse) -> None:
+        self.watch.start_wait(CancelReason.IDLE)
+        raw = await call.read_all(MAX_ANSWER_BYTES)
+        if raw is None:
+            raise BadUpstream("upstream's answer is too large")
+        events = self.stream.feed_body(self.decode_answer(raw))
+        self.entry.store_upstream_bytes(raw, self.watch.now())
+        await self.deliver(events)
+
+    def decode_answer(self, raw: bytes) -> dict[str, Any]:
+        """Decode a JSON response.
+
+        If it is not a JSON object, store it with masked credentials and raise BadUpstream or
+        UpstreamFailed.
+        """
+        error: Exception
+        try:
+            if isinstance(value := decode_json(raw), dict):
+                return value
+            error = UpstreamFailed(self.target.server.dialect.map_error(502, value))
+        except BadUpstream as exc:
+            error = exc
+        self.entry.store_upstream_bytes(mask_secrets(raw[:ERROR_BODY_BYTES]), self.watch.now())
+        raise error
+
+    async def deliver(self, events: list[dict[str, Any]], raw: bytes | None = None) -> None:
+        """Send events to the client.
+
+        Raises UpstreamFailed if the stream failed before the client received anything. ``raw``: the
+        upstream's own bytes, to send in place of encoded events.
+        """
+        if self.stream.error is not None:
+            self._record_stream_error(self.stream.error)
+        last = self.stream.finished
+        if events or raw or last:
+            await self.writer.write_events(events, last=last, raw=raw)
+
+    def _record_stream_error(self, error: UpstreamError) -> None:
+        """Record the error that ended the stream.
+
+        Raise UpstreamFailed if the client has received nothing.
+        """
+        stream, entry = self.stream, self.entry
+        outcome, detail = "upstream_error", "bad_event" if stream.fault is not None else ""
+        if error is INTERNAL_ERROR:
+            log.error("the translator broke the grammar of the stream", exc_info=stream.fault)
+            stream.unknown.add(ILLEGAL)
+            outcome, detail = "gateway_error", ILLEGAL
+        elif stream.fault is None and error is not ENDED_EARLY and entry.attempts.records:
+            entry.attempts.records[-1].refused = True  # the upstream sent an error event
+        if not self.writer.committed:
+            raise UpstreamFailed(error, outcome=outcome, detail=detail)
+        entry.ending.outcome = outcome
+        if error is INTERNAL_ERROR:
+            entry.ending.detail = detail
+
+    async def _abort_after_upstream_error(self, failure: UpstreamFailed) -> None:
+        """End the client's stream with an error event; raise if the client has received nothing."""
+        self.entry.ending.detail = failure.detail
+        if not self.writer.committed:
+            raise failure.copy()
+        if self.stream.finished or self.response.complete:
+            return
+        self.entry.ending.outcome = failure.outcome
+        await self.writer.write_events(self.stream.fail(failure.error), last=True)
+
+    def _error_for_cancellation(self) -> UpstreamFailed | None:
+        """Return the error to send after the request was cancelled; None: re-raise."""
+        stop = self.response.cancel_reason
+        if stop in TIMEOUTS:
+            message = "the upstream took too long to answer"
+            if stop is CancelReason.IDLE:
+                message = "the upstream fell silent in the middle of its answer"
+            error = UpstreamError(status=504, error_type="timeout_error", message=message)
+            return UpstreamFailed(error, outcome="upstream_timeout", detail=stop.value)
+        if stop is None and self.writer.committed:
+            return UpstreamFailed(SHUTTING_DOWN, outcome="drained")
+        if stop is CancelReason.STOPPED and self.writer.committed:
+            return UpstreamFailed(STOPPED, outcome="refused", detail=stop.value)
+        return None
+
+    def _tick(self, now: float) -> None:
+        self.writer.tick(now)
+        self.entry.tick(now)
+
+
+def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
+    """Map the upstream's error response to Anthropic's error (mapping.md 5.2)."""
+    try:
+        body = decode_json(raw)
+    except BadUpstream:
+        body = raw.decode("utf-8", "replace")
+    if call.status < 400:  # 204, 206 and redirects, which are not followed
+        return _bad_gateway_error(f"upstream answered with status {call.status}")
+    error = target.server.dialect.map_error(call.status, body)
+    seconds = retry_after(call.headers)
+    if seconds is not None:  # the ``retry-after`` header has priority over the body
+        error = dataclasses.replace(error, retry_after_s=seconds)
+    return error
+
+
+def _bad_gateway_error(message: str) -> UpstreamError:
+    return UpstreamError(status=502, error_type="api_error", message=message)

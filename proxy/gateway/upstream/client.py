@@ -1,0 +1,319 @@
+"""The HTTP client for upstreams: one connection pool per event loop, no redirects, no retries.
+
+No other module sends the requests of clients to upstreams. ``connection.py`` implements the
+connections.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import certifi
+from yarl import URL
+
+from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.request_headers import printable
+from proxy.gateway.http.secret_redaction import Redactor, redact_headers
+from proxy.gateway.snapshot.request_head import request_head
+from proxy.gateway.snapshot.targets import UpstreamServer
+from translator.dialect import UpstreamError
+
+from .connection import (
+    ConnectError,
+    ConnectTimeout,
+    EarlyResponse,
+    InvalidHttpResponse,
+    UpstreamConnection,
+)
+from .connection_pool import OWNERS, SHARED, ConnectionPool
+
+STALE_WITHIN_S: Final = 1.0
+"""A request on a dead pooled connection fails within a round trip. After this many seconds, a
+failure means that a response was lost."""
+PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
+"""Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
+may bill the request."""
+SLICE_BYTES: Final = 2**20  # the maximum number of bytes decompressed at once
+ERROR_BODY_BYTES: Final = 64 * 1024
+RETRY_AFTER_S: Final = (1, 60)
+
+
+def _fault(status: int, error_type: str, message: str, *, retry: bool | None) -> UpstreamError:
+    return UpstreamError(status=status, error_type=error_type, message=message, should_retry=retry)
+
+
+UNREACHABLE: Final = _fault(502, "api_error", "cannot reach the upstream", retry=True)
+BAD_TLS: Final = _fault(502, "api_error", "no trusted TLS connection to the upstream", retry=False)
+CONNECT_TIMEOUT: Final = _fault(
+    504, "timeout_error", "the upstream did not accept a connection in time", retry=True
+)
+LOST: Final = _fault(502, "api_error", "the upstream closed the connection", retry=True)
+GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP", retry=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMapping:
+    """The error that clients get for an exception of the connection."""
+
+    error: UpstreamError
+    undelivered: bool = False  # the upstream certainly did not receive the request
+    maybe_stale: bool = False  # a pooled connection may have been closed before the request
+    timed_out: bool = False
+
+
+# The first class that matches the exception is used.
+ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
+    (ssl.SSLError, ErrorMapping(BAD_TLS)),
+    (ConnectTimeout, ErrorMapping(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
+    (ConnectError, ErrorMapping(UNREACHABLE, undelivered=True)),
+    (OSError, ErrorMapping(LOST, maybe_stale=True)),
+    (EarlyResponse, ErrorMapping(GARBAGE, undelivered=True)),
+)
+CONNECTION_ERRORS: Final = (InvalidHttpResponse, OSError)
+
+
+def map_exception(exc: BaseException) -> ErrorMapping:
+    for kind, mapping in ERROR_MAPPINGS:
+        if isinstance(exc, kind):
+            return mapping
+    return ErrorMapping(GARBAGE)
+
+
+_pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
+
+
+def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
+    """Return the connection pool of this event loop. It is created on first use."""
+    if loop not in _pools:
+        _pools[loop] = ConnectionPool(_tls_context)
+    return _pools[loop]
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Return a TLS context with the CAs of SSL_CERT_FILE or SSL_CERT_DIR, else with Mozilla's."""
+    if file := os.environ.get("SSL_CERT_FILE"):
+        return ssl.create_default_context(cafile=file)
+    if folder := os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context(capath=folder)
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+async def close_transport() -> None:
+    """Close the idle upstream connections of this event loop."""
+    made = _pools.pop(asyncio.get_running_loop(), None)
+    if made is not None:
+        made.close()
+        await asyncio.sleep(0)  # the event loop closes sockets in its next iteration
+
+
+EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
+"""The possible first bytes of an SSE stream. JSON never begins with one of them, so they identify
+SSE even if the ``content-type`` is wrong."""
+
+
+class UpstreamResponse:
+    """An upstream's response whose headers are received. The body is read piece by piece.
+
+    If the response repeats the gateway's credential for ``server``, the credential is redacted.
+    """
+
+    def __init__(
+        self,
+        connection: UpstreamConnection,
+        server: UpstreamServer,
+        record: AttemptRecord,
+        pool: ConnectionPool,
+        owner: int = SHARED,
+    ) -> None:
+        self.status = connection.status
+        self.headers = redact_headers(connection.headers, server.secret)
+        self.record = record
+        self.ended = False
+        self.connection = connection
+        self._origin = server.origin
+        self._pool = pool
+        self._owner = owner
+        compressed = connection.headers.get("content-encoding")
+        self._decompressor: Any = _decompressor(compressed) if compressed else None
+        self._peeked = b""
+        self._redactor = Redactor(server.secret)
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def request_id(self) -> str:
+        for name in ("x-request-id", "request-id", "apim-request-id"):
+            if name in self.headers:
+                return printable(self.headers[name][:200])
+        return ""
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body; empty at its end. Raises UpstreamFailed."""
+        if self._peeked:
+            peeked, self._peeked = self._peeked, b""
+            return peeked
+        redactor = self._redactor
+        while True:
+            try:
+                piece: bytes = await (
+                    self.connection.read()
+                    if self._decompressor is None
+                    else self._read_decompressed()
+                )
+            except zlib.error:
+                raise UpstreamFailed(GARBAGE, detail="bad_encoding") from None
+            except CONNECTION_ERRORS as exc:
+                raise UpstreamFailed(map_exception(exc).error, detail="cut") from exc
+            self.ended = not piece
+            clean = redactor.feed(piece) if piece else redactor.end()
+            if clean or not piece:
+                return clean
+
+    async def _read_decompressed(self) -> bytes:
+        decompressor = self._decompressor
+        while True:
+            if decompressor.unused_data:  # an error, and each further call would copy the data
+                raise zlib.error("there are bytes after the end of a compressed response")
+            compressed = decompressor.unconsumed_tail or await self.connection.read()
+            data: bytes = decompressor.decompress(compressed, SLICE_BYTES) if compressed else b""
+            if data or not compressed:
+                return data
+
+    async def kind(self) -> str:
+        """Return the kind of body: ``events``, ``json``, or a description of another kind."""
+        kind = self.content_type
+        if kind == "text/event-stream":
+            return "events"
+        first = (await self.peek()).lstrip()[:1]
+        if kind == "application/json":
+            return "events" if first in EVENT_FIELDS else "json"
+        if kind == "text/html" or first == b"<":
+            return "a web page"
+        return "json" if first in {b"{", b"["} else "events"
+
+    async def peek(self) -> bytes:
+        """Return the next bytes of the body. The next ``read`` returns them again."""
+        self._peeked = await self.read()
+        return self._peeked
+
+    async def read_all(self, limit: int) -> bytes | None:
+        """Return the whole body; None if it is larger than ``limit`` bytes."""
+        pieces = []
+        size = 0
+        while piece := await self.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                return None
+        return b"".join(pieces)
+
+    async def read_error_body(self, within_s: float = 2) -> bytes:
+        """Return the start of an error body: all bytes until its end, a failure, or the timeout."""
+        seen = bytearray()
+        try:
+            async with asyncio.timeout(within_s):
+                while len(seen) < ERROR_BODY_BYTES and (piece := await self.read()):
+                    seen += piece
+        except (TimeoutError, UpstreamFailed):
+            pass
+        return bytes(seen[:ERROR_BODY_BYTES])
+
+    async def peek_error_body(self) -> bytes:
+        """Return the start of an error body. The next ``read`` returns these bytes again."""
+        self._peeked = await self.read_error_body()
+        return self._peeked
+
+    def close(self) -> None:
+        """Return the connection to the pool if the body was read to its end, else close it."""
+        self._pool.release(self.connection, self._origin, self._owner)
+
+
+def _decompressor(encoding: str) -> Any:
+    match encoding.strip().lower():
+        case "" | "identity":
+            return None
+        case "gzip":
+            return zlib.decompressobj(wbits=31)
+        case "deflate":
+            return zlib.decompressobj()
+        case _:
+            raise UpstreamFailed(GARBAGE, detail="bad_encoding")
+
+
+async def post(
+    server: UpstreamServer,
+    url: URL,
+    body: bytes,
+    headers: Mapping[str, str],
+    record: AttemptRecord,
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
+    key_id: int = SHARED,
+) -> UpstreamResponse:
+    """Send one request to an upstream and wait for the response headers.
+
+    ``key_id`` is the id of the client's gateway key, for upstreams whose ``connection_reuse`` is
+    ``key``. ``loop`` is the running event loop, if the caller has it: getting it is a system call.
+    Raises UpstreamFailed. This function has no timeout for the response; the caller sets a
+    deadline.
+    """
+    head = server.head
+    if headers or url is not server.url:
+        head = request_head(url, {**server.headers, **headers})
+    connection: UpstreamConnection | None = None
+    owner = OWNERS.get(server.connection_reuse, key_id)
+    connections = pool(loop or asyncio.get_running_loop())
+    try:
+        connection = connections.acquire_idle(server.origin, owner)
+        record.reused = connection is not None
+        if connection is None:
+            connection = await connections.connect(server.origin, server.timeouts.connect_s)
+        connection.upstream, record.sent = server.name, True
+        await connection.send_request(b"%b%d\r\n\r\n" % (head, len(body)), body)
+        record.status = connection.status
+        record.refused = (
+            connection.status != 200 and connection.status not in PROXY_TIMEOUT_STATUSES
+        )
+        return UpstreamResponse(connection, server, record, connections, owner)
+    except CONNECTION_ERRORS as exc:
+        if connection is not None:
+            connection.close()
+        mapping = map_exception(exc)
+        record.error = type(exc).__name__
+        waited = asyncio.get_running_loop().time() - record.at
+        stale = mapping.maybe_stale and record.reused and waited < STALE_WITHIN_S
+        undelivered = mapping.undelivered or stale
+        record.sent = record.sent and not undelivered
+        raise UpstreamFailed(
+            mapping.error,
+            outcome="upstream_timeout" if mapping.timed_out else "upstream_error",
+            detail=UNDELIVERED if undelivered else "no_answer",
+        ) from exc
+    except BaseException:  # cancelled, or an unknown content encoding
+        if connection is not None:
+            connection.close()
+        raise
+
+
+UNDELIVERED: Final = "undelivered"
+
+
+def retry_after(headers: Mapping[str, str]) -> int | None:
+    """Return ``retry-after`` in whole seconds, within RETRY_AFTER_S; None if absent or invalid."""
+    text = headers.get("retry-after-ms", "").strip()
+    seconds = int(text) / 1000 if re.fullmatch(r"\d{1,9}", text) else None
+    text = headers.get("retry-after", "").strip()
+    if seconds is None and re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text):
+        seconds = float(text)
+    if seconds is None:
+        return None
+    shortest, longest = RETRY_AFTER_S
+    return max(shortest, min(longest, int(seconds + 0.999)))

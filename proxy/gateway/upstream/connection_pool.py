@@ -1,0 +1,196 @@
+"""The pool of connections to upstreams: reuse idle connections or open new ones.
+
+HTTP/1.1 matches responses to requests only by their order. A stray response, which belongs to no
+request, would be taken for the response to the next request on its connection, and each later
+response would go to the wrong request. So an idle connection is closed when any byte arrives on it,
+the socket is checked before each reuse, and connections to an origin that sent stray bytes are not
+reused for a while. A stray response that arrives after the next request was sent cannot be
+recognized. Therefore the upstream's setting ``connection_reuse`` defines which requests may share a
+connection.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import aiohappyeyeballs
+
+from proxy.gateway.snapshot.request_head import Origin
+from proxy.metrics.definitions import STRAY_RESPONSES
+
+from .connection import ConnectError, ConnectTimeout, StrayTiming, UpstreamConnection
+
+log = logging.getLogger("proxy.gateway")
+
+IDLE_S: Final = 60.0  # less than the 75 s after which common servers close idle connections
+MAX_IDLE: Final = 2_000  # idle connections of one event loop
+DISTRUST_S: Final = 300.0  # how long connections to an origin are not reused after stray bytes
+RETIRE_S: Final = 1.0  # enough time for the event loop to read the bytes that arrived
+ADDRESSES_S: Final = 30.0  # lifetime of a cached DNS result
+SECOND_ADDRESS_S: Final = 0.25  # head start of the first address over the next (RFC 8305)
+
+SHARED: Final = 0
+"""The owner of the connections that all gateway keys share. The owner of a key's own connections is
+the id of the key, which is above 0."""
+NOT_REUSED: Final = -1
+OWNERS: Final = {"shared": SHARED, "never": NOT_REUSED}
+"""The owner of a connection, by the setting ``connection_reuse``. For ``key``, the owner is the id
+of the gateway key."""
+
+
+class ConnectionPool:
+    """The upstream connections of one event loop.
+
+    The number of connections has no limit, because the number of requests has one. ``trusted``
+    creates the TLS context when it is first needed.
+    """
+
+    def __init__(self, trusted: Callable[[], ssl.SSLContext]) -> None:
+        self._trusted = trusted
+        self._context: ssl.SSLContext | None = None
+        self._idle: dict[tuple[Origin, int], list[tuple[float, UpstreamConnection]]] = {}
+        self._waiting = 0  # the number of connections in ``_idle``
+        self._distrusted: dict[Origin, float] = {}  # time until which connections are not reused
+        self._addresses: dict[tuple[str, int], tuple[float, list[Any]]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def acquire_idle(self, origin: Origin, owner: int = SHARED) -> UpstreamConnection | None:
+        """Return the idle connection that was used last (most likely alive), or None."""
+        waiting = self._idle.get((origin, owner))
+        while waiting:
+            since, connection = waiting.pop()
+            self._waiting -= 1
+            if not connection.is_reusable or connection.loop.time() - since >= IDLE_S:
+                connection.close()
+            # Bytes arrived that belong to no request. Reading them closes the connection.
+            elif connection.has_arrived():
+                # Close it in any case: TLS may not pass the bytes on.
+                connection.loop.call_later(RETIRE_S, connection.close)
+            else:
+                return connection
+        return None
+
+    async def connect(self, origin: Origin, within_s: float) -> UpstreamConnection:
+        """Open a connection. Raises ConnectTimeout, ConnectError, or ``ssl.SSLError``."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._open(origin)
+        except ssl.SSLError:
+            raise
+        except OSError as exc:  # also a TimeoutError, which is an OSError
+            self._addresses.pop((origin.host, origin.port), None)
+            late = isinstance(exc, TimeoutError)
+            raise (ConnectTimeout if late else ConnectError)(str(exc)) from exc
+
+    def release(self, connection: UpstreamConnection, origin: Origin, owner: int = SHARED) -> None:
+        """Store the connection for the next request, or close it if it cannot be reused."""
+        if (
+            owner == NOT_REUSED
+            or not connection.is_reusable
+            or self._waiting >= MAX_IDLE
+            or (self._distrusted and self._is_distrusted(origin, connection.loop.time()))
+        ):
+            connection.close()
+            return
+        key = origin, owner
+        if key not in self._idle:
+            self._idle[key] = []
+        self._idle[key].append((connection.loop.time(), connection))
+        self._waiting += 1
+        if self._sweep is None:
+            self._sweep = connection.loop.call_later(IDLE_S, self._close_expired)
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for key in list(self._idle):
+            self._close_idle(key)
+
+    def _close_idle(self, key: tuple[Origin, int]) -> None:
+        for _, connection in self._idle.pop(key):
+            self._waiting -= 1
+            connection.close()
+
+    def _is_distrusted(self, origin: Origin, now: float) -> bool:
+        until = self._distrusted.get(origin, 0.0)
+        if 0.0 < until <= now:
+            del self._distrusted[origin]
+        return until > now
+
+    def _on_stray(self, origin: Origin, connection: UpstreamConnection, when: StrayTiming) -> None:
+        """Count an arrival of stray bytes.
+
+        Do not reuse connections to this origin for ``DISTRUST_S``. This is logged once in that
+        time, because an origin may send stray bytes after each response.
+        """
+        STRAY_RESPONSES.labels(connection.upstream, when).inc()
+        now = connection.loop.time()
+        if not self._is_distrusted(origin, now):
+            log.warning(
+                "upstream %s sent bytes that no request had asked for (%s): the connection is "
+                "closed, and connections to it are not reused for %.0f s",
+                connection.upstream, when.replace("_", " "), DISTRUST_S,
+            )  # fmt: skip
+        self._distrusted[origin] = now + DISTRUST_S
+        for key in [key for key in self._idle if key[0] == origin]:
+            self._close_idle(key)
+
+    async def _open(self, origin: Origin) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        addresses = await self._resolve(origin)
+        factory = partial(UpstreamConnection, partial(self._on_stray, origin))
+        connection: UpstreamConnection
+        if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
+            # A single address needs no Happy Eyeballs (RFC 8305), which saves 120 µs.
+            tcp, connection = await loop.create_connection(factory, *addresses[0][4])
+        else:
+            sock = await aiohappyeyeballs.start_connection(
+                addresses, happy_eyeballs_delay=SECOND_ADDRESS_S, loop=loop
+            )
+            try:
+                tcp, connection = await loop.create_connection(factory, sock=sock)
+            except BaseException:
+                sock.close()
+                raise
+        if origin.tls:
+            self._context = self._context or self._trusted()
+            secured = await loop.start_tls(
+                tcp, connection, self._context, server_hostname=origin.host
+            )
+            if secured is None:
+                raise ConnectionAbortedError("the connection was closed during the TLS handshake")
+            connection.connection_made(secured)
+        return connection
+
+    async def _resolve(self, origin: Origin) -> list[Any]:
+        key = (origin.host, origin.port)
+        loop = asyncio.get_running_loop()
+        known = self._addresses.get(key)
+        if known is not None and loop.time() - known[0] < ADDRESSES_S:
+            return known[1]
+        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        self._addresses[key] = (loop.time(), found)
+        return found
+
+    def _close_expired(self) -> None:
+        """Close the connections that have been idle for longer than ``IDLE_S``."""
+        loop = asyncio.get_running_loop()
+        self._sweep = None
+        for key, waiting in list(self._idle.items()):
+            fresh = []
+            for since, connection in waiting:
+                if loop.time() - since < IDLE_S and connection.is_reusable:
+                    fresh.append((since, connection))
+                else:
+                    self._waiting -= 1
+                    connection.close()
+            if fresh:
+                self._idle[key] = fresh
+            else:
+                del self._idle[key]
+        if self._idle:
+            self._sweep = loop.call_later(IDLE_S, self._close_expired)

@@ -1,0 +1,162 @@
+"""The upstream probe: send test requests with the gateway's HTTP client, translator and policies.
+
+The probe runs in its own event loop, so it shares no connection with client requests. It uses no
+gateway key, so it writes no row to the ledger and charges no budget.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
+from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.snapshot.config_snapshot import build_server
+from proxy.gateway.snapshot.targets import Target
+from proxy.ledger.transcripts.stream_replay import replay
+from proxy.models import Upstream, UpstreamPolicy
+from proxy.probe_api import LONGEST_S, QUESTIONS, Finding, Question
+from translator.errors import TranslatorError
+from translator.secret_redaction import mask_secrets
+from translator.stream.sse import format_sse
+
+from .attempt import upstream_error
+from .client import UpstreamResponse, close_transport, post
+
+SHOWN_CHARS: Final = 8_000
+MAX_BYTES: Final = 2**20
+ANTHROPIC: Final = {"anthropic-version": "2023-06-01"}
+
+
+def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
+    """Run the probe; see ``proxy.probe_api.probe``."""
+    upstream.clean()  # checks whether the upstream's address is allowed
+    target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
+    return asyncio.run(_run_all(target, model))
+
+
+async def _run_all(target: Target, model: str) -> list[Finding]:
+    try:
+        return [await _run_one(target, model, question) for question in QUESTIONS]
+    finally:
+        await close_transport()
+
+
+async def _run_one(target: Target, model: str, question: Question) -> Finding:
+    server = target.server
+    request = {**question.request, "model": model, "stream": True}
+    run = _ProbeRun(target, question)
+    try:
+        made = server.dialect.build_request(request, target.for_translator(model))
+        run.body = msgspec.json.encode({**made.body, **server.extra_body})
+        async with asyncio.timeout(LONGEST_S):
+            await run.send()
+    except TranslatorError as exc:
+        return run.finding(ok=False, summary=f"The request cannot be translated: {exc}.")
+    except TimeoutError:
+        return run.finding(ok=False, summary=f"No whole answer within {LONGEST_S:.0f} seconds.")
+    except UpstreamFailed as exc:
+        return run.finding(ok=False, summary=f"{exc.error.error_type}: {exc.error.message}.")
+    return _classify(run, request)
+
+
+class _ProbeRun:
+    """The run of one ``Question``, with the data received from the upstream."""
+
+    def __init__(self, target: Target, question: Question) -> None:
+        self.target = target
+        self.question = question
+        self.body = b""
+        self.call: UpstreamResponse | None = None
+        self.reads: list[tuple[float, bytes]] = []
+        self.began = asyncio.get_running_loop().time()
+        self.head_ms: float | None = None
+        self.ended_ms: float | None = None
+        self.client_events = ""
+        self.answer = ""
+
+    async def send(self) -> None:
+        """Send the request and read the response. Raises UpstreamFailed."""
+        server = self.target.server
+        record = AttemptRecord(server.name, self.target.model, self.began)
+        extra = ANTHROPIC if server.dialect_name == "anthropic" else {}
+        call = self.call = await post(server, server.url, self.body, extra, record)
+        self.head_ms = self._elapsed_ms()
+        try:
+            if call.status != 200:
+                raw = await call.read_error_body()
+                self.reads.append((self._elapsed_ms(), raw))
+                raise UpstreamFailed(upstream_error(self.target, call, raw))
+            size = 0
+            while size < MAX_BYTES and (piece := await call.read()):
+                size += len(piece)
+                self.reads.append((self._elapsed_ms(), piece))
+        finally:
+            self.ended_ms = self._elapsed_ms()
+            call.close()
+
+    def _elapsed_ms(self) -> float:
+        return (asyncio.get_running_loop().time() - self.began) * 1000
+
+    def finding(self, *, ok: bool, summary: str) -> Finding:
+        received = b"".join(piece for _, piece in self.reads)[:MAX_BYTES]
+        if not ok:  # the error response may contain a credential
+            received = mask_secrets(received)
+        return Finding(
+            question=self.question,
+            ok=ok,
+            summary=_shortened(summary),
+            status=self.call.status if self.call else None,
+            head_ms=self.head_ms,
+            first_ms=self.reads[0][0] if self.reads else None,
+            total_ms=self.ended_ms,
+            reads=len(self.reads),
+            sent=_shortened(msgspec.json.format(self.body, indent=2).decode(errors="replace")),
+            received=_shortened(received.decode(errors="replace")),
+            client_events=_shortened(self.client_events),
+            answer=_shortened(self.answer),
+        )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def _classify(run: _ProbeRun, request: dict[str, Any]) -> Finding:
+    """Translate the response, and return the result of the test request."""
+    target_record = run.target.as_record(str(request["model"]))
+    if run.call is not None and run.call.content_type == "text/html":
+        return run.finding(ok=False, summary="It answered with a web page: is the base URL right?")
+    try:
+        found = replay(
+            request,
+            target_record,
+            run.reads,
+            message_id="msg_probe",
+            input_estimate=len(run.body) // BYTES_PER_TOKEN,
+        )
+    except (LookupError, TranslatorError, ValueError) as exc:
+        return run.finding(ok=False, summary=f"The answer cannot be read: {type(exc).__name__}.")
+    run.client_events = "".join(format_sse(event["type"], event) for event in found.events)
+    if found.stream.error is not None:
+        return run.finding(ok=False, summary=f"{found.stream.error.message}.")
+    content = (found.answer or {}).get("content") or []
+    run.answer = "\n".join(filter(None, map(_block_text, content)))
+    kinds = [block.get("type") for block in content]
+    stop = (found.answer or {}).get("stop_reason")
+    if run.question.name == "tool":
+        inputs = [block.get("input") for block in content if block.get("type") == "tool_use"]
+        called = any(isinstance(given, dict) for given in inputs)
+        words = "It called the tool." if called else "It answered, but called no tool."
+        return run.finding(ok=called, summary=f"{words} Stop reason: {stop}.")
+    has_text = "text" in kinds
+    words = "It answered in words." if has_text else "It answered without text."
+    return run.finding(ok=has_text, summary=f"{words} Stop reason: {stop}.")
+
+
+def _block_text(block: dict[str, Any]) -> str:
+    if block.get("type") == "tool_use":
+        return f"{block.get('name')}({msgspec.json.encode(block.get('input')).decode()})"
+    return str(block.get("text") or "")

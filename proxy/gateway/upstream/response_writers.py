@@ -1,0 +1,159 @@
+"""Response writers: send the response to the client as an SSE stream or as one JSON message.
+
+Both writers take the same Anthropic events. Until a writer is ``committed``, the client has
+received nothing, so after a failure the client can still get an HTTP error or the response of
+another target.
+"""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from proxy.conf import conf
+from proxy.gateway.exchange.metadata_event import metadata_event
+from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.http.sse_encoder import PING, STREAM_HEADERS, encode_event, encode_events
+from translator.errors import BadUpstream
+
+ENDINGS: Final = frozenset({"message_stop", "error"})
+_encode: Final = msgspec.json.Encoder().encode
+CONTENT: Final = frozenset({"content_block_start", "message_delta"})
+"""At the first event of these types, status 200 is sent. ``message_start`` alone is buffered."""
+
+
+class ResponseWriter(Protocol):
+    @property
+    def committed(self) -> bool: ...
+    async def write_events(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        """Send the next events to the client. ``last``: the response ends with these events.
+
+        ``raw``: the upstream's own bytes, to send in place of encoded events.
+        """
+        ...
+
+    def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
+        """Return the ``bridge.metadata`` frames to send just before these events."""
+        ...
+
+    def tick(self, now: float) -> None: ...
+
+
+class StreamingResponseWriter:
+    """Writes to a streaming client once for each upstream read.
+
+    Sends pings while no events come.
+    """
+
+    def __init__(self, entry: RequestContext, *, metadata: bool) -> None:
+        self.committed = False
+        self._entry = entry
+        self._response = entry.response
+        self._metadata = metadata
+        self._buffered = b""
+        self._wrote_at = self._response.deadlines.now()
+        self._writing = False
+        # the running task that sends a ping; it first sends status 200 if that is not sent yet
+        self._ping_task: asyncio.Task[None] | None = None
+
+    async def write_events(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        self._entry.attempts.fold.feed(*events)
+        if raw is None:
+            raw = self._frames(events) if last else encode_events(events)
+        if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
+            self._buffered += raw
+            return
+        if not raw and not self._buffered and not last:
+            return
+        self._writing = True
+        if self._ping_task is not None:  # the task also sends the buffered bytes
+            await self._ping_task
+        if self._buffered:
+            raw, self._buffered = self._buffered + raw, b""
+        if self._entry.attempts.first_content is None:
+            self._entry.first_content_sent()
+        if not self.committed:
+            await self._commit()
+        await self._response.send_body(raw, more=not last)
+        self._wrote_at = self._response.deadlines.now()
+        self._writing = False
+
+    def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
+        if not self._metadata:
+            return b""
+        return b"".join(
+            encode_event(metadata_event(self._entry, event))
+            for event in events
+            if event["type"] in ENDINGS
+        )
+
+    def _frames(self, events: list[dict[str, Any]]) -> bytes:
+        """Encode the last events. Add the request id to errors and insert the metadata event."""
+        for event in events:
+            if event["type"] == "error":
+                event["request_id"] = self._entry.headers.request_id
+        if not self._metadata:
+            return encode_events(events)
+        return b"".join([self.metadata_before([event]) + encode_event(event) for event in events])
+
+    def tick(self, now: float) -> None:
+        """Send a ping if one is due. The deadline timer calls this a few times a second."""
+        if self._writing or self._ping_task is not None or self._response.complete:
+            return
+        if not self.committed:
+            if now - self._entry.response.started < conf.hold_s:
+                return
+        elif now - self._wrote_at < conf.ping_interval_s:
+            return
+        self._ping_task = asyncio.create_task(self._ping())
+
+    async def _commit(self) -> None:
+        self.committed = True
+        await self._response.send_headers(200, STREAM_HEADERS)
+
+    async def _ping(self) -> None:
+        try:
+            if self._response.headers_sent and not self.committed:
+                return  # an error response is being sent already
+            buffered, self._buffered = self._buffered, b""
+            if not self.committed:
+                await self._commit()
+            await self._response.send_body(buffered + PING, more=True)
+            self._wrote_at = self._response.deadlines.now()
+        finally:
+            self._ping_task = None
+
+
+class JsonResponseWriter:
+    """Writes one JSON message at the end of the response.
+
+    After a failure, the client gets an HTTP error.
+    """
+
+    def __init__(self, entry: RequestContext) -> None:
+        self.committed = False
+        self._entry = entry
+
+    async def write_events(
+        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
+    ) -> None:
+        entry = self._entry
+        entry.attempts.fold.feed(*events)
+        if not raw and entry.attempts.fold.is_truncated:
+            raise BadUpstream("upstream's answer is too large")
+        if last:
+            entry.first_content_sent()
+            self.committed = True
+            entry.attempts.message = entry.attempts.fold.message
+            await entry.response.send_response(200, raw or _encode(entry.attempts.message))
+
+    def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
+        """Return no bytes: a JSON message has no metadata events."""
+        return b""
+
+    def tick(self, now: float) -> None:
+        """Do nothing: a JSON message needs no pings."""

@@ -1,0 +1,47 @@
+"""Change existing ledger rows, with the rollups and the hash chain in the same transaction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+
+from proxy.ledger.posting import budget_sync, hash_chain, rollups
+from proxy.ledger.posting.exchange_columns import FIELDS, set_columns
+from proxy.ledger.transcripts import storage
+from proxy.models import Exchange, HashChainLink, State, Transcript
+
+Change = Callable[[Exchange], Mapping[str, Any] | None]  # returns new columns; None: no change
+
+
+def amend(ids: Sequence[str], change: Change, now: datetime | None = None) -> list[Exchange]:
+    """Apply ``change`` to each ledger row, with the ledger locked; return the changed rows."""
+    now = now or datetime.now(UTC)
+    with transaction.atomic():
+        head = hash_chain.lock_ledger()
+        amended = []
+        for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):
+            values = change(row)
+            if values is None:
+                continue
+            if row.state == State.CLOSED:
+                rollups.add([row], -1)
+            set_columns(row, values)
+            row.save(update_fields=[name for name in FIELDS if name in values])
+            amended.append(row)
+        rollups.add(row for row in amended if row.state == State.CLOSED)
+        hash_chain.append_links(head, [(row, body_digest_of(row.pk)) for row in amended], now)
+        budget_sync.apply_amended_rows(amended)
+    return amended
+
+
+def body_digest_of(exchange_id: str) -> bytes | None:
+    """Return the body digest in the newest hash chain link of a row.
+
+    If the row has no link, compute the digest of its transcript.
+    """
+    newest = HashChainLink.objects.filter(exchange_id=exchange_id).order_by("-sequence").first()
+    if newest is not None:
+        return None if newest.body_digest is None else bytes(newest.body_digest)
+    stored = Transcript.objects.filter(pk=exchange_id).first()
+    return storage.load(stored).conversation.digest() if stored else None

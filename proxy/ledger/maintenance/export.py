@@ -1,0 +1,258 @@
+"""Export ledger rows in the format of the "Request row" of the reports API, plus ``outcome``.
+
+Money is a decimal string of dollars, times are ISO 8601 in UTC, unknown values are null, never
+zero.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from django.db.models import QuerySet
+
+from proxy.ledger.posting.pricing import Cost, cost_of, failed_attempts_cost
+from proxy.models import Exchange, State
+
+from .reprice import usage_of
+
+CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate the cell
+TEXT_COLUMNS: Final = (
+    "agent_id",
+    "parent_agent_id",
+    "session_id",
+    "api_version",
+    "endpoint",
+    "model_requested",
+    "model_upstream",
+    "upstream_request_id",
+    "stop_reason",
+    "detail",
+    "service_tier",
+    "traceparent",
+    "previous_id",
+    "preview",
+)  # an empty text is exported as null
+OTHER_COLUMNS: Final = (
+    "betas",
+    "stream",
+    "status",
+    "input_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "input_source",
+    "output_source",
+    "cache_read_source",
+    "cache_write_source",
+    "reasoning_source",
+    "ttft_ms",
+    "total_ms",
+    "upstream_ms",
+    "overhead_ms",
+    "queue_ms",
+    "request_bytes",
+    "response_bytes",
+    "tool_calls",
+    "tool_names",
+    "has_images",
+    "has_thinking",
+    "message_count",
+    "new_from",
+    "tags",
+    "ip",
+    "user_agent",
+    "notes",
+    "unknown_events",
+    "upstream_status",
+    "delivered",
+    "state",
+)
+
+
+def request_row(row: Exchange) -> dict[str, Any]:
+    """Return the exported fields of one ledger row."""
+    price = row.price or {}
+    cost = cost_of(usage_of(row), row.price)
+    return {
+        "id": row.pk,
+        "created_at": iso(row.created),
+        "finished_at": iso(row.finished),
+        "outcome": row.outcome or None,
+        "key": {"id": key_id(row.key_id), "name": row.key_name},
+        "user": {"id": account_id(row.user), "email": row.user if "@" in row.user else None}
+        if row.user
+        else None,
+        "team": {"id": workspace_id(row.team) if row.team else None, "name": row.team},
+        "client": {"name": row.client_name or None, "version": row.client_version or None}
+        | {"app": row.tags.get("app") or _app(row.user_agent)},
+        "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
+        **{name: getattr(row, name) or None for name in TEXT_COLUMNS},
+        **{name: getattr(row, name) for name in OTHER_COLUMNS},
+        "error": _error(row),
+        "attempts": len(row.attempts),
+        "attempt_details": row.attempts,
+        "retry_of": None,
+        "cache_read_input_tokens": row.cache_read_tokens,
+        "web_search_requests": row.web_searches,
+        "usage_source": usage_source(row),
+        "cost_usd": usd(row.cost_nanousd),
+        "cost_parts": _parts(row, cost),
+        "price_version": f"{price.get('model')}@{price.get('since')}" if price else None,
+        "priced": row.cost_nanousd is not None,
+        "output_tps": _tokens_per_second(row),
+        "aborted_by_client": row.outcome == "client_gone",
+        "redacted": False,
+    }
+
+
+def _parts(row: Exchange, cost: Cost | None) -> dict[str, str | None]:
+    """Return the cost by token class, and the cost of failed attempts if there is one."""
+    parts = {name: usd(nano) for name, nano in cost.parts.items()} if cost else {}
+    failed = failed_attempts_cost(row.attempts)
+    return {**parts, "failed_attempts": usd(failed)} if failed else parts
+
+
+def _app(user_agent: str) -> str | None:
+    """Return the Claude Code application: ``cli`` of ``claude-cli/2.1.329 (external, cli)``."""
+    match = CLAUDE_CODE.match(user_agent)
+    return match[1] if match else None
+
+
+def key_id(pk: int | None) -> str | None:
+    """Return the id that the Admin API uses for a gateway key."""
+    return None if pk is None else f"apikey_{pk}"
+
+
+def workspace_id(team: str) -> str:
+    """Return the Admin API's workspace id for a team, made from its name, which never changes."""
+    return f"wrkspc_{team}"
+
+
+def account_id(user: str) -> str | None:
+    """Return the id that the Admin API uses for a user."""
+    return f"user_{user}" if user else None
+
+
+def _error(row: Exchange) -> dict[str, Any] | None:
+    if not (row.error_type or row.error_message):
+        return None
+    return {
+        "type": row.error_type or None,
+        "message": row.error_message or None,
+        "code": row.detail or None,
+        "source": row.error_source or None,
+    }
+
+
+def usage_source(row: Exchange) -> str:
+    """Return where the token counts of a row come from.
+
+    ``upstream``, ``estimated``, ``partial`` (input or output tokens unknown) or ``none``.
+    """
+    sources = {row.input_source, row.output_source}
+    if "estimated" in sources:
+        return "estimated"
+    if sources == {"missing"}:
+        return "none"
+    return "partial" if "missing" in sources else "upstream"
+
+
+def _tokens_per_second(row: Exchange) -> float | None:
+    """Return the output tokens per second; None without streaming, as all tokens arrive at once."""
+    if not row.stream or not row.output_tokens or row.total_ms is None or row.ttft_ms is None:
+        return None
+    seconds = (row.total_ms - row.ttft_ms) / 1000
+    return round(row.output_tokens / seconds, 2) if seconds > 0 else None
+
+
+def usd(nano: int | None) -> str | None:
+    """Return nano-dollars as an exact decimal string of dollars with at least six places."""
+    if nano is None:
+        return None
+    text = format(Decimal(nano).scaleb(-9), ".9f")
+    return text[:-3] + text[-3:].rstrip("0")
+
+
+def iso(at: datetime | None) -> str | None:
+    """Return a time as ISO 8601 in UTC with milliseconds."""
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rows_between(
+    since: datetime | None, until: datetime | None, *, with_open: bool
+) -> "QuerySet[Exchange]":
+    """Return the rows of requests accepted from ``since`` to before ``until``, oldest first.
+
+    ``with_open``: include requests that have not ended.
+    """
+    rows = Exchange.objects.order_by("pk")
+    if since:
+        rows = rows.filter(created__gte=since)
+    if until:
+        rows = rows.filter(created__lt=until)
+    return rows if with_open else rows.filter(state=State.CLOSED)
+
+
+def ndjson(rows: "QuerySet[Exchange]") -> Iterator[str]:
+    """Yield one line of JSON for each row."""
+    for row in rows.iterator(chunk_size=1000):
+        yield msgspec.json.encode(request_row(row)).decode() + "\n"
+
+
+def as_csv(rows: "QuerySet[Exchange]") -> Iterator[str]:
+    """Yield the lines of a CSV file, first the column names.
+
+    Nested fields are columns with names such as ``key.id``; other lists and objects are JSON.
+    """
+    columns: list[str] | None = None
+    for row in rows.iterator(chunk_size=1000):
+        flat = flattened(request_row(row))
+        if columns is None:
+            columns = list(flat)
+            yield _line(columns)
+        yield _line([flat[name] for name in columns])
+    if columns is None:
+        yield _line(list(flattened(request_row(Exchange(created=datetime.now(UTC))))))
+
+
+NESTED: Final = {
+    "key": ("id", "name"),
+    "user": ("id", "email"),
+    "team": ("id", "name"),
+    "client": ("name", "version", "app"),
+    "upstream": ("id", "dialect"),
+    "error": ("type", "message", "code", "source"),
+}
+
+
+def flattened(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``request_row`` as CSV columns."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in NESTED:
+            flat |= {f"{name}.{key}": (value or {}).get(key) for key in NESTED[name]}
+        elif isinstance(value, dict | list):
+            flat[name] = msgspec.json.encode(value).decode()
+        else:
+            flat[name] = value
+    return flat
+
+
+def _line(cells: list[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerow([_safe(cell) for cell in cells])
+    return out.getvalue()
+
+
+def _safe(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)
+    return f"'{cell}" if is_formula else cell

@@ -1,0 +1,227 @@
+"""Purges of expired transcripts that an admin or the daily schedule starts, in a thread.
+
+They delete what the command ``pruneledger`` deletes, and store their progress. The thread pauses
+after each batch for as long as the batch took, because the streams of this process also need the
+interpreter lock and the database. A purge whose process dies is not resumed; the next purge deletes
+the remaining transcripts.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import Count, Min, Q, Sum
+from django.db.models.functions import Length
+from django.utils.timezone import now
+
+from proxy.models import Purge, PurgeState, Team, Transcript
+from proxy.models.purges import STALLED_AFTER
+
+from . import retention
+
+logger = logging.getLogger(__name__)
+
+DAILY_PURGE: Final = "(daily)"
+"""The user name that is stored for daily purges; no user can have this name."""
+MAX_PAUSE_S: Final = 1.0
+PROGRESS_INTERVAL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredTranscripts:
+    """The transcripts of one team that are past their retention."""
+
+    team: str
+    retention_days: int
+    before: datetime  # older transcripts are deleted
+    transcripts: int
+    oldest: datetime
+    bytes: int
+    """Size of manifests and streams, without parts, which other transcripts may use."""
+
+
+def expired_by_team(at: datetime) -> list[ExpiredTranscripts]:
+    """Return the transcripts of each team that a purge at ``at`` would delete, by team name."""
+    days = dict(Team.objects.values_list("name", "retention_days"))
+    past = ~Q(exchange__team__in=list(days)) & _older(at, retention.DELETED_TEAM_DAYS)
+    for limit in sorted(set(days.values())):  # many teams, but few different retention periods
+        teams = [team for team in days if days[team] == limit]
+        past |= Q(exchange__team__in=teams) & _older(at, limit)
+    found = (
+        Transcript.objects.filter(past)
+        .values("exchange__team")
+        .annotate(
+            count=Count("pk"),
+            oldest=Min("created"),
+            manifests=Sum(Length("manifest")),
+            streams=Sum(Length("stream")),
+        )
+        .order_by("exchange__team")
+    )
+    return [_due(row, days, at) for row in found]
+
+
+def _older(at: datetime, days: int) -> Q:
+    return Q(created__lt=at - timedelta(days=days))
+
+
+def _due(row: Mapping[str, Any], days: Mapping[str, int], at: datetime) -> ExpiredTranscripts:
+    team = row["exchange__team"]
+    retention_days = days.get(team, retention.DELETED_TEAM_DAYS)
+    return ExpiredTranscripts(
+        team=team,
+        retention_days=retention_days,
+        before=at - timedelta(days=retention_days),
+        transcripts=row["count"],
+        oldest=row["oldest"],
+        bytes=(row["manifests"] or 0) + (row["streams"] or 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The size of the database in bytes, and the free space."""
+
+    size: int
+    free: int | None  # unused bytes in the database file, for new rows; None: unknown
+    disk: int | None  # free bytes on the disk; None: the database server may be another machine
+
+
+def space() -> Space:
+    """Return the size of the database and the free space."""
+    with connection.cursor() as cursor:
+        if connection.vendor != "sqlite":
+            cursor.execute("SELECT pg_database_size(current_database())")
+            return Space(int(cursor.fetchone()[0]), None, None)
+        cursor.execute("PRAGMA page_size")
+        page = int(cursor.fetchone()[0])
+        cursor.execute("PRAGMA page_count")
+        size = page * int(cursor.fetchone()[0])
+        cursor.execute("PRAGMA freelist_count")
+        free = page * int(cursor.fetchone()[0])
+    folder = Path(str(connection.settings_dict["NAME"])).parent
+    disk = shutil.disk_usage(folder).free if folder.is_dir() else None
+    return Space(size, free, disk)
+
+
+class PurgeAlreadyRunning(Exception):
+    """Another purge is running."""
+
+
+def start_purge(user: Any, *, rewrite: bool, expected: int | None) -> Purge:
+    """Start a purge in the background. Raises PurgeAlreadyRunning.
+
+    ``user`` is None for the daily purge. ``rewrite``: rewrite the SQLite file afterwards.
+    ``expected``: the number of expired transcripts, if known.
+    """
+    at = now()
+    stalled = Purge.objects.filter(state=PurgeState.RUNNING, seen__lt=at - STALLED_AFTER)
+    stalled.update(state=PurgeState.FAILED, finished=at, error="its process ended")
+    try:
+        with transaction.atomic():
+            purge = Purge.objects.create(
+                user=user, username=user.get_username() if user else DAILY_PURGE, rewrite=rewrite,
+                created=at, seen=at, expected=expected,
+            )  # fmt: skip
+    except IntegrityError:
+        raise PurgeAlreadyRunning from None
+    runner.start(purge)
+    return purge
+
+
+class PurgeThread:
+    """The purge thread of this process, if there is one."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self, purge: Purge) -> None:
+        def work() -> None:
+            try:
+                run(purge)
+            finally:
+                connection.close()
+
+        # Start after the commit: the thread's own connection must see the row of the purge.
+        self._thread = threading.Thread(target=work, name="purge", daemon=True)
+        transaction.on_commit(self._thread.start)
+
+    def join(self, timeout_s: float = 60) -> None:
+        """Wait until the purge has ended, for at most ``timeout_s``."""
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+
+runner = PurgeThread()
+
+
+def run(purge: Purge) -> None:
+    """Purge, and store the result in the row. Never raises: no caller could handle an error."""
+    before = _size()
+    state, error = PurgeState.DONE, ""
+    try:
+        _delete(purge)
+        if connection.vendor != "sqlite" or purge.rewrite:
+            _save_progress(purge, step="freeing disk space")
+            retention.free_space()
+    except (DatabaseError, OSError) as exc:
+        state, error = PurgeState.FAILED, str(exc).strip().partition("\n")[0][:300]
+        logger.warning("%s failed: %s", purge, exc)
+    except Exception:  # the row of the purge must show the failure
+        state, error = PurgeState.FAILED, "internal error; see the log of the gateway"
+        logger.exception("%s: unexpected fault", purge)
+    after = _size()
+    freed = max(0, before - after) if before is not None and after is not None else None
+    try:
+        _save_progress(purge, state=state, error=error, step="", finished=now(), bytes_freed=freed)
+    except DatabaseError as exc:
+        logger.warning("%s: its result cannot be stored: %s", purge, exc)
+
+
+def _delete(purge: Purge) -> None:
+    throttle = _Throttle(purge)
+    _save_progress(purge, step="transcripts")
+    for count in retention.prune_transcripts(purge.created):
+        purge.transcripts += count
+        throttle.pause()
+    _save_progress(purge, step="unused parts")
+    for count in retention.prune_parts(purge.created, pause=throttle.pause):
+        purge.parts += count
+        throttle.pause()
+    _save_progress(purge)
+
+
+class _Throttle:
+    """Pauses after each batch for as long as it took, and stores the progress every second."""
+
+    def __init__(self, purge: Purge) -> None:
+        self._purge = purge
+        self._began = self._reported = time.monotonic()
+
+    def pause(self) -> None:
+        at = time.monotonic()
+        if at - self._reported > PROGRESS_INTERVAL_S:
+            self._reported = at
+            _save_progress(self._purge)
+        time.sleep(min(MAX_PAUSE_S, at - self._began))
+        self._began = time.monotonic()
+
+
+def _save_progress(purge: Purge, **columns: Any) -> None:
+    """Update the row of the purge, even if another process has marked the purge as failed."""
+    counts = {"transcripts": purge.transcripts, "parts": purge.parts}
+    Purge.objects.filter(pk=purge.pk).update(**{"seen": now(), **counts, **columns})
+
+
+def _size() -> int | None:
+    try:
+        return space().size
+    except DatabaseError:
+        return None

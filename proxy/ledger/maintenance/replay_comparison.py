@@ -1,0 +1,86 @@
+"""Compare a stored response with the response that the current translator makes of its stream."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from proxy.ledger.transcripts.storage import StoredTranscript
+from proxy.ledger.transcripts.stream_replay import Replayed, replay
+from translator.errors import TranslatorError
+
+BYTES_PER_TOKEN: Final = 4  # the ratio with which the gateway estimates input tokens
+
+Line = tuple[str, str]
+KINDS: Final[Mapping[str, str]] = {"+": "add", "-": "del", "@": "hunk"}
+
+
+class CannotReplay(Exception):
+    """The stored stream cannot be translated again; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The result of translating a stored stream again, and the stored response."""
+
+    replayed: Replayed
+    stored_answer: Mapping[str, Any] | None
+
+    @property
+    def same(self) -> bool:
+        return bool(self.replayed.answer == self.stored_answer)
+
+    def lines(self) -> Sequence[str]:
+        """Return a unified diff from the stored response to the replayed one; empty if equal."""
+        return list(
+            difflib.unified_diff(
+                pretty(self.stored_answer).split("\n"),
+                pretty(self.replayed.answer).split("\n"),
+                "stored",
+                "today",
+                lineterm="",
+            )
+        )
+
+    def marked(self) -> Sequence[Line]:
+        """Return the lines of the diff with their kinds: add, del, hunk or same."""
+        lines = self.lines()
+        return [("hunk", line) for line in lines[:2]] + [
+            (KINDS.get(line[:1], "same"), line) for line in lines[2:]
+        ]
+
+
+def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
+    """Translate the stored upstream stream again. Raises CannotReplay.
+
+    ``request_bytes``: the size of the client's request body, from which input tokens are estimated.
+    """
+    if not stored.upstream_reads:
+        raise CannotReplay(f"{_unanswered(stored)}: nothing to replay")
+    message_id = str((stored.answer or {}).get("id") or "")
+    try:
+        again = replay(
+            stored.request,
+            stored.target,
+            stored.upstream_reads,
+            message_id=message_id,
+            input_estimate=request_bytes // BYTES_PER_TOKEN,
+        )
+    except (LookupError, TranslatorError) as exc:
+        message = f"{stored.target.get('dialect')!r} cannot translate it: {exc}"
+        raise CannotReplay(message) from None
+    return Comparison(replayed=again, stored_answer=stored.answer)
+
+
+def _unanswered(stored: StoredTranscript) -> str:
+    status = stored.failed[-1].status if stored.failed else 200
+    if status == 200:  # an interrupted stream without a later attempt
+        return "the upstream never answered"
+    return f"the upstream answered with status {status}"
+
+
+def pretty(value: Any) -> str:
+    """Return indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

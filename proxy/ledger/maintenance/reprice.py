@@ -1,0 +1,81 @@
+"""Compute the cost of ledger rows again: of rows without a cost, or of all rows in a time range."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from proxy.ledger.posting.pricing import PriceList, cost_of, failed_attempts_cost
+from proxy.ledger.posting.rollups import TOKENS
+from proxy.models import Exchange, State
+
+from .amendments import amend
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    """A row with its old and new cost in nano-dollars; None: unknown cost."""
+
+    exchange: Exchange
+    before: int | None
+    after: int | None
+
+
+def candidates(
+    since: datetime | None, until: datetime | None, *, every: bool
+) -> "QuerySet[Exchange]":
+    """Return the closed rows with known tokens from ``since`` to before ``until``.
+
+    Without ``every``, only rows without a cost.
+    """
+    rows = Exchange.objects.filter(
+        Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False), state=State.CLOSED
+    )
+    if since:
+        rows = rows.filter(created__gte=since)
+    if until:
+        rows = rows.filter(created__lt=until)
+    return (rows if every else rows.filter(cost_nanousd=None)).order_by("pk")
+
+
+def reprice(
+    rows: "QuerySet[Exchange]", *, dry_run: bool, batch: int = 500
+) -> Iterator[list[Repriced]]:
+    """Set the costs of rows by the current prices; yield the changed rows of each batch.
+
+    The cost of a row whose price was deleted does not change. ``dry_run``: change no row.
+    """
+    prices = PriceList.load()
+    ids = list(rows.values_list("pk", flat=True))
+    for at in range(0, len(ids), batch):
+        yield _reprice_batch(ids[at : at + batch], prices, dry_run=dry_run)
+
+
+def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[Repriced]:
+    changed: list[Repriced] = []
+
+    def change(row: Exchange) -> Mapping[str, Any] | None:
+        price = prices.at(row.upstream, row.model_upstream, row.created.date())
+        cost = cost_of(usage_of(row), price)
+        if cost is None:
+            return None
+        total = cost.total + failed_attempts_cost(row.attempts)  # the stored costs of attempts
+        if total == row.cost_nanousd:
+            return None
+        changed.append(Repriced(row, row.cost_nanousd, total))
+        return {"cost_nanousd": total, "price": price}
+
+    if dry_run:
+        for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):
+            change(row)
+    else:
+        amend(ids, change)
+    return changed
+
+
+def usage_of(row: Exchange) -> dict[str, Any]:
+    """Return the token counts of a row with their sources, as ``usage`` for ``cost_of``."""
+    counts = {name: getattr(row, f"{name}_tokens") for name in TOKENS}
+    return counts | {source: getattr(row, source) for source in TOKENS.values()}

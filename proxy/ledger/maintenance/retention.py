@@ -1,0 +1,124 @@
+"""Delete transcripts past their team's retention, in batches. Ledger rows and rollups stay."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from django.apps import apps
+from django.db import connection, transaction
+
+from proxy.ledger.database import partitions
+from proxy.ledger.posting.hash_chain import lock_ledger
+from proxy.ledger.transcripts import zstd_dictionary
+from proxy.ledger.transcripts.encoding import unpack
+from proxy.ledger.transcripts.storage import part_ids_in
+from proxy.models import Exchange, Part, Team, Transcript
+
+GRACE = timedelta(hours=2)  # parts used more recently stay; twice the resolution of ``used``
+FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # before the time of every row
+DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
+
+
+def expired(now: datetime) -> Iterator[tuple[str, datetime]]:
+    """Yield each team with the time before which its transcripts are deleted."""
+    for name, days in Team.objects.values_list("name", "retention_days"):
+        yield name, now - timedelta(days=days)
+
+
+def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
+    """Delete transcripts past their team's retention; yield the size of each batch."""
+    teams = dict(expired(now))
+    rest = now - timedelta(days=DELETED_TEAM_DAYS)
+    yield from partitions.drop_months_before(min([*teams.values(), rest]) - GRACE)
+    for team, before in teams.items():
+        yield from _prune(batch, exchange__team=team, created__lt=before)
+    gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
+    for (team,) in list(gone.values_list("exchange__team").distinct()):
+        yield from _prune(batch, exchange__team=team, created__lt=rest)
+
+
+def _prune(batch: int, **where: object) -> Iterator[int]:
+    """Delete matching transcripts, oldest first; yield the size of each batch.
+
+    Each query begins at the time of the previous batch. A query from the first ledger row would
+    scan all rows whose transcripts are already deleted, because the rows themselves stay.
+    """
+    since = FIRST
+    while True:
+        with transaction.atomic():
+            rest = Transcript.objects.filter(**where, exchange__created__gte=since)
+            oldest = rest.order_by("exchange__created").values_list("pk", "exchange__created")
+            found = list(oldest[:batch])
+            Transcript.objects.filter(pk__in=[pk for pk, _ in found]).delete()
+        if not found:
+            return
+        since = found[-1][1]
+        yield len(found)
+
+
+def _no_pause() -> None:
+    """Do nothing."""
+
+
+def prune_parts(
+    now: datetime, batch: int = 500, *, pause: Callable[[], None] = _no_pause
+) -> Iterator[int]:
+    """Delete parts that no transcript uses; yield the number of deleted parts in each batch.
+
+    ``pause`` is called also between batches of which no part is deleted; there may be many.
+
+    Safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a part is
+    deleted only if its ``used`` is older than GRACE.
+    """
+    before = now - GRACE
+    used_ids = _used_ids(pause)
+    last = 0
+    while True:
+        candidates = Part.objects.filter(used__lt=before, pk__gt=last).order_by("pk")
+        ids = list(candidates.values_list("pk", flat=True)[:batch])
+        if not ids:
+            return
+        last = ids[-1]
+        pause()
+        free = [pk for pk in ids if pk not in used_ids]
+        if free:
+            with transaction.atomic():
+                lock_ledger()
+                yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
+
+
+def delete_expired_sessions(now: datetime) -> int:
+    """Delete expired sign-in sessions; return their number."""
+    sessions = apps.get_model("sessions", "Session")
+    return int(sessions.objects.filter(expire_date__lt=now).delete()[0])
+
+
+def _used_ids(pause: Callable[[], None]) -> set[int]:
+    """Return the ids of all parts that a transcript uses."""
+    used_ids: set[int] = set()
+    manifests = Transcript.objects.values_list("manifest", flat=True)
+    for number, manifest in enumerate(manifests.iterator(chunk_size=500)):
+        if number % 500 == 499:
+            pause()
+        used_ids |= part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest))))
+    return used_ids
+
+
+def free_space(*, full: bool = False) -> None:
+    """Free the disk space of deleted rows.
+
+    The SQLite file is rewritten; while this runs, database writers wait, and new records stay in
+    the journal. PostgreSQL marks the space for reuse; ``full`` rewrites its tables under an
+    exclusive lock.
+    """
+    if connection.in_atomic_block:  # a VACUUM cannot run inside a transaction
+        return
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("VACUUM")
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        else:
+            for table in (Transcript, Part):
+                name = connection.ops.quote_name(table._meta.db_table)  # noqa: SLF001 -- Django's documented model API
+                cursor.execute(f"VACUUM ({'FULL, ' if full else ''}ANALYZE) {name}")
+            # Autovacuum analyzes each partition, but not the whole table, as the planner needs.
+            cursor.execute(f"ANALYZE {connection.ops.quote_name(Exchange._meta.db_table)}")  # noqa: SLF001 -- Django's documented model API

@@ -1,0 +1,92 @@
+"""Calibrate the estimates of input tokens for one model of one upstream.
+
+Tokenizers differ, and upstream servers add prompts of their own. The ratio of a stored request is
+the number of input tokens that the upstream reported, divided by the gateway's estimate.
+"""
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from django.db.models import QuerySet
+
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.transcripts import storage
+from proxy.ledger.transcripts.storage import BrokenTranscript
+from proxy.models import Exchange, Outcome, TokenSource
+from translator.request.token_estimate import estimate_tokens
+
+SAMPLES: Final = 12
+MAX_ROWS: Final = 60  # rows to read for the samples; rows without a transcript cannot be used
+MIN_SAMPLES: Final = 5
+MIN_TOKENS: Final = 300
+"""In smaller requests, the constant prompt that the upstream server adds would dominate."""
+BOUNDS: Final = (0.5, 5.0)
+HEADROOM: Final = 1.05
+PERCENTILE: Final = 0.9  # high on purpose: 90 % of the samples have fewer tokens than estimated
+
+
+def factor_of(upstream: str, model: str, since: datetime) -> float | None:
+    """Return the factor by which to multiply ``estimate_tokens`` for this model.
+
+    Returns None if there are too few stored requests after ``since``. Raises DatabaseError or
+    LedgerUnavailable.
+    """
+    check_present()
+    ratios = sorted(_ratios(upstream, model, since))
+    if len(ratios) < MIN_SAMPLES:
+        return None
+    low, high = BOUNDS
+    ratio = ratios[math.ceil(PERCENTILE * len(ratios)) - 1]
+    return round(min(max(ratio * HEADROOM, low), high), 2)
+
+
+def _ratios(upstream: str, model: str, since: datetime) -> Iterator[float]:
+    found = 0
+    for row in _measured_exchanges(upstream, model, since):
+        try:
+            stored = storage.read(row.pk)
+            estimate = estimate_tokens(stored.request) if stored is not None else 0
+        # LookupError and TypeError: an invalid body that a policy let pass
+        except (BrokenTranscript, LookupError, TypeError):
+            continue
+        if estimate < MIN_TOKENS:
+            continue
+        yield _input(row) / estimate
+        found += 1
+        if found == SAMPLES:
+            return
+
+
+def _measured_exchanges(upstream: str, model: str, since: datetime) -> "QuerySet[Exchange]":
+    """Return the newest completed rows whose input the upstream reported.
+
+    Rows with web searches are excluded: search results are counted as input, but not stored.
+    """
+    columns = (
+        "input_tokens",
+        "cache_read_tokens",
+        "cache_write_5m_tokens",
+        "cache_write_1h_tokens",
+    )
+    rows = Exchange.objects.filter(
+        created__gte=since,
+        status=200,
+        outcome=Outcome.COMPLETED,
+        upstream=upstream,
+        model_upstream=model,
+        input_source=TokenSource.REPORTED,
+    ).exclude(web_searches__gt=0)
+    return rows.order_by("-created").only(*columns)[:MAX_ROWS]
+
+
+def _input(row: Exchange) -> int:
+    """Return the input tokens of a row, including cached tokens."""
+    parts = (
+        row.input_tokens,
+        row.cache_read_tokens,
+        row.cache_write_5m_tokens,
+        row.cache_write_1h_tokens,
+    )
+    return sum(part or 0 for part in parts)

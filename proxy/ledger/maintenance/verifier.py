@@ -1,0 +1,208 @@
+"""Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+
+from django.db import transaction
+from django.db.models import Count, Max, Sum
+
+from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
+from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
+from proxy.ledger.transcripts import storage
+from proxy.models import Exchange, HashChainLink, LedgerHead, State, Transcript
+
+from .retention import expired
+
+BATCH = 1000
+
+
+class Finding(NamedTuple):
+    """An inconsistency that the verification found.
+
+    ``what``: its kind: chain, head, row, unsealed (a row without a link), lost (a missing row),
+    body or sum. ``where``: the affected link, row or table.
+    """
+
+    what: str
+    where: str
+    why: str
+
+
+class VerifyProgress(NamedTuple):
+    """The number of links verified so far, and the findings since the previous progress report."""
+
+    links: int
+    findings: list[Finding]
+
+
+def verify(
+    *, bodies: bool = True, day: date | None = None, now: datetime | None = None
+) -> Iterator[VerifyProgress]:
+    """Verify the hash chain from its first link, or the links of one day; yield the progress.
+
+    ``bodies``: verify stored transcripts too.
+    """
+    retention = dict(expired(now or datetime.now(UTC))) if bodies else None
+    head = LedgerHead.objects.filter(pk=1).first()
+    links = HashChainLink.objects.order_by("sequence")
+    if day is not None:
+        links = links.filter(day=day)
+    before: HashChainLink | None = None
+    seen = 0
+    batch: list[HashChainLink] = []
+    if day is not None and (first := links.first()) is not None:
+        before = HashChainLink.objects.filter(sequence=first.sequence - 1).first()
+    for link in links.iterator(chunk_size=BATCH):
+        batch.append(link)
+        if len(batch) == BATCH:
+            seen += len(batch)
+            yield VerifyProgress(seen, [*_chain(before, batch), *_rows(batch, retention)])
+            before, batch = batch[-1], []
+    seen += len(batch)
+    findings = [*_chain(before, batch), *_rows(batch, retention)]
+    if day is None:
+        findings += [*_head(head), *_without_link()]
+    yield VerifyProgress(seen, findings)
+
+
+def _chain(before: HashChainLink | None, batch: list[HashChainLink]) -> Iterator[Finding]:
+    for link in batch:
+        where = f"link {link.sequence}"
+        if before is None:
+            sequence, digest = 0, bytes(32)
+        else:
+            sequence, digest = before.sequence, bytes(before.digest)
+        if link.sequence != sequence + 1:
+            yield Finding(
+                "chain", where, f"{link.sequence - sequence - 1} links before it are missing"
+            )
+        else:
+            body = None if link.body_digest is None else bytes(link.body_digest)
+            expected = link_digest(
+                digest, link.sequence, link.exchange_id, bytes(link.row_digest), body
+            )
+            if expected != bytes(link.digest):
+                yield Finding("chain", where, f"its digest is not that of {link.exchange_id}")
+        before = link
+
+
+def _rows(
+    batch: list[HashChainLink], retention: Mapping[str, datetime] | None
+) -> Iterator[Finding]:
+    """Compare each row of the batch with its newest link, if that link is in the batch.
+
+    ``retention``: team -> time before which transcripts may be deleted; None: skip transcripts.
+    """
+    ids = {link.exchange_id for link in batch}
+    newest = dict(
+        HashChainLink.objects.filter(exchange_id__in=ids)
+        .values_list("exchange_id")
+        .annotate(newest=Max("sequence"))
+    )
+    rows = Exchange.objects.in_bulk(list(ids))
+    stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
+    for link in batch:
+        if newest[link.exchange_id] != link.sequence:
+            continue
+        row = rows.get(link.exchange_id)
+        if row is None:
+            yield Finding("lost", link.exchange_id, "the row is missing")
+            continue
+        if digest_of(row) != bytes(link.row_digest) and not _amended(link):
+            yield Finding("row", link.exchange_id, "the row differs from its link")
+        if (stored := stored_by_id.get(link.exchange_id)) is not None:
+            yield from _body(link, stored)
+        elif (
+            retention is not None
+            and link.body_digest
+            and row.created >= _stored_since(row, retention)
+        ):
+            yield Finding(
+                "body", link.exchange_id, "the transcript is missing within its retention"
+            )
+
+
+def _amended(link: HashChainLink) -> bool:
+    """Return whether the row was amended during the verification, so it differs from ``link``.
+
+    The ledger lock prevents another amendment during this check.
+    """
+    with transaction.atomic():
+        lock_ledger()
+        if HashChainLink.objects.filter(
+            exchange_id=link.exchange_id, sequence__gt=link.sequence
+        ).exists():
+            return True
+        row = Exchange.objects.filter(pk=link.exchange_id).first()
+        return row is not None and digest_of(row) == bytes(link.row_digest)
+
+
+def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
+    """Return the time since which transcripts of the row's team must exist.
+
+    Transcripts of a deleted team need not exist.
+    """
+    return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
+
+
+def _body(link: HashChainLink, stored: Transcript) -> Iterator[Finding]:
+    try:
+        digest = storage.load(stored).conversation.digest()
+    except storage.BrokenTranscript as exc:
+        yield Finding("body", link.exchange_id, str(exc))
+        return
+    if link.body_digest is None or digest != bytes(link.body_digest):
+        yield Finding("body", link.exchange_id, "the transcript differs from its link")
+
+
+def _head(head: LedgerHead | None) -> Iterator[Finding]:
+    """Check the end of the chain. ``head`` was read before the links, so newer links may exist."""
+    if head is None or head.sequence == 0:
+        return
+    last = HashChainLink.objects.filter(sequence=head.sequence).first()
+    if last is None or bytes(last.digest) != bytes(head.digest):
+        yield Finding("head", f"link {head.sequence}", "links at the end of the chain are missing")
+
+
+def _without_link() -> Iterator[Finding]:
+    linked = HashChainLink.objects.values("exchange_id")
+    rows = Exchange.objects.filter(state=State.CLOSED).exclude(pk__in=linked)
+    for pk in rows.order_by("pk").values_list("pk", flat=True)[:100]:
+        yield Finding("unsealed", pk, "the row is closed and has no link")
+
+
+def verify_sums(since: datetime, until: datetime) -> list[Finding]:
+    """Compare the sums of each rollup table with the ledger rows of the same time range.
+
+    The range must consist of whole UTC days; one day at a time is best.
+    """
+    totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+    rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
+    for row in rows.iterator(chunk_size=2000):
+        counts = counts_of(row)
+        for name in COUNTS:
+            totals[name] += counts[name]
+    found = []
+    for table in TABLES:
+        sums = rows_of(table).filter(start__gte=since, start__lt=until)
+        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in COUNTS})
+        for name in COUNTS:
+            stored = found_sums[f"sum_{name}"] or 0
+            if stored != totals[name]:
+                why = f"{name} is {stored}, the sum of its rows is {totals[name]}"
+                found.append(Finding("sum", f"{table.__name__} {since:%Y-%m-%d}", why))
+    return found
+
+
+def heads() -> list[tuple[date, int, str]]:
+    """Return (day, number of links, hex digest of the last link) of each day.
+
+    A copy of this list outside of the database can prove later that no link was changed.
+    """
+    days = HashChainLink.objects.values("day").annotate(links=Count("*"), last=Max("sequence"))
+    found = []
+    for day in days.order_by("day"):
+        last = HashChainLink.objects.get(pk=day["last"])
+        found.append((day["day"], day["links"], bytes(last.digest).hex()))
+    return found

@@ -1,0 +1,159 @@
+"""Keep the budget counters equal to the costs in the ledger.
+
+The sum of the ledger's rows is authoritative. The code that writes ledger rows moves the cost of
+each closed row from its reservation to the spent amount of the counter, under the ledger lock and
+before its transaction ends. So the sum cannot change while another process has the lock and sets
+a counter to the sum. When a counter may be wrong (counter store unavailable, transaction rolled
+back, cost of a row changed), it is set to the sum again.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import UTC
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q, Sum
+
+from proxy.counters.backends import budget_store
+from proxy.counters.budget_periods import BudgetPeriod, window
+from proxy.counters.budget_store import StoreUnavailable
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.bulk_sql import has_rows
+from proxy.models import Budget, Exchange, State, UsageQuarterHour
+
+from .exchange_columns import AnyRow
+from .hash_chain import lock_ledger
+
+log = logging.getLogger(__name__)
+
+LATE_S: Final = 3 * 86_400.0
+"""Seconds after a period's end in which its rows may be written; then its counter is deleted."""
+DIRTY: Final = threading.Event()
+"""Set if a budget counter may differ from the ledger: all counters must be published again soon."""
+NO_ROWS: Final = Q(pk__in=())
+
+
+def counter_name(budget_id: int, when: BudgetPeriod) -> str:
+    """Return the name of the counter for a budget in one period."""
+    return f"{budget_id}:{int(when.start.timestamp())}"
+
+
+def apply_closed_rows(rows: Iterable[AnyRow]) -> None:
+    """Add the costs of newly closed rows to their budgets' counters.
+
+    The caller has the ledger lock. Never raises StoreUnavailable.
+    """
+    budgets = _all_budgets()
+    if not budgets:
+        return
+    costs: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        for budget in budgets:
+            if _covers(budget, row):
+                when = window(budget.period, budget.zone, row.created.timestamp())
+                costs[counter_name(budget.pk, when)][row.pk] = row.cost_nanousd or 0
+    try:
+        for counter, some in costs.items():
+            missing = budget_store().apply_posted(counter, some)
+            if any(some[request_id] for request_id in missing):
+                DIRTY.set()
+    except StoreUnavailable as exc:
+        log.warning("budgets: %s; the counters are published again later", exc)
+        DIRTY.set()
+
+
+def apply_amended_rows(rows: Iterable[Exchange]) -> None:
+    """Update the budget counters after the cost of closed rows has changed.
+
+    The caller has the ledger lock. Never raises StoreUnavailable.
+    """
+    periods: dict[str, tuple[Budget, BudgetPeriod]] = {}
+    budgets = _all_budgets()
+    for row in rows:
+        for budget in budgets:
+            when = window(budget.period, budget.zone, row.created.timestamp())
+            if _covers(budget, row) and time.time() - when.end.timestamp() < LATE_S:
+                periods[counter_name(budget.pk, when)] = (budget, when)
+    try:
+        for budget, when in periods.values():
+            publish(budget, when)
+    except StoreUnavailable as exc:
+        log.warning("budgets: %s; the counters are published again later", exc)
+        DIRTY.set()
+
+
+def publish_all(now: float | None = None) -> None:
+    """Set the counters of all current and recently ended periods to the ledger's sums.
+
+    Raises StoreUnavailable, LedgerUnavailable and DatabaseError; then the caller must retry.
+    """
+    at = time.time() if now is None else now
+    DIRTY.clear()
+    try:
+        check_present()
+        for budget in _all_budgets():
+            here = window(budget.period, budget.zone, at)
+            publish(budget, here)
+            before = window(budget.period, budget.zone, here.start.timestamp() - 1)
+            if at - before.end.timestamp() < LATE_S:
+                publish(budget, before)
+            else:
+                budget_store().forget([counter_name(budget.pk, before)])
+    except BaseException:
+        DIRTY.set()
+        raise
+
+
+def publish(budget: Budget, when: BudgetPeriod) -> None:
+    """Set the counter of a budget and period to the ledger's sum, with the ledger locked."""
+    counter = counter_name(budget.pk, when)
+    with transaction.atomic():
+        lock_ledger()
+        posted = _posted(budget_store().reserved_ids(counter))
+        budget_store().publish(counter, spent_nanousd(budget, when), posted)
+
+
+def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
+    """Return the ledger's cost of a budget in one period, in nano-dollars.
+
+    The sum uses the rollup by quarter hours: periods begin at a quarter hour in every time zone.
+    """
+    start, end = (edge.astimezone(UTC) for edge in when)
+    usage = UsageQuarterHour.objects.filter(_owner(budget), start__gte=start, start__lt=end)
+    return int(usage.aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
+
+
+def _all_budgets() -> list[Budget]:
+    if not has_rows(Budget):  # avoids the query below, which makes 3,000 function calls
+        return []
+    budgets = Budget.objects.select_related("team", "key", "user")
+    return list(budgets.prefetch_related("key__retiring"))
+
+
+def _owner(budget: Budget) -> Q:
+    if budget.team is not None:
+        return Q(team=budget.team.name)
+    if budget.key_id is not None:
+        return Q(key_id__in=budget.key_ids)
+    return Q(user=budget.user.get_username()) if budget.user is not None else NO_ROWS
+
+
+def _covers(budget: Budget, row: AnyRow) -> bool:
+    if budget.team is not None:
+        return row.team == budget.team.name
+    if budget.key_id is not None:
+        return row.key_id in budget.key_ids
+    return budget.user is not None and row.user == budget.user.get_username()
+
+
+def _posted(ids: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    keys = list(ids)
+    for at in range(0, len(keys), 400):
+        rows = Exchange.objects.filter(pk__in=keys[at : at + 400], state=State.CLOSED)
+        found.update(rows.values_list("pk", flat=True))
+    return found

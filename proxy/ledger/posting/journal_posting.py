@@ -1,0 +1,201 @@
+"""Write the records of journals to the database, in batches ("posting").
+
+This includes journals of dead processes, and posting again after a restore of the database.
+"""
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from proxy.ledger.database import availability
+from proxy.ledger.journal import locks, segments
+from proxy.ledger.journal.journal import append_durably
+from proxy.ledger.journal.reader import JournalReader
+from proxy.ledger.journal.records import Record, decode
+from proxy.ledger.transcripts.encoding import StreamCompressor
+from proxy.models import DrainWatermark
+
+from . import ledger_writer, orphans
+from .ledger_writer import ExchangeRecords, group_records
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDS: Final = 256  # number of records in one transaction
+MAX_BYTES: Final = 2 * 2**20  # size of the records in one transaction
+KEEP_POSTED_S: Final = 86_400.0
+"""Segments stay for a day after their records are in the database, because a database that is
+restored from a backup may lack these records."""
+KEEP_POSTED_BYTES: Final = 512 * 2**20  # if such segments take more, the oldest go earlier
+
+
+def post_all(reader: JournalReader, open_delay_s: float = 0) -> Iterator[int]:
+    """Write all waiting records to the database; yield the number of requests in each batch.
+
+    A running request that was opened less than ``open_delay_s`` ago is left for a later call.
+    """
+    opened_before = time.time() - open_delay_s
+    while True:
+        reader.read(MAX_RECORDS)
+        if not (ids := reader.ready_ids(MAX_RECORDS, opened_before)):
+            break
+        yield _post_some(reader, ids)
+
+
+def _post_some(reader: JournalReader, ids: Sequence[str]) -> int:
+    batch = _read_batch(reader, ids)
+    availability.check_present()  # the SQLite file may have been removed since the last batch
+    reader.mark_posted(_post(reader, batch))
+    return len(batch)
+
+
+def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecords]:
+    """Return the records of the first requests in ``ids``, up to ``MAX_BYTES``.
+
+    A request whose records cannot be decoded is moved to the journal's quarantine.
+    """
+    batch: list[ExchangeRecords] = []
+    size = 0
+    packing = StreamCompressor()
+    for request_id in ids:
+        sizes: list[int] = []
+        try:
+            exchange = group_records(_decoded(reader, request_id, sizes))
+        except ValueError as exc:  # msgspec's errors are ValueErrors
+            exchange, fault = None, str(exc)
+        else:
+            fault = "there is no open record"
+        if exchange is None:
+            _set_aside(reader, request_id, fault)
+            continue
+        with contextlib.suppress(*availability.POISON):  # _post gets the same error and handles it
+            exchange.pack(packing)
+        batch.append(exchange)
+        size += sum(sizes)
+        if size > MAX_BYTES:
+            break
+    return batch
+
+
+def _decoded(reader: JournalReader, request_id: str, sizes: list[int]) -> Iterator[Record]:
+    """Yield the decoded records of a request; append the size of each encoded record to ``sizes``.
+
+    It decodes one record at a time, so that only one is in memory both encoded and decoded.
+    """
+    for body in reader.bodies(request_id):
+        sizes.append(len(body))
+        yield decode(body)
+
+
+def _post(reader: JournalReader, batch: Sequence[ExchangeRecords]) -> list[str]:
+    """Write all requests of the batch to the database in one transaction; return their ids.
+
+    If the database rejects a request, write the requests one by one, and move the rejected request
+    to the journal's quarantine; its id is not returned.
+    """
+    if not batch:
+        return []
+    try:
+        ledger_writer.write_to_database(batch)
+    except availability.POISON as exc:
+        if len(batch) == 1:
+            _set_aside(reader, batch[0].opening.id, f"{type(exc).__name__}: {exc}")
+            return []
+        return [posted for exchange in batch for posted in _post(reader, [exchange])]
+    return [exchange.opening.id for exchange in batch]
+
+
+def _set_aside(reader: JournalReader, request_id: str, fault: str) -> None:
+    logger.error("ledger: %s is set aside in the journal: %s", request_id, fault)
+    reader.put_aside(request_id, fault)
+
+
+def remove_posted_segments(reader: JournalReader) -> None:
+    """Remove segments whose requests are in the database: those a day old, and more for space."""
+    reader.remove_segments(time.time() - KEEP_POSTED_S, KEEP_POSTED_BYTES)
+
+
+def watermark_key(journal: Path) -> str:
+    """Return the primary key of a journal's ``DrainWatermark``."""
+    return f"{socket.gethostname()}:{journal}"[-200:]
+
+
+def adopt(directory: Path) -> int:
+    """Write the journals of dead workers to the database; return how many were written completely.
+
+    Such a journal is removed a day after its last record.
+    """
+    adopted = 0
+    for lock in locks.take_abandoned(directory):
+        with lock:
+            adopted += _adopt_one(lock)
+    return adopted
+
+
+def _adopt_one(lock: locks.JournalLock) -> bool:
+    """Write one journal of a dead worker to the database.
+
+    Returns False if the journal still has waiting or quarantined records.
+    """
+    with contextlib.closing(JournalReader(lock.path)) as reader:
+        _exhaust(post_all(reader))
+        write = partial(append_durably, lock.path)
+        _exhaust(orphans.close_orphans(reader, reader.unclosed_ids(), write))
+        _exhaust(post_all(reader))
+        reader.save_watermark()
+        remove_posted_segments(reader)
+        if reader.backlog().records or reader.set_aside:
+            return False
+        is_recent = reader.newest_at() > time.time() - KEEP_POSTED_S
+    DrainWatermark.objects.filter(pk=watermark_key(lock.path)).delete()
+    if not is_recent:
+        lock.discard()
+    return True
+
+
+def _exhaust(batches: Iterator[int]) -> None:
+    for _ in batches:
+        pass
+
+
+def post_again(directory: Path) -> int:
+    """Write all records of all journals to the database again, after its restore from a backup.
+
+    The journals contain the records of about a day. Rows that the database has do not change.
+    Returns the number of records.
+    """
+    records = 0
+    for path in sorted(directory.glob("journal-*/")):
+        with contextlib.closing(JournalReader(path, from_start=True)) as reader:
+            records += reader.backlog().records
+            _exhaust(post_all(reader))
+        records += _post_set_aside(path)
+    return records
+
+
+def _post_set_aside(directory: Path) -> int:
+    """Try again to write a journal's quarantined requests to the database.
+
+    Returns the number of records that were written.
+    """
+    records = 0
+    for path in sorted((directory / "quarantine").glob("*.frames")):
+        with path.open("rb") as file:
+            found = segments.read_frames(file.fileno(), 0, path.stat().st_size)
+            bodies = [
+                segments.body_of(segments.read_frame(file.fileno(), frame.offset))
+                for frame in found
+                if isinstance(frame, segments.Frame)
+            ]
+        with contextlib.suppress(*availability.POISON):
+            exchange = group_records(map(decode, bodies))
+            if exchange is not None:
+                ledger_writer.write_to_database([exchange])
+                records += len(bodies)
+                path.unlink(missing_ok=True)
+                path.with_suffix(".txt").unlink(missing_ok=True)
+    return records

@@ -1,0 +1,190 @@
+"""Write the records of requests to the database: rows, transcripts, rollups, hash chain links.
+
+A batch is written in one transaction, under the ledger lock. Writing the same records again changes
+nothing, because existing rows are found by the id of the request.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db import transaction
+
+from proxy.ledger.database.bulk_sql import write
+from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord, Record
+from proxy.ledger.transcripts import storage
+from proxy.ledger.transcripts.encoding import (
+    Conversation,
+    StreamCompressor,
+    failed_attempts_of,
+    reads_of,
+)
+from proxy.models import Exchange, State
+
+from . import budget_sync, hash_chain, key_last_used, new_names, rollups, sessions
+from .exchange_columns import (
+    FIELDS,
+    Row,
+    blank_row,
+    columns_from_close,
+    columns_from_open,
+    existing_rows,
+    set_columns,
+    to_datetime,
+)
+from .pricing import PriceList
+
+MUTABLE_COLUMNS = [name for name in FIELDS if name != "id"]
+
+
+@dataclass(slots=True)
+class ExchangeRecords:
+    """The journal records of one request and its response."""
+
+    opening: OpenRecord
+    chunks: list[Chunk]
+    closing: CloseRecord | None = None
+    _conversation: Conversation | None = None
+
+    def conversation(self) -> Conversation | None:
+        """Return the transcript to store; None if the team stores metadata only.
+
+        The result is cached.
+        """
+        if self._conversation is None and self.opening.body is not None:
+            self._conversation = _conversation(self, self.opening.body)
+        return self._conversation
+
+    def pack(self, packing: StreamCompressor) -> None:
+        """Compress the upstream's stream and drop the decoded chunks, to use less memory."""
+        one = self.conversation()
+        if one is not None:
+            one.pack(packing)
+        self.chunks = []
+        if self.closing is not None:
+            self.closing.reads.clear()  # ``group_records`` has copied them to a chunk
+
+
+def group_records(records: Iterable[Record]) -> ExchangeRecords | None:
+    """Group the records of one request; return None if the open record is missing.
+
+    Of several close records the first is used, unless ``_prefer_real_close`` replaces it.
+    """
+    opening, closing, chunks = None, None, []
+    for record in records:
+        match record:
+            case OpenRecord():
+                opening = opening or record
+            case Chunk():
+                chunks.append(record)
+            case _:
+                closing = _prefer_real_close(closing, record)
+    if closing is not None and closing.reads:
+        chunks.append(_last_chunk(closing))
+    return ExchangeRecords(opening, chunks, closing) if opening else None
+
+
+def _last_chunk(closing: CloseRecord) -> Chunk:
+    return Chunk(
+        id=closing.id,
+        reads=closing.reads,
+        attempt=closing.attempt,
+        target=closing.target,
+        status=closing.upstream_status or 200,
+    )
+
+
+def _prefer_real_close(first: CloseRecord | None, second: CloseRecord) -> CloseRecord:
+    """Return the first close record, unless it is an assumed ``interrupted`` and the second is not.
+
+    Another process writes ``interrupted`` if it believes that the request's process has died.
+    """
+    if first is None or (first.outcome == "interrupted" != second.outcome):
+        return second
+    return first
+
+
+def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = None) -> int:
+    """Write the records of these requests to the database; return how many rows were closed."""
+    now = now or datetime.now(UTC)
+    with transaction.atomic():
+        head = hash_chain.lock_ledger()
+        known = existing_rows(records.opening.id for records in batch)
+        due = [records for records in batch if _is_due(records, known.get(records.opening.id))]
+        fresh = [records for records in due if records.opening.id not in known]
+        prices = _prices(due)
+        conversations = _conversations(due)
+        new = {records.opening.id for records in fresh}
+        linker = sessions.SessionLinker(one for key, one in conversations.items() if key in new)
+        rows: list[Row] = []
+        for records in due:
+            row = known.get(records.opening.id) or _new_row(records, conversations, linker)
+            if records.closing:
+                if row.state == State.CLOSED:  # closed as interrupted, but its process was alive
+                    rollups.add([row], -1)
+                set_columns(row, columns_from_close(records.closing, row, prices))
+            rows.append(row)
+        write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
+        bodies = storage.store(list(conversations.values()), now)
+        done = [row for row in rows if row.state == State.CLOSED]
+        rollups.add(done)
+        hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
+        key_last_used.update_last_used(rows)
+        budget_sync.apply_closed_rows(done)
+    new_names.new_name_recorder.note(
+        (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
+    )
+    return len(done)
+
+
+def _prices(batch: Iterable[ExchangeRecords]) -> PriceList:
+    """Load all prices if a close record lacks its price; usually the gateway has set it."""
+    is_needed = any(one.closing and one.closing.price is None for one in batch)
+    return PriceList.load() if is_needed else PriceList(())
+
+
+def _is_due(records: ExchangeRecords, row: Row | None) -> bool:
+    if row is None:
+        return True
+    if records.closing is None:
+        return False
+    assumed = row.outcome == "interrupted" and records.closing.outcome != "interrupted"
+    return row.state == State.OPEN or assumed
+
+
+def _conversations(batch: Iterable[ExchangeRecords]) -> dict[str, Conversation]:
+    """Return the transcripts to store, by exchange id."""
+    pairs = ((one.opening.id, one.conversation()) for one in batch)
+    return {exchange_id: one for exchange_id, one in pairs if one is not None}
+
+
+def _conversation(records: ExchangeRecords, body: bytes) -> Conversation:
+    opening, closing = records.opening, records.closing
+    make = Conversation.from_raw_body if opening.faulty else Conversation.from_body
+    one = make(opening.id, to_datetime(opening.created), body)
+    one.target = opening.target
+    if closing:
+        one.set_answer(closing.answer)
+        one.reads = reads_of(records.chunks, closing.attempt)
+        one.failed = failed_attempts_of(records.chunks, opening.target, closing.attempt)
+        one.target = closing.target or _last_target(records)
+        one.upstream_request_sha256 = closing.upstream_request_sha256
+    return one
+
+
+def _last_target(records: ExchangeRecords) -> Mapping[str, object]:
+    targets = [chunk.target for chunk in records.chunks if chunk.target]
+    return targets[-1] if targets else records.opening.target
+
+
+def _new_row(
+    records: ExchangeRecords,
+    conversations: Mapping[str, Conversation],
+    linker: "sessions.SessionLinker",
+) -> Row:
+    row = blank_row(records.opening.id)
+    set_columns(row, columns_from_open(records.opening))
+    if one := conversations.get(row.id):
+        set_columns(row, sessions.request_columns(one, row))
+        set_columns(row, linker.find_previous(one, row))
+    return row

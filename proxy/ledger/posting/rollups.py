@@ -1,0 +1,242 @@
+"""Update the rollup tables: usage summed by time bucket and dimensions such as team or model.
+
+They are updated in the same transaction as the ledger rows, under the ledger lock.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import msgspec
+from django.db import models
+
+from proxy.ledger.database.bulk_sql import select, write
+from proxy.models import (
+    Outcome,
+    UsageByCallerDay,
+    UsageByCallerQuarterHour,
+    UsageByModelDay,
+    UsageByModelQuarterHour,
+    UsageBySessionDay,
+    UsageDay,
+    UsageQuarterHour,
+    UsageSummaryDay,
+)
+from proxy.models.rollups import UsageCounts
+
+from .exchange_columns import AnyRow
+from .latency_histogram import METRICS, Histograms, bucket_of, merge_histograms
+from .pricing import CLASSES, SOURCE_OF, Cost, cost_of, estimated_attempts_cost
+
+WINDOW: Final = "context_window"  # the only dimension that is not a column of a ledger row
+LARGE_PROMPT: Final = 200_000  # tokens; the boundary of context windows in Anthropic's reports
+DAY: Final = timedelta(days=1)
+
+TABLES: Final[tuple[type[UsageCounts], ...]] = (
+    UsageQuarterHour,
+    UsageDay,
+    UsageSummaryDay,
+    UsageByCallerQuarterHour,
+    UsageByCallerDay,
+    UsageByModelQuarterHour,
+    UsageByModelDay,
+    UsageBySessionDay,
+)
+QUARTER_HOURS: Final = (UsageQuarterHour, UsageByCallerQuarterHour, UsageByModelQuarterHour)
+NO_ERROR: Final = (Outcome.COMPLETED, Outcome.CLIENT_GONE)
+COUNTS: Final = tuple(
+    field.name
+    for field in UsageCounts._meta.get_fields()  # noqa: SLF001 -- Django's documented model API
+    if field.name not in ("id", "start")
+)
+TOKENS: Final = {name: f"{source}_source" for name, source in SOURCE_OF.items()}
+"""Token class -> the column with its source (reported, estimated or missing)."""
+
+MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
+
+Totals = dict[str, Any]  # the counts of one bucket, and its histograms as "latency"
+
+
+def _columns(table: type[UsageCounts]) -> list[Any]:
+    return list(table._meta.concrete_fields)  # noqa: SLF001 -- Django's documented model API
+
+
+def dimensions_of(table: type[UsageCounts]) -> tuple[str, ...]:
+    known = {"id", "start", "latency", *COUNTS}
+    return tuple(f.name for f in _columns(table) if f.name not in known)
+
+
+DIMENSIONS: Final = {table: dimensions_of(table) for table in TABLES}
+WITH_LATENCY: Final = frozenset(
+    table for table in TABLES if any(f.name == "latency" for f in _columns(table))
+)
+ROW_DIMENSIONS: Final = tuple(  # all dimensions that are columns of a ledger row
+    dict.fromkeys(name for table in TABLES for name in DIMENSIONS[table] if name != WINDOW)
+)
+SELECT_DIMENSIONS: Final = {
+    table: itemgetter(*((*ROW_DIMENSIONS, WINDOW).index(name) for name in names))
+    for table, names in DIMENSIONS.items()
+}
+"""Functions that select a table's dimensions from a tuple of ROW_DIMENSIONS and WINDOW values."""
+_canonical = msgspec.json.Encoder().encode
+_dimensions_of = attrgetter(*ROW_DIMENSIONS)
+
+
+def rows_of(table: type[UsageCounts]) -> "models.Manager[Any]":
+    """Return the manager of a rollup table."""
+    return table._default_manager  # noqa: SLF001 -- Django's documented model API
+
+
+def start_of(table: type[UsageCounts], created: datetime) -> datetime:
+    """Return the start of the table's time bucket (quarter hour or UTC day) for this time."""
+    if table in QUARTER_HOURS:
+        return created.replace(minute=created.minute // 15 * 15, second=0, microsecond=0)
+    return created.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def dimension(row: AnyRow, name: str) -> Any:
+    return context_window(row) if name == WINDOW else getattr(row, name)
+
+
+def context_window(row: AnyRow) -> str:
+    """Return ``0-200k`` or ``200k-1M`` by the tokens of the prompt; "" if they are unknown."""
+    if row.input_tokens is None:
+        return ""
+    prompt = row.input_tokens + (row.cache_read_tokens or 0)
+    prompt += (row.cache_write_5m_tokens or 0) + (row.cache_write_1h_tokens or 0)
+    return "200k-1M" if prompt > LARGE_PROMPT else "0-200k"
+
+
+def counts_of(row: AnyRow) -> Totals:
+    """Return the counts and latency histograms of one closed row."""
+    return {**dict.fromkeys(COUNTS, 0), **_added(row), "latency": _histograms_of(row)}
+
+
+def _added(row: AnyRow) -> dict[str, int]:
+    """Return the counts of a row. Most counts of zero are left out."""
+    it = vars(row)
+    counts: dict[str, int] = {"requests": 1}
+    if it["outcome"] not in NO_ERROR:
+        counts["errors"] = 1
+    elif it["outcome"] == Outcome.CLIENT_GONE:
+        counts["client_gone"] = 1
+    for name, source in TOKENS.items():
+        if count := it[f"{name}_tokens"]:
+            counts[f"{name}_{it[source]}"] = count
+    for source, missing in MISSING.items():
+        if it[source] == "missing":
+            counts[missing] = 1
+    if it["cost_nanousd"]:
+        counts |= _costs(it)
+    elif it["cost_nanousd"] is None:
+        used_tokens = it["input_tokens"] is not None or it["output_tokens"] is not None
+        counts["unpriced"] = int(used_tokens)
+    counts["web_searches"] = it["web_searches"] or 0
+    counts["tool_calls"] = it["tool_calls"]
+    return counts
+
+
+def _costs(columns: Mapping[str, Any]) -> dict[str, int]:
+    """Return the cost of a row, its parts by token class, and its part from estimated tokens."""
+    usage = {name: columns[f"{name}_tokens"] for name in TOKENS}
+    usage |= {source: columns[source] for source in MISSING}
+    cost = cost_of(usage, columns["price"]) or Cost(0, dict.fromkeys(CLASSES, 0), 0)
+    parts = dict(cost.parts)
+    # Parts are rounded one by one and do not include failed attempts. The difference to the total
+    # is added to the largest part, so that the sum of the parts equals the cost.
+    parts[max(parts, key=parts.__getitem__)] += columns["cost_nanousd"] - sum(parts.values())
+    return {
+        "cost_nanousd": columns["cost_nanousd"],
+        "cost_estimated_nanousd": cost.estimated + estimated_attempts_cost(columns["attempts"]),
+        **{f"cost_{name}_nanousd": part for name, part in parts.items()},
+    }
+
+
+def _histograms_of(row: AnyRow) -> Histograms:
+    it = vars(row)
+    return {metric: {str(bucket_of(it[metric])): 1} for metric in METRICS if it[metric] is not None}
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The counts to add to one row of a rollup table."""
+
+    start: datetime
+    dimensions: tuple[Any, ...]
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    histograms: list[Histograms] = field(default_factory=list)
+
+    def add(self, counts: Mapping[str, int], *histograms: Histograms) -> None:
+        own = self.counts
+        for name, n in counts.items():
+            if n:
+                own[name] += n
+        self.histograms += histograms
+
+
+Buckets = dict[tuple[Any, ...], Bucket]  # key: start and dimensions
+
+
+def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
+    """Add closed ledger rows to all rollups; ``sign=-1`` subtracts them before they are amended.
+
+    The rows are first grouped by all dimensions. These groups, which are fewer than the rows, are
+    then grouped by the dimensions of each table.
+    """
+    finest: Buckets = {}
+    for row in rows:
+        group = (*_dimensions_of(row), context_window(row))
+        start = start_of(UsageQuarterHour, row.created)
+        _bucket(finest, start, group).add(_added(row), _histograms_of(row))
+    for bucket in finest.values():
+        bucket.histograms = [merge_histograms(bucket.histograms, sign)]
+    for table in TABLES:
+        if finest:
+            _write(table, _group_by_table(table, finest.values()), sign)
+
+
+def _bucket(buckets: Buckets, start: datetime, group: tuple[Any, ...]) -> Bucket:
+    key = (start, *group)
+    bucket = buckets.get(key)
+    if bucket is None:
+        bucket = buckets[key] = Bucket(start, group)
+    return bucket
+
+
+def _group_by_table(table: type[UsageCounts], finest: Iterable[Bucket]) -> dict[bytes, Bucket]:
+    """Group the buckets by the dimensions of one table; return the result by primary key."""
+    group_of, buckets = SELECT_DIMENSIONS[table], Buckets()
+    for one in finest:
+        bucket = _bucket(buckets, start_of(table, one.start), group_of(one.dimensions))
+        bucket.add(one.counts, *one.histograms)
+    return {_key(group): bucket for group, bucket in buckets.items()}
+
+
+def _key(group: tuple[Any, ...]) -> bytes:
+    values = [group[0].isoformat(), *group[1:]]
+    return hashlib.sha256(_canonical(values)).digest()[:16]
+
+
+def _write(table: type[UsageCounts], buckets: Mapping[bytes, Bucket], sign: int) -> None:
+    """Add the buckets to a table. SQL adds the counts; histograms are read, merged and replaced."""
+    has_latency = table in WITH_LATENCY
+    before = _stored_histograms(table, list(buckets)) if has_latency else {}
+    lines = []
+    for key, bucket in buckets.items():
+        counts = bucket.counts
+        if sign != 1:
+            counts = {name: sign * n for name, n in counts.items()}
+        line = {"id": key, "start": bucket.start, **counts}
+        line.update(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
+        if has_latency:
+            line["latency"] = merge_histograms([before.get(key, {}), *bucket.histograms])
+        lines.append(line)
+    write(table, lines, added=COUNTS, replaced=("latency",) if has_latency else ())
+
+
+def _stored_histograms(table: type[UsageCounts], keys: list[bytes]) -> Mapping[bytes, Histograms]:
+    found = select(table, ("id", "latency"), "id", keys)
+    return {bytes(key): msgspec.json.decode(histograms) for key, histograms in found}

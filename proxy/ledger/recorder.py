@@ -1,0 +1,195 @@
+"""The interface by which the gateway records each request: open, chunks, close.
+
+Records are appended to a journal on the local disk; a thread writes them to the database later.
+
+await recorder.open(OpenRecord(...))    # durable on return; raises JournalUnavailable
+recorder.chunk(Chunk(...))              # durable soon; dropped if the disk is full
+recorder.begin_close(CloseRecord(...))  # durable soon; waits for space if the disk is full
+await recorder.close(CloseRecord(...))  # like begin_close, but durable on return
+"""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sized
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.ledger.journal.durability_future import DurabilityFuture
+from proxy.ledger.journal.journal import STOPPED, Journal
+from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
+from proxy.ledger.posting.drainer import Drainer
+from proxy.live.running_requests import RUNNING
+
+from .errors import JournalUnavailable
+from .journal import locks
+
+SWITCH_S: Final = 0.0001
+"""Python's thread switch interval in seconds: how long the event loop waits for the interpreter
+lock while another thread computes. Python's default of 5 ms would delay every stream."""
+CLOSE_WAIT_S: Final = 5.0  # longest wait of a client for the close record on a full disk
+
+
+class Recorder:
+    """One journal and the thread that writes its records to the database.
+
+    Both start with the first record.
+    """
+
+    def __init__(self, directory: Path | None = None, running: Sized = ()) -> None:
+        """``directory``: the data directory; None: the one in the settings.
+
+        ``running``: the requests that are being served; while there are any, the thread that writes
+        to the database pauses more.
+        """
+        self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._directory = directory
+        self._running = running
+        self._lock = threading.Lock()
+        self._journal_lock: locks.JournalLock | None = None
+        self._journal: Journal | None = None
+        self._drainer: Drainer | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The data directory, which contains the journals of all worker processes."""
+        return self._directory or _data_dir()
+
+    def start(self) -> None:
+        """Lock and open a journal, and start its threads. A second call changes nothing.
+
+        Raises JournalInUse or OldRecordsFound.
+        """
+        with self._lock:
+            if self._journal is not None:
+                return
+            sys.setswitchinterval(SWITCH_S)
+            self._journal_lock = locks.take(self.directory)
+            journal = Journal(self._journal_lock)
+            journal.start()
+            self._drainer = Drainer(journal, self._running)
+            journal.on_append = self._drainer.wake
+            self._drainer.start()
+            self._journal = journal
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Write queued records to disk and database, then release the journal.
+
+        A second call changes nothing.
+        """
+        with self._lock:
+            if self._journal is None or self._drainer is None or self._journal_lock is None:
+                return
+            atexit.unregister(self.stop)
+            self._journal.flush()
+            self._drainer.stop()
+            self._journal.stop()
+            self._journal_lock.release()
+            self._journal = self._drainer = self._journal_lock = None
+
+    async def open(self, record: OpenRecord) -> None:
+        """Return when the record is on the disk.
+
+        Raises JournalUnavailable; then the caller must reject the request. If the caller is
+        cancelled while it waits, the request counts as never accepted; if its record becomes
+        durable nevertheless, a close record is appended.
+        """
+        await (await self.begin_open(record)).wait()
+
+    async def begin_open(
+        self, record: OpenRecord, loop: asyncio.AbstractEventLoop | None = None
+    ) -> DurabilityFuture:
+        """Queue the record; return a future, so that the caller can wait for the disk later.
+
+        ``loop``: the running event loop; without it, getting the loop costs a system call.
+        """
+        journal = self._journal or await self._ready()
+        request_id = record.id  # so that the lambda does not keep the whole record in memory
+        future = DurabilityFuture(lambda: journal.append(_withdrawn_record(request_id)), loop)
+        journal.append(record, future)
+        return future
+
+    def chunk(self, record: Chunk) -> None:
+        """Queue part of a response as a checkpoint; count it as lost if the disk is full."""
+        if self._journal is not None:
+            self._journal.append(record)
+
+    def begin_close(
+        self, record: CloseRecord, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Queue a close record: written soon, or as soon as the disk has space.
+
+        This recorder must have written the open record. ``loop``: the running event loop; without
+        it, getting the loop costs a system call. Raises JournalUnavailable.
+        """
+        if self._journal is None:
+            raise JournalUnavailable(STOPPED)
+        self._journal.append(record, loop=loop)
+
+    async def close(self, record: CloseRecord) -> None:
+        """Return when the record is on the disk, or after ``CLOSE_WAIT_S`` if the disk is full.
+
+        The record is written even if the caller is cancelled: a close record is never dropped.
+        """
+        journal = await self._ready()
+        future = DurabilityFuture(lambda: None)
+        journal.append(record, future)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(future.future), CLOSE_WAIT_S)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of journal and database for /readyz and /metrics.
+
+        It includes the number of records not yet in the database, and the age of the oldest.
+        """
+        journal, drainer = self._journal, self._drainer
+        if journal is None or drainer is None:
+            not_started = {"started": False, "backlog": 0, "oldest_s": 0.0}
+            return not_started | {"journal": True, "database": True}
+        backlog = drainer.backlog
+        return {
+            "started": True,
+            "name": journal.directory.name,
+            "journal": not journal.error,
+            "journal_error": journal.error,
+            "database": not drainer.error,
+            "database_error": drainer.error,
+            "backlog": backlog.records,
+            "oldest_s": max(0.0, time.time() - backlog.oldest) if backlog.oldest else 0.0,
+            "set_aside": backlog.set_aside,
+            "lost_chunks": journal.lost_chunks,
+        }
+
+    async def _ready(self) -> Journal:
+        if self._journal is None:
+            await asyncio.to_thread(self.start)
+        if self._journal is None:
+            raise JournalUnavailable(STOPPED)
+        return self._journal
+
+
+def _withdrawn_record(request_id: str) -> CloseRecord:
+    return CloseRecord(
+        id=request_id,
+        finished=time.time(),
+        outcome="client_gone",
+        status=499,
+        detail="gone_before_upstream",
+        delivered=False,
+    )
+
+
+def _data_dir() -> Path:
+    from proxy.conf import conf  # noqa: PLC0415 -- only the default instance needs Django's settings
+
+    return conf.data_dir
+
+
+recorder: Final = Recorder(running=RUNNING)

@@ -1,0 +1,241 @@
+"""Store and load transcripts: parts, a manifest that refers to parts, and the upstream's stream.
+
+A part is a piece of a request or response that several transcripts may share, such as a message. A
+manifest is MessagePack compressed with zstd: the part ids of the request (each id as the difference
+to the previous id, so that 100 consecutive ids take 100 bytes), the response and the target.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import zstandard
+
+from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys, select, write
+from proxy.models import Part, Transcript
+
+from . import body_parts, zstd_dictionary
+from .body_parts import Piece, SplitBody
+from .encoding import (
+    ANSWER,
+    Conversation,
+    FailedAttempt,
+    Read,
+    StreamCompressor,
+    differences,
+    manifest_metadata,
+    pack,
+    reads_in,
+    running_totals,
+    unpack,
+)
+
+
+def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, bytes]:
+    """Insert or replace the transcripts. The caller has the ledger lock.
+
+    Returns the body digests by exchange id.
+    """
+    compressor = StreamCompressor()
+    for one in conversations:
+        one.pack(compressor)  # does nothing if it was called before
+    ids = _part_ids(conversations, now, compressor)
+    rows = [
+        {
+            "exchange_id": one.exchange_id,
+            "created": one.created,
+            "prefix": one.chain[-1] if one.chain else bytes(16),
+            "manifest": compressor.small(pack(_manifest(one, ids))),
+            "stream": one.stream,
+        }
+        for one in conversations
+    ]
+    write(Transcript, rows, replaced=("created", "prefix", "manifest", "stream"))
+    return {one.exchange_id: one.digest() for one in conversations}
+
+
+def _part_ids(
+    conversations: Sequence[Conversation], now: datetime, compressor: StreamCompressor
+) -> dict[bytes, int]:
+    """Return the part ids of all pieces, by digest; insert parts for new pieces."""
+    pieces = {piece.digest: piece for one in conversations for piece in one.pieces()}
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    known = _stored_ids(list(pieces))
+    for some in _slices(list(known)):  # updates ``used``, so that the parts are not pruned
+        Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
+    fresh = [piece for digest, piece in pieces.items() if digest not in known]
+    rows = [
+        {
+            "digest": piece.digest,
+            "size": len(piece.text),
+            "data": compressor.small(piece.text),
+            "used": hour,
+        }
+        for piece in fresh
+    ]
+    write(Part, rows)
+    return known | _stored_ids([piece.digest for piece in fresh])
+
+
+def _stored_ids(digests: list[bytes]) -> dict[bytes, int]:
+    return {bytes(digest): pk for digest, pk in select(Part, ("digest", "id"), "digest", digests)}
+
+
+def _slices(values: list[Any]) -> Iterable[list[Any]]:
+    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))
+
+
+def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
+    manifest = {"v": 1, **manifest_metadata(one)}
+    if one.raw_body:
+        manifest["raw"] = ids[one.raw_body.digest]
+    if one.answer_piece:
+        manifest[ANSWER] = ids[one.answer_piece.digest]
+    if one.request:
+        manifest["envelope"] = ids[one.request.envelope.digest]
+        manifest["fields"] = {
+            name: ids[value.digest]
+            if isinstance(value, Piece)
+            else differences([ids[piece.digest] for piece in value])
+            for name, value in one.request.fields.items()
+        }
+    if one.failed:
+        manifest["failed"] = [
+            [*columns, ids[each.body.digest]]
+            for columns, each in zip(manifest["failed"], one.failed, strict=True)
+        ]
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTranscript:
+    """A stored request and its response.
+
+    ``answer``: the response as an Anthropic message; None if no response was stored.
+    """
+
+    exchange_id: str
+    request: dict[str, Any]
+    answer: dict[str, Any] | None
+    upstream_reads: list[Read]
+    """The upstream's stream in the last attempt; empty if the upstream returned an error."""
+    target: dict[str, Any]
+    upstream_request_sha256: str
+    conversation: Conversation
+    """The same transcript in pieces, to verify digests."""
+
+    @property
+    def failed(self) -> Sequence[FailedAttempt]:
+        """The responses to failed upstream attempts in order; attempts without one are left out."""
+        return self.conversation.failed
+
+    @property
+    def upstream_body(self) -> bytes:
+        """All bytes of the upstream's response: its stream, or the last error body; else empty."""
+        if self.upstream_reads or not self.failed:
+            return b"".join(raw for _, raw in self.upstream_reads)
+        return self.failed[-1].body.text
+
+
+def read(exchange_id: str) -> StoredTranscript | None:
+    """Load a transcript. Raises BrokenTranscript.
+
+    Returns None if there is none: the team stores metadata only, or the transcript was pruned.
+    """
+    row = Transcript.objects.filter(pk=exchange_id).first()
+    return None if row is None else load(row)
+
+
+def load(row: Transcript) -> StoredTranscript:
+    """Decode a stored transcript. Raises BrokenTranscript."""
+    try:
+        one = _conversation(row)
+        message = body_parts.decode_json(one.answer_piece.text) if one.answer_piece else None
+        answer = dict(one.answer) if one.answer is not None else None
+        if answer is not None and message is not None:
+            answer["content"] = message["content"]
+        return StoredTranscript(
+            row.exchange_id,
+            _request(one),
+            answer,
+            list(one.reads),
+            dict(one.target),
+            one.upstream_request_sha256,
+            one,
+        )
+    except (LookupError, ValueError, TypeError, zstandard.ZstdError) as exc:
+        raise BrokenTranscript(f"its transcript cannot be read: {exc}") from exc
+
+
+class BrokenTranscript(Exception):
+    """A stored transcript cannot be decoded, or parts of it are missing."""
+
+
+def _request(one: Conversation) -> dict[str, Any]:
+    if one.request is None:
+        return {"raw": one.raw_body.text.decode("utf-8", "replace")} if one.raw_body else {}
+    values = {
+        name: body_parts.decode_json(value.text)
+        if isinstance(value, Piece)
+        else [body_parts.decode_json(piece.text) for piece in value]
+        for name, value in one.request.fields.items()
+    }
+    return body_parts.join_body(
+        body_parts.decode_json(one.request.envelope.text), values, one.request.marks
+    )
+
+
+def _conversation(row: Transcript) -> Conversation:
+    """Return the pieces of a stored transcript, with digests computed from the loaded bytes."""
+    manifest = unpack(zstd_dictionary.decompress(bytes(row.manifest)))
+    fields = {
+        name: value if isinstance(value, int) else running_totals(value)
+        for name, value in manifest.get("fields", {}).items()
+    }
+    texts = _texts(manifest, fields)
+    one = Conversation(
+        row.exchange_id,
+        row.created,
+        answer=manifest["answer"],
+        target=manifest["target"],
+        upstream_request_sha256=manifest["sha"],
+    )
+    if "raw" in manifest:
+        one.raw_body = texts[manifest["raw"]]
+    if ANSWER in manifest:
+        one.answer_piece = texts[manifest[ANSWER]]
+    if "envelope" in manifest:
+        named = {
+            name: texts[value] if isinstance(value, int) else [texts[pk] for pk in value]
+            for name, value in fields.items()
+        }
+        one.request = SplitBody(texts[manifest["envelope"]], named, manifest["marks"])
+    one.failed = [
+        FailedAttempt(number, upstream, model, status, texts[pk])
+        for number, upstream, model, status, pk in manifest.get("failed", ())
+    ]
+    if row.stream is not None:
+        one.reads = reads_in(bytes(row.stream), one.dictionary())
+    return one
+
+
+def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
+    """Return the ids of all parts to which the manifest of a transcript refers."""
+    ids = {manifest[name] for name in ("raw", ANSWER, "envelope") if name in manifest}
+    ids.update(each[-1] for each in manifest.get("failed", ()))
+    for value in manifest.get("fields", {}).values():
+        ids |= {value} if isinstance(value, int) else set(running_totals(value))
+    return ids
+
+
+def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
+    found: dict[int, Piece] = {}
+    for some in _slices(sorted(part_ids_in(manifest))):
+        for pk, compressed in Part.objects.filter(pk__in=padded_keys(some)).values_list(
+            "id", "data"
+        ):
+            text = zstd_dictionary.decompress(bytes(compressed))
+            found[pk] = Piece(hashlib.sha256(text).digest(), text)
+    return found

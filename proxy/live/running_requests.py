@@ -1,0 +1,80 @@
+"""The registry of the requests that run in this process: one dict entry for each request."""
+
+from typing import Any, Final, Protocol, TypedDict
+
+
+class LiveRow(TypedDict):
+    """One running request as the live view shows it, without any conversation text."""
+
+    id: str
+    age_ms: float
+    team: str
+    key_id: int | None
+    key: str
+    user: str
+    client: str
+    session: str
+    agent: str
+    model: str  # the model name in the client's request
+    upstream: str
+    upstream_model: str
+    stream: bool
+    state: str  # a key of ``STATES``
+    input_tokens: int | None
+    output_tokens: int
+    estimated: bool  # whether both token counts are estimates
+    attempts: int
+    first_ms: float | None  # milliseconds until the first content of the response
+
+
+STATES: Final = {
+    "arriving": "arriving",
+    "admitted": "admitted",
+    "waiting": "waiting for the upstream",
+    "thinking": "thinking",
+    "answering": "answering",
+    "calling": "calling a tool",
+    "stopping": "stopping",
+}
+"""The states of a running request, with their labels on the live page."""
+
+
+class RunningRequest(Protocol):
+    """The interface of a running request that the registry uses."""
+
+    def live_row(self) -> LiveRow:
+        """Return the current state of the request. Thread-safe."""
+        ...
+
+    def stop_by(self, who: str) -> None:
+        """Stop the request soon, on behalf of the user ``who``.
+
+        Thread-safe. No effect if it has ended.
+        """
+        ...
+
+
+RUNNING: Final[dict[str, RunningRequest]] = {}
+"""The running requests by id, oldest first. Only code on the event loop changes the dict."""
+
+
+def running_rows() -> list[LiveRow]:
+    """Return a row for each running request of this process, oldest first."""
+    return [request.live_row() for request in list(RUNNING.values())]
+
+
+def stop_here(request_id: str, who: str) -> bool:
+    """Stop a request for the user ``who``.
+
+    Return False if the request does not run in this process.
+    """
+    request = RUNNING.get(request_id)
+    if request is None:
+        return False
+    request.stop_by(who)
+    return True
+
+
+def seen_by(row: LiveRow) -> dict[str, Any]:
+    """Return the columns of the row that decide who may see it, for ``proxy.permissions``."""
+    return {"team": row["team"], "key_id": row["key_id"], "user": row["user"]}

@@ -1,0 +1,138 @@
+"""The shared store of the live view, by which processes exchange lists of their running requests.
+
+While a live page is open, each process writes its running requests to the store, at most twice a
+second. To stop a request of another process, a process writes a stop order for it. Rate limits use
+the same kind of store: a file on one machine, Redis for several. A single process needs no store.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from proxy.conf import conf
+from proxy.counters.shared_state import RedisStates, SqliteStates, States, Texts
+
+from .running_requests import LiveRow
+
+FILE: Final = "live.sqlite3"
+WATCHED_S: Final = 5.0
+"""How long a live page counts as open after its last read."""
+STALE_S: Final = 10.0
+"""Rows older than this are ignored, because their process has died or cannot reach the store."""
+ORDER_S: Final = 30.0
+MEMBER_S: Final = 60.0
+
+WATCH: Final = "live watch"
+ORDERS: Final = "live orders"
+MEMBERS: Final = "live members"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ProcessSnapshot(msgspec.Struct):
+    """The running requests of one process as written at ``at`` (Unix seconds)."""
+
+    at: float
+    rows: list[dict[str, Any]] = []
+
+
+_decode_snapshot: Final = msgspec.json.Decoder(ProcessSnapshot).decode
+_decode_times: Final = msgspec.json.Decoder(dict[str, float]).decode
+_decode_orders: Final = msgspec.json.Decoder(dict[str, tuple[str, float]]).decode
+
+
+class LiveViewStore:
+    """The store of the live view for the process named ``me``.
+
+    Every method may raise StoreUnavailable.
+    """
+
+    def __init__(self, states: States, me: str, clock: Callable[[], float] = time.time) -> None:
+        self._states = states
+        self._me = me
+        self._clock = clock
+        self._listed = 0.0
+        self._watching = 0.0
+
+    def read(self) -> tuple[bool, dict[str, str]]:
+        """Return whether a live page is open, and the stop orders: user names by request id."""
+        watch, orders = self._states.read([WATCH, ORDERS])
+        now = self._clock()
+        until = _decode_or(watch, _decode_times, {}).get("until", 0.0)
+        active = _decode_or(orders, _decode_orders, {})
+        return until > now, {name: who for name, (who, at) in active.items() if at > now}
+
+    def write(self, rows: Sequence[LiveRow]) -> None:
+        """Store the running requests of this process."""
+        now = self._clock()
+        snapshot = _encode(ProcessSnapshot(now, [dict(row) for row in rows])).decode()
+        self._states.update([f"live {self._me}"], lambda _: [snapshot])
+        if now - self._listed > MEMBER_S / 2:
+            self._list(now)
+
+    def watch(self) -> list[LiveRow]:
+        """Return the running requests of other processes; mark the live page as open."""
+        now = self._clock()
+        if now - self._watching > WATCHED_S / 2:
+            watched = _encode({"until": now + WATCHED_S}).decode()
+            self._states.update([WATCH], lambda _: [watched])
+            self._watching = now
+        others = [name for name in self._members(now) if name != self._me]
+        snapshots = self._states.read([f"live {name}" for name in others]) if others else []
+        rows: list[LiveRow] = []
+        for text in snapshots:
+            snapshot = _decode_or(text, _decode_snapshot, ProcessSnapshot(0.0))
+            if snapshot.at > now - STALE_S:
+                rows += snapshot.rows
+        return rows
+
+    def request_stop(self, request_id: str, who: str) -> None:
+        """Write an order to stop this request, for the process that runs it."""
+        now = self._clock()
+
+        def add(texts: Texts) -> Sequence[str]:
+            active = _decode_or(texts[0], _decode_orders, {})
+            current = {name: order for name, order in active.items() if order[1] > now}
+            return [_encode({**current, request_id: (who, now + ORDER_S)}).decode()]
+
+        self._states.update([ORDERS], add)
+
+    def clear_own_rows(self) -> None:
+        """Remove the rows of this process, which is about to end."""
+        self._states.update(
+            [f"live {self._me}"], lambda _: [_encode(ProcessSnapshot(0.0)).decode()]
+        )
+
+    def _members(self, now: float) -> list[str]:
+        times = _decode_or(self._states.read([MEMBERS])[0], _decode_times, {})
+        return sorted(name for name, at in times.items() if at > now - MEMBER_S)
+
+    def _list(self, now: float) -> None:
+        def add(texts: Texts) -> Sequence[str]:
+            times = _decode_or(texts[0], _decode_times, {})
+            current = {name: at for name, at in times.items() if at > now - MEMBER_S}
+            return [_encode({**current, self._me: now}).decode()]
+
+        self._states.update([MEMBERS], add)
+        self._listed = now
+
+
+def _decode_or(text: str | None, decode: Callable[[str], Any], default: Any) -> Any:
+    """Decode a text from the store; return ``default`` if the text is missing or malformed."""
+    try:
+        return decode(text) if text else default
+    except msgspec.DecodeError:
+        return default
+
+
+@cache
+def shared_states() -> States | None:
+    """Return the store that all processes share, or None if there is only one process."""
+    if conf.redis_url:
+        from proxy.counters.redis_budgets import client_of  # noqa: PLC0415 - Redis is optional
+
+        return RedisStates(client_of(conf.redis_url))
+    return SqliteStates(conf.data_dir / FILE) if conf.workers > 1 else None

@@ -1,0 +1,30 @@
+"""Parse times in command options: ``2026-11-21``, ``2026-11-21T09:14Z``, ``7d``, ``90m``."""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from proxy.secrets import ConfigError
+
+AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def check_range(since: datetime | None, until: datetime | None) -> None:
+    """Raise ConfigError if ``until`` is not later than ``since``; None means no bound."""
+    if since is not None and until is not None and until <= since:
+        raise ConfigError(f"--until {until:%Y-%m-%dT%H:%MZ} is not later than --since")
+
+
+def parse_datetime(text: str) -> datetime:
+    """Parse a time, in UTC if it has no zone; ``7d`` or ``90m`` means that long before now."""
+    if match := AGO.fullmatch(text):
+        return datetime.now(UTC) - timedelta(**{UNITS[match[2]]: int(match[1])})
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a time; write 2026-11-21, 2026-11-21T09:14Z or 7d"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

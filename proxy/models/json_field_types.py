@@ -1,0 +1,95 @@
+"""Types of the JSON fields of teams and keys: limits, model names, networks, options, scopes.
+
+The configuration file bridge.toml uses the same types (``proxy.config.schema``). They validate the
+JSON of database rows, which may come from a form, the API or SQL. Validation matters: a misspelled
+limit would not limit anything, and a string in place of a list could allow everything.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from django.core.exceptions import ValidationError
+from django.db import models
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from proxy.decode_errors import explain_decode_error
+
+Count = Annotated[int, Meta(ge=1)]
+Model = Annotated[str, Meta(min_length=1, max_length=200)]
+Extra = Literal["metadata", "blocks"]
+ScopeName = Literal["messages", "reports", "admin"]
+
+
+class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A TOML table or JSON object in which unknown keys are errors."""
+
+
+class Network(str):
+    """An IP network such as ``10.0.0.0/8``."""
+
+    __slots__ = ()
+
+
+class Limits(Strict):
+    rpm: Count | UnsetType = UNSET
+    tpm: Count | UnsetType = UNSET
+    concurrency: Count | UnsetType = UNSET
+
+
+class Options(Strict):
+    strict: bool | UnsetType = UNSET
+    events: list[Extra] | UnsetType = UNSET
+    store: Literal["metadata"] | UnsetType = UNSET  # "metadata": no content, whatever the team has
+
+
+METADATA_ONLY: Final = "metadata"
+"""The only permitted value of ``store`` in the options of a key."""
+
+FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
+    "limits": (dict, Limits),
+    "models_allowed": (list, list[Model]),
+    "ip_allow": (list, list[Network]),
+    "options": (dict, Options),
+    "scopes": (list, list[ScopeName]),
+}
+"""Name of a JSON field -> (type of its empty default, type that its value must have)."""
+
+
+def check(row: models.Model) -> None:
+    """Validate the JSON fields of a row; a None becomes the empty default.
+
+    Raises ValidationError.
+    """
+    errors = {}
+    for field, (empty, kind) in FIELDS.items():
+        if not hasattr(row, field):
+            continue
+        if getattr(row, field) is None:
+            setattr(row, field, empty())
+        if message := type_error_message(getattr(row, field), kind):
+            errors[field] = message
+    if errors:
+        raise ValidationError(errors)
+
+
+def type_error_message(value: Any, kind: Any) -> str:
+    """Return an error message if the value is not of type ``kind``, else "".
+
+    The message has the path within the value, the wrong part and the expected type.
+    """
+    try:
+        msgspec.convert(value, kind, dec_hook=network)
+    except msgspec.ValidationError as error:
+        return explain_decode_error(str(error), kind, value)
+    return ""
+
+
+def network(kind: type[Any], value: Any) -> Network:
+    """Convert a value to a Network: the ``dec_hook`` of msgspec, which has no type for networks."""
+    try:
+        ipaddress.ip_network(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"{value} ", f"{value!r} ", 1)) from None
+    return Network(value)

@@ -1,0 +1,173 @@
+"""Define which ledger rows a caller may see, for the admin and for the reports API.
+
+By default no row is visible. A gateway key sees the rows that its scopes allow. A user of the admin
+sees the rows that the permission ``view_exchange`` and the groups named ``team:<name>`` allow. A
+user in the group ``member`` has only ``view_own_exchange``, and sees only requests made with the
+user's own keys.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db.models import Q, QuerySet
+
+from proxy.admission_checks import AdmissionDryRun, without_figures
+from proxy.models import ApiKey, Budget, Exchange, Route, Scope, Team
+
+from .roles import OWN_REQUESTS
+
+TEAM_GROUP: Final = "team:"
+VIEW_LEDGER: Final = "proxy.view_exchange"
+VIEW_OWN: Final = f"proxy.{OWN_REQUESTS}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """The ledger rows that a caller (a gateway key or a user) may see on pages and in reports."""
+
+    everything: bool = False
+    teams: frozenset[str] = field(default_factory=frozenset)
+    user: str = ""
+    """The caller's user name, whose rows are visible; empty if the caller is a key."""
+    key_id: int | None = None
+    """The caller's key, whose rows are visible; None if the caller is a user."""
+    label: str = ""
+    """Identifies the caller in rate limits and logs."""
+
+    @property
+    def may_report(self) -> bool:
+        """Whether this reader sees rows of other callers."""
+        return self.everything or bool(self.teams)
+
+
+def reader_of_key(key: ApiKey) -> Reader:
+    """Return what a gateway key may see.
+
+    A key with the scope ``admin`` sees all rows, with ``reports`` the rows of its team; any other
+    key sees its own rows.
+    """
+    label = f"key:{key.pk}"
+    if Scope.ADMIN in key.scopes:
+        return Reader(everything=True, key_id=key.pk, label=label)
+    if Scope.REPORTS in key.scopes:
+        return Reader(teams=frozenset({key.team.name}), key_id=key.pk, label=label)
+    return Reader(key_id=key.pk, label=label)
+
+
+def reader_of_user(user: Any) -> Reader:
+    """Return what a user may see.
+
+    A staff user with ``view_exchange`` sees the teams of the user's ``team:<name>`` groups, or all
+    rows if the user has no such group. Any other user sees only the user's own rows.
+    """
+    label = f"user:{user.pk}"
+    name = str(user.get_username())
+    if not (user.is_active and user.is_staff and user.has_perm(VIEW_LEDGER)):
+        return Reader(user=name, label=label)
+    if user.is_superuser:
+        return Reader(everything=True, user=name, label=label)
+    teams = teams_of(user)
+    return Reader(everything=not teams, teams=teams, user=name, label=label)
+
+
+def teams_of(user: Any) -> frozenset[str]:
+    """Return the names of the teams that this user leads: those with a group ``team:<name>``."""
+    groups = user.groups.filter(name__startswith=TEAM_GROUP).values_list("name", flat=True)
+    return frozenset(group.removeprefix(TEAM_GROUP) for group in groups)
+
+
+def can_open_admin(user: Any) -> bool:
+    """Whether this user may open the request list, in which only ``visible_rows`` are shown."""
+    return bool(user.is_active and (user.has_perm(VIEW_LEDGER) or user.has_perm(VIEW_OWN)))
+
+
+def own_rows(reader: Reader) -> Q:
+    """Return the query condition for the reader's own rows."""
+    own = Q(pk__in=())
+    if reader.key_id is not None:
+        own |= Q(key_id=reader.key_id)
+    if reader.user:
+        own |= Q(user=reader.user)
+    return own
+
+
+def visible_rows(reader: Reader) -> Q:
+    """Return the query condition for all rows that the reader may see.
+
+    It fits every table with the columns ``team``, ``key_id`` and ``user``.
+    """
+    if reader.everything:
+        return Q()
+    if reader.teams:
+        return Q(team__in=reader.teams) | own_rows(reader)
+    return own_rows(reader)
+
+
+def can_see(reader: Reader, *, team: str, key_id: int | None, user: str) -> bool:
+    """Return whether the reader may see a row with these values, by the rule of ``visible_rows``.
+
+    For rows that are not in the database, such as running requests.
+    """
+    own = (reader.key_id is not None and key_id == reader.key_id) or (
+        bool(reader.user) and user == reader.user
+    )
+    return reader.everything or own or team in reader.teams
+
+
+def visible_exchanges(reader: Reader) -> QuerySet[Exchange]:
+    return Exchange.objects.filter(visible_rows(reader))
+
+
+def visible_teams(reader: Reader) -> QuerySet[Team]:
+    teams = Team.objects.all()
+    return teams if reader.everything else teams.filter(name__in=reader.teams)
+
+
+def visible_budgets(reader: Reader) -> QuerySet[Budget]:
+    """Return the budgets of the reader's teams, of the keys of these teams, and of the reader."""
+    budgets = Budget.objects.select_related("team", "key__team", "user")
+    budgets = budgets.prefetch_related("key__retiring")
+    if reader.everything:
+        return budgets
+    condition = Q(team__name__in=reader.teams) | Q(key__team__name__in=reader.teams)
+    if reader.user:
+        condition |= Q(user__username=reader.user) | Q(key__user__username=reader.user)
+    if reader.key_id is not None:
+        condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
+    return budgets.filter(condition)
+
+
+def visible_routes(reader: Reader) -> QuerySet[Route]:
+    """Return all routes; for a reader limited to teams, those of these teams and of no team."""
+    routes = Route.objects.all()
+    if not reader.teams:
+        return routes
+    return routes.filter(Q(team__name__in=reader.teams) | Q(team=None))
+
+
+def visible_keys(reader: Reader) -> QuerySet[ApiKey]:
+    """Return the gateway keys that the reader may see.
+
+    A reader that is a key without the scopes ``reports`` and ``admin`` sees only itself.
+    """
+    keys = ApiKey.objects.select_related("team", "user")
+    if reader.everything:
+        return keys
+    return keys.filter(
+        Q(team__name__in=reader.teams)
+        | Q(pk=reader.key_id)
+        | (Q(user__username=reader.user) if reader.user else Q(pk__in=()))
+    )
+
+
+def as_seen_by(reader: Reader, key: ApiKey, dry_run: AdmissionDryRun) -> AdmissionDryRun:
+    """Return the result of an admission dry run without the figures that the reader may not see.
+
+    A dry run tests whether the gateway would accept a request with this key. The owner of the key
+    sees everything. The leader of a team sees the team's keys, but not the budget of a key's user,
+    because that budget also counts the user's requests in other teams.
+    """
+    own = reader.key_id == key.pk or bool(key.user and key.user.get_username() == reader.user)
+    if own or reader.everything:
+        return dry_run
+    return without_figures(dry_run, set(visible_budgets(reader).values_list("pk", flat=True)))

@@ -1,0 +1,222 @@
+"""Define who may write which rows with which values, for the admin and for the API.
+
+Django's permissions allow a user to write a table; ``WRITE_RULES`` limits which rows. A rule is
+checked twice: for the row before the change and for the row after it. A user in groups named
+``team:<name>`` leads these teams and may write only rows of these teams; other users with the
+permission may write rows of every team. A user cannot create a key with more access than the user
+has.
+
+Gateway keys cannot write. Management commands are not checked, because the operator who runs them
+has access to the database.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.db.models import Model, Q, QuerySet
+
+from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, UpstreamPolicy
+
+from .roles import PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
+from .row_permissions import TEAM_GROUP, Reader, reader_of_user, teams_of
+
+ADD: Final = "add"
+CHANGE: Final = "change"
+DELETE: Final = "delete"
+ROTATE: Final = "rotate"
+"""Replace a key's secret. The new secret is shown, so this needs the rights to create the key."""
+REVOKE: Final = "revoke"
+
+Fault = tuple[str, str]
+"""The name of a field, and the reason why the user may not write its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A signed-in user, with the teams whose rows the user may write."""
+
+    is_superuser: bool
+    teams: frozenset[str] | None
+    """Names of the teams whose rows the user may write. None: all rows, also those of no team."""
+    username: str
+    reader: Reader
+    """What this user may see. A key that the user creates must not see more."""
+
+    @property
+    def has_all_teams(self) -> bool:
+        return self.teams is None
+
+    def leads(self, team: Team) -> bool:
+        return self.teams is None or team.name in self.teams
+
+    def people(self) -> QuerySet[Any]:
+        """Return the users to whom the writer may give a key: the writer and users of their teams.
+
+        A user of a team is in the group ``team:<name>``, or has a key of the team that is not
+        revoked.
+        """
+        users = get_user_model().objects.all()
+        if self.teams is None:
+            return users
+        groups = [f"{TEAM_GROUP}{name}" for name in self.teams]
+        keys = ApiKey.objects.filter(team__name__in=self.teams, revoked=None, user__isnull=False)
+        return users.filter(
+            Q(username=self.username)
+            | Q(pk__in=users.filter(groups__name__in=groups).values("pk"))
+            | Q(pk__in=keys.values("user"))
+        )
+
+
+def writer_of(user: Any) -> Writer:
+    """Return what a user may write.
+
+    The result is cached as an attribute of the user object, which exists for one HTTP request.
+    """
+    if not hasattr(user, "writer"):
+        user.writer = Writer(
+            is_superuser=user.is_superuser,
+            teams=None if user.is_superuser else teams_of(user) or None,
+            username=user.get_username(),
+            reader=reader_of_user(user),
+        )
+    writer: Writer = user.writer
+    return writer
+
+
+Rule = Callable[[Writer, Any], Iterator[Fault]]
+"""A function that yields why the user may not write a row; for None, why not any row at all."""
+
+
+def for_superusers(writer: Writer, row: Any) -> Iterator[Fault]:
+    if not writer.is_superuser:
+        yield "", "only a superuser may write this"
+
+
+def for_all_teams(writer: Writer, row: Any) -> Iterator[Fault]:
+    if not writer.has_all_teams:
+        yield "", "it applies to every team, and you may write only for your teams"
+
+
+def own_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
+    if team is not None and not writer.leads(team):
+        yield "name", f"{team.name!r} is not one of your teams"
+
+
+def of_own_team(writer: Writer, row: Any) -> Iterator[Fault]:
+    if row is None or writer.has_all_teams:
+        return
+    if row.team is None:
+        yield "team", "choose one of your teams; without a team it applies to every team"
+    elif not writer.leads(row.team):
+        yield "team", f"{row.team.name!r} is not one of your teams"
+
+
+def of_own_team_or_name(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
+    """Allow keys of the writer's teams, and the writer's own keys in any team."""
+    if key is None or key.user is None or key.user.get_username() != writer.username:
+        yield from of_own_team(writer, key)
+
+
+def within_own_access(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
+    """Allow keys of the writer's teams, for users of these teams, with scopes in ``GRANTS``."""
+    if key is None or writer.is_superuser:
+        return
+    yield from of_own_team(writer, key)
+    if key.user is not None and not writer.people().filter(pk=key.user.pk).exists():
+        yield "user", f"{key.user.get_username()!r} has no key and no group of your teams"
+    for scope in key.scopes if isinstance(key.scopes, list) else [key.scopes]:
+        grant = GRANTS.get(scope) if isinstance(scope, str) else None
+        reason = grant(writer.reader, key.team) if grant else f"{scope!r} is not a scope"
+        if reason:
+            yield "scopes", reason
+
+
+GRANTS: Final[Mapping[str, Callable[[Reader, Team], str]]] = {
+    Scope.MESSAGES.value: lambda _reader, _team: "",
+    Scope.REPORTS.value: lambda reader, team: (
+        ""
+        if reader.everything or team.name in reader.teams
+        else f"the scope 'reports' reads the usage of {team.name!r}, which you may not see"
+    ),
+    Scope.ADMIN.value: lambda _reader, _team: "only a superuser grants the scope 'admin'",
+}
+"""Scope -> function that returns why this reader may not grant the scope; empty if it may."""
+
+
+def budget_of_own_team(writer: Writer, budget: Budget | None) -> Iterator[Fault]:
+    """Allow budgets of the writer's teams and of these teams' keys.
+
+    A budget of a user is not allowed, because it counts the user's requests in every team.
+    """
+    if budget is None or writer.has_all_teams:
+        return
+    if budget.user is not None:
+        yield (
+            "user",
+            "a budget of a user applies to every team, and you may write only for your teams",
+        )
+    if budget.key is not None and not writer.leads(budget.key.team):
+        yield "key", f"{budget.key.team.name!r} is not one of your teams"
+    if budget.team is not None and not writer.leads(budget.team):
+        yield "team", f"{budget.team.name!r} is not one of your teams"
+
+
+WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
+    Team: {ADD: for_all_teams, CHANGE: own_team, DELETE: for_all_teams},
+    ApiKey: {
+        ADD: within_own_access,
+        CHANGE: within_own_access,
+        ROTATE: within_own_access,
+        REVOKE: of_own_team_or_name,
+    },
+    Budget: dict.fromkeys((ADD, CHANGE, DELETE), budget_of_own_team),
+    Route: dict.fromkeys((ADD, CHANGE, DELETE), of_own_team),
+    Price: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+}
+"""Model -> action -> rule. Only superusers may write other models: upstreams, because API keys are
+sent to them, and users and groups, with which users could make themselves superusers."""
+
+
+def faults(user: Any, action: str, model: type[Model], row: Any = None) -> list[Fault]:
+    """Return why this user may not apply the action to the row; empty if the user may.
+
+    Without a row, return why the user may not apply the action to any row of the model. Django's
+    permissions are checked separately.
+    """
+    rule = WRITE_RULES.get(model, {}).get(action, for_superusers)
+    return list(rule(writer_of(user), row))
+
+
+def may_write(user: Any, action: str, model: type[Model], row: Any = None) -> bool:
+    return not faults(user, action, model, row)
+
+
+def choices(user: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return those of the rows that this user may choose as the value of a foreign key."""
+    writer = writer_of(user)
+    if writer.teams is None:
+        return rows
+    if rows.model is Team:
+        return rows.filter(name__in=writer.teams)
+    if rows.model is ApiKey:
+        return rows.filter(team__name__in=writer.teams)
+    if rows.model is get_user_model():
+        return rows.filter(pk__in=writer.people().values("pk"))
+    return rows
+
+
+def may_stop(user: Any, *, owner: str) -> bool:
+    """Whether this user may stop a running request of the user ``owner``; one's own always."""
+    return bool(user.has_perm(f"proxy.{STOP_REQUESTS}") or owner == user.get_username())
+
+
+def may_purge(user: Any) -> bool:
+    """Whether this user may purge transcripts; a user who sees only some teams may not."""
+    return bool(user.has_perm(f"proxy.{PURGE_TRANSCRIPTS}") and reader_of_user(user).everything)
+
+
+def may_probe(user: Any) -> bool:
+    return bool(user.has_perm(f"proxy.{PROBE_UPSTREAMS}"))

@@ -1,0 +1,120 @@
+"""Error responses of the reports API: always with Anthropic's error body, never with DRF's."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.core.exceptions import DisallowedHost, PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views import defaults
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework import exceptions, status
+from rest_framework.response import Response
+
+from proxy.ids import new_ulid
+
+API: Final = ("/v1/", "/api/")
+"""Path prefixes under which every response is JSON, except the documentation page."""
+
+logger = logging.getLogger(__name__)
+
+ERROR_TYPES: Final[Mapping[int, str]] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+class Conflict(exceptions.APIException):
+    status_code = status.HTTP_409_CONFLICT
+    default_detail = "the current state does not allow this"
+
+
+def new_request_id() -> str:
+    return f"req_{new_ulid()}"
+
+
+def error_body(code: int, message: str, request_id: str) -> dict[str, Any]:
+    kind = ERROR_TYPES.get(code, "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": request_id,
+    }
+
+
+def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
+    """Convert an exception of a DRF view to an error response; log unexpected exceptions."""
+    request_id = getattr(context.get("view"), "request_id", "") or new_request_id()
+    headers: dict[str, str] = {}
+    code: int
+    if isinstance(exc, Http404):
+        code, message = status.HTTP_404_NOT_FOUND, str(exc) or "not found"
+    elif isinstance(exc, PermissionDenied):
+        code, message = status.HTTP_403_FORBIDDEN, str(exc) or "not allowed"
+    elif isinstance(exc, exceptions.APIException):
+        code, message = exc.status_code, _format_detail(exc.detail)
+        if isinstance(exc, exceptions.NotAuthenticated):
+            message = "no gateway key; send x-api-key or Authorization: Bearer"
+        if scheme := getattr(exc, "auth_header", None):
+            headers["WWW-Authenticate"] = scheme
+        if wait := getattr(exc, "wait", None):
+            headers["Retry-After"] = str(int(wait) + 1)
+    else:
+        logger.error("report %s failed", request_id, exc_info=exc)
+        code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"
+    return Response(error_body(code, message, request_id), status=code, headers=headers)
+
+
+def _format_detail(detail: Any, path: str = "") -> str:
+    """Return DRF's nested error details as a line like ``bucket: "3d" is not a valid choice``."""
+    if isinstance(detail, dict):
+        # DRF uses the index of a list item as its name; use the parameter's name instead
+        parts = (
+            _format_detail(
+                value, path if name == "non_field_errors" or isinstance(name, int) else name
+            )
+            for name, value in detail.items()
+        )
+        return "; ".join(parts)
+    if isinstance(detail, list):
+        detail = " ".join(_format_detail(item) for item in detail)
+    return f"{path}: {detail}" if path else str(detail)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return the 400 for errors that Django detects, such as an unknown host; JSON for the API."""
+    if not request.path.startswith(API):
+        return defaults.bad_request(request, exception)
+    message = "the request is invalid"
+    if isinstance(exception, DisallowedHost):
+        host = request.META.get("HTTP_HOST", "")[:200]
+        message = f"host {host!r} is not served here; BRIDGE_ALLOWED_HOSTS lists the served hosts"
+    return _error_response(400, message)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Return the 500 for an error outside the DRF views; Django logs the traceback."""
+    if not request.path.startswith(API):
+        return defaults.server_error(request)
+    return _error_response(500, "internal error")
+
+
+@csrf_exempt  # otherwise a POST to an unknown path gets the CSRF error page, not a 404
+def not_found(request: HttpRequest, rest: str = "") -> JsonResponse:
+    """Return the 404 for an unknown path under the API's path prefixes."""
+    return _error_response(404, f"no such path: {request.path[:200]!r}")
+
+
+def _error_response(code: int, message: str) -> JsonResponse:
+    request_id = new_request_id()
+    body = error_body(code, message, request_id)
+    return JsonResponse(body, status=code, headers={"request-id": request_id})

@@ -1,0 +1,195 @@
+"""Query parameters of the reports. A request with an invalid or unknown parameter gets a 400."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NoReturn
+
+from django.db.models import Q
+from django.http import QueryDict
+from django.utils.timezone import now
+from rest_framework import serializers
+
+from proxy.models import Outcome
+
+from .dimensions import DIMENSIONS
+from .rendering import FORMATS
+from .time_ranges import (
+    BUCKETS,
+    DAY,
+    InvalidTimeRange,
+    TimeRange,
+    build_time_range,
+    load_zone,
+    midnight,
+    parse_instant,
+)
+
+MAX_LENGTH: Final = 200  # characters of one parameter value
+MAX_VALUES: Final = 50
+MAX_GROUPS: Final = 4
+
+
+class Choice(serializers.ChoiceField):
+    """A field for one of several values; the error message lists these values."""
+
+    default_error_messages: ClassVar = {
+        "invalid_choice": '"{input}" is not a valid choice; known: {known}'
+    }
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        super().fail(key, known=", ".join(map(str, self.choices)), **kwargs)
+
+
+class QuotingField(serializers.Field[Any, Any, Any, Any]):
+    """A field whose error message quotes the invalid value; DRF's own message does not."""
+
+    expected: ClassVar[str]
+
+    def to_internal_value(self, data: Any) -> Any:
+        try:
+            return super().to_internal_value(data)
+        except serializers.ValidationError:
+            message = f"{str(data)[:60]!r} is not {self.expected}"
+            raise serializers.ValidationError(message) from None
+
+
+class Amount(QuotingField, serializers.DecimalField):
+    """An amount of US dollars."""
+
+    expected = "an amount of at most 18 digits, 9 of them after the decimal point"
+
+
+class Flag(serializers.BooleanField):
+    default_error_messages: ClassVar = {"invalid": '"{input}" is neither true nor false'}
+
+
+class Number(QuotingField, serializers.IntegerField):
+    """A whole number within bounds; the error message has the number and the violated bound."""
+
+    expected = "a whole number"
+    default_error_messages: ClassVar = {
+        "min_value": "%(value)s is too small; the minimum is {min_value}",
+        "max_value": "%(value)s is too large; the maximum is {max_value}",
+    }
+
+
+class Values(serializers.ListField):
+    """Several values, as ``name=`` or ``name[]=`` repeated, or in one value with commas."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("child", serializers.CharField(max_length=MAX_LENGTH))
+        super().__init__(required=False, max_length=MAX_VALUES, **kwargs)
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        parts = [part.strip() for text in data for part in str(text).split(",")]
+        return super().to_internal_value([part for part in parts if part])
+
+
+class ReportParameters(serializers.Serializer[Any]):
+    """Parameters that every report accepts."""
+
+    format = Choice(choices=FORMATS, default="json")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        known = set(self.fields)
+        for name in self.initial_data:
+            if name not in known:
+                close = difflib.get_close_matches(name[:60], known, 1)
+                hint = f"did you mean {close[0]!r}? Known here" if close else "known here"
+                message = f"unknown parameter; {hint}: {', '.join(sorted(known))}"
+                raise serializers.ValidationError({name[:60]: message})
+        return attrs
+
+
+class JsonOnlyParameters(ReportParameters):
+    """Parameters of a report that is available only as JSON, because it is not a table."""
+
+    format = Choice(choices=("json",), default="json")
+
+
+class PageParameters(ReportParameters):
+    limit = Number(min_value=1, max_value=1000, default=100)
+    page = serializers.CharField(
+        max_length=500, default="", help_text="The next_page of the previous response."
+    )
+
+
+FILTERS: Final[Mapping[str, str]] = {
+    name: column for name, column in DIMENSIONS.items() if name not in {"key_id", "status"}
+}
+
+
+class TimeRangeParameters(ReportParameters):
+    """A time range and filters. A date means the start of that day in the time zone ``tz``."""
+
+    default_days = 7
+
+    to = serializers.CharField(max_length=40, default="", help_text="End, exclusive. Default: now.")
+    tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
+
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        fields["from"] = serializers.CharField(  # "from" is a Python keyword
+            max_length=40,
+            default="",
+            help_text=f"Start, inclusive: a date or RFC 3339. Default: {self.default_days} days.",
+        )
+        for name in FILTERS:
+            fields[name] = Values(
+                help_text=f"Only requests with these recorded values of {name!r}."
+            )
+        fields["outcome"] = Values(child=Choice(choices=Outcome.values))
+        fields["status"] = Values(child=Number(min_value=0, max_value=999))
+        return fields
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        try:
+            attrs["time_range"] = self.parse_time_range(attrs)
+        except InvalidTimeRange as error:
+            name, _, message = str(error).partition(": ")
+            raise serializers.ValidationError({name: message}) from None
+        attrs["condition"] = condition_of(attrs)
+        return attrs
+
+    def parse_time_range(self, attrs: Mapping[str, Any]) -> TimeRange:
+        zone = load_zone(attrs["tz"])
+        end = parse_instant(attrs["to"], zone, "to") if attrs["to"] else now()
+        if attrs["from"]:
+            start = parse_instant(attrs["from"], zone, "from")
+        else:
+            first = end.astimezone(zone).date() - (self.default_days - 1) * DAY
+            start = midnight(first, zone)
+        return build_time_range(start, end, attrs.get("bucket", "all"), zone)
+
+
+def condition_of(attrs: Mapping[str, Any]) -> Q:
+    """Return the filters as a condition that is valid for rollup tables and for Exchange."""
+    condition = Q()
+    for name, column in {**FILTERS, "status": "status"}.items():
+        if attrs.get(name):
+            condition &= Q(**{f"{column}__in": attrs[name]})
+    return condition
+
+
+class GroupParameters(TimeRangeParameters, PageParameters):
+    """Parameters of a report with one row for each time bucket and group."""
+
+    bucket = Choice(choices=BUCKETS, default="1d")
+    group_by = Values(child=Choice(choices=sorted(DIMENSIONS)))
+    limit = Number(min_value=1, max_value=10_000, default=1000)
+
+    def validate_group_by(self, value: list[str]) -> list[str]:
+        if len(value) > MAX_GROUPS:
+            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
+        return list(dict.fromkeys(value))
+
+
+def normalize_query(query: QueryDict) -> QueryDict:
+    """Return the query with each ``name[]`` renamed to ``name``, which is the same parameter."""
+    normalized = QueryDict(mutable=True)
+    for name, values in query.lists():
+        normalized.setlist(
+            name.removesuffix("[]"), normalized.getlist(name.removesuffix("[]")) + list(values)
+        )
+    return normalized

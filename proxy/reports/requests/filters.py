@@ -1,0 +1,229 @@
+"""Filters of the request list: every recorded field has one.
+
+The exception is ``preview``, because it is text of the conversation, and reading that requires the
+permission to read transcripts.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from django.db import connection
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
+from rest_framework import serializers
+
+from proxy.models import Exchange, State, TokenSource
+from proxy.reports.core.query_parameters import (
+    Amount,
+    Choice,
+    Flag,
+    Number,
+    PageParameters,
+    TimeRangeParameters,
+    Values,
+)
+from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
+from proxy.reports.usage.exchange_queries import CONTEXT_WINDOW
+
+TEXTS: Final[Mapping[str, str]] = {  # parameter -> column; accepts several values
+    "id": "id",
+    "session": "session_id",
+    "agent": "agent_id",
+    "parent_agent": "parent_agent_id",
+    "client_version": "client_version",
+    "user_agent": "user_agent",
+    "api_version": "api_version",
+    "traceparent": "traceparent",
+    "error_source": "error_source",
+    "detail": "detail",
+    "dialect": "dialect",
+    "upstream_request_id": "upstream_request_id",
+    "previous_request_id": "previous_id",
+    "worker": "worker",
+}
+INTEGERS: Final[Mapping[str, str]] = {"key_id": "key_id", "upstream_status": "upstream_status"}
+SOURCES: Final[Mapping[str, str]] = {
+    f"{name}_source": f"{name}_source"
+    for name in ("input", "output", "cache_read", "cache_write", "reasoning")
+}
+NUMBERS: Final[Mapping[str, str]] = {  # as min_ and max_ parameters; null matches neither
+    "ms": "total_ms",
+    "ttft_ms": "ttft_ms",
+    "upstream_ms": "upstream_ms",
+    "overhead_ms": "overhead_ms",
+    "queue_ms": "queue_ms",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_input_tokens": "cache_read_tokens",
+    "cache_write_5m_tokens": "cache_write_5m_tokens",
+    "cache_write_1h_tokens": "cache_write_1h_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "web_search_requests": "web_searches",
+    "tool_calls": "tool_calls",
+    "message_count": "message_count",
+    "new_from": "new_from",
+    "request_bytes": "request_bytes",
+    "response_bytes": "response_bytes",
+}
+FLAGS: Final[Mapping[str, tuple[Q, str]]] = {
+    "stream": (Q(stream=True), "The response was streamed."),
+    "has_images": (Q(has_images=True), ""),
+    "has_thinking": (Q(has_thinking=True), ""),
+    "delivered": (Q(delivered=True), "The client received the whole response."),
+    "has_notes": (~Q(notes=[]), "The translation changed the request."),
+    "has_unknown_events": (~Q(unknown_events={}), "The upstream sent unknown events."),
+    "retried": (Q(attempts__1__isnull=False), "The request had more than one attempt."),
+    "priced": (Q(cost_nanousd__isnull=False), "The cost is known."),
+}
+LIST_MEMBERS: Final[Mapping[str, tuple[str, str]]] = {
+    "tool": ("tool_names", "Name of a tool that the response called."),
+    "beta": ("betas", "Name of a beta feature in the request."),
+}
+LAST_CHARACTER: Final = "\U0010ffff"
+COSTS: Final[Mapping[str, str]] = {"min_cost": "gte", "max_cost": "lte"}
+FINISHED_BOUNDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
+
+
+def _number() -> serializers.IntegerField:
+    return Number(min_value=0, max_value=2**62, required=False)
+
+
+def _flag(description: str) -> Flag:
+    return Flag(required=False, allow_null=True, default=None, help_text=description)
+
+
+class RequestParameters(TimeRangeParameters, PageParameters):
+    """Parameters of the request list, newest first: a filter for every recorded field."""
+
+    state = Choice(choices=State.values, required=False)
+    ip = serializers.IPAddressField(required=False)
+    error = serializers.CharField(
+        max_length=200, required=False, help_text="Part of the error message."
+    )
+    price_id = Number(min_value=0, max_value=2**62, required=False)
+    tag = serializers.CharField(
+        max_length=200, required=False, help_text="Name of a tag, or name:value."
+    )
+    q = serializers.CharField(
+        max_length=200,
+        required=False,
+        help_text="Search: request id, upstream request id, key name, team/key, "
+        "or the start of the session id.",
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().get_fields()
+        fields |= {name: Values() for name in TEXTS}
+        fields |= {name: Values(child=_number()) for name in INTEGERS}
+        fields |= {name: Values(child=Choice(choices=TokenSource.values)) for name in SOURCES}
+        fields |= {f"{end}_{name}": _number() for name in NUMBERS for end in ("min", "max")}
+        fields |= {name: _flag(description) for name, (_, description) in FLAGS.items()}
+        for name, (_, description) in LIST_MEMBERS.items():
+            fields[name] = serializers.CharField(
+                max_length=200, required=False, help_text=description
+            )
+        for name in COSTS:
+            fields[name] = Amount(
+                max_digits=18,
+                decimal_places=9,
+                min_value=0,
+                required=False,
+                help_text="US dollars.",
+            )
+        for name in FINISHED_BOUNDS:
+            fields[name] = serializers.CharField(
+                max_length=40, required=False, help_text="End of the request: a date or RFC 3339."
+            )
+        return fields
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        zone = load_zone(attrs["tz"])
+        for name in FINISHED_BOUNDS:
+            if attrs.get(name):
+                try:
+                    attrs[name] = parse_instant(attrs[name], zone, name)
+                except InvalidTimeRange as error:
+                    message = str(error).partition(": ")[2]
+                    raise serializers.ValidationError({name: message}) from None
+        return attrs
+
+
+def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> QuerySet[Exchange]:
+    time_range = query["time_range"]
+    if query.get("context_window"):  # context_window is computed, not stored
+        rows = rows.annotate(context_window=CONTEXT_WINDOW)
+    rows = rows.filter(
+        query["condition"], created__gte=time_range.start, created__lt=time_range.end
+    )
+    rows = rows.filter(**dict(_field_lookups(query)))
+    if query.get("q"):
+        rows = rows.filter(_search(query["q"]))
+    for name, (condition, _) in FLAGS.items():
+        if query.get(name) is not None:
+            rows = rows.filter(condition) if query[name] else rows.exclude(condition)
+    for name, (column, _) in LIST_MEMBERS.items():
+        if query.get(name):
+            rows = rows.filter(**{f"{column}__icontains": _json_string(query[name])})
+    return _filter_by_tag(rows, query["tag"]) if query.get("tag") else rows
+
+
+def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
+    lookups: list[tuple[str, Any]] = [
+        (f"{column}__in", query[name])
+        for name, column in {**TEXTS, **INTEGERS, **SOURCES}.items()
+        if query.get(name)
+    ]
+    for name, column in NUMBERS.items():
+        for end, lookup in (("min", "gte"), ("max", "lte")):
+            if query.get(f"{end}_{name}") is not None:
+                lookups.append((f"{column}__{lookup}", query[f"{end}_{name}"]))
+    for name, lookup in COSTS.items():
+        if query.get(name) is not None:
+            lookups.append((f"cost_nanousd__{lookup}", _nanousd(query[name])))
+    for name, lookup in FINISHED_BOUNDS.items():
+        if isinstance(query.get(name), datetime):
+            lookups.append((f"finished__{lookup}", query[name]))
+    plain = {
+        "state": "state",
+        "ip": "ip",
+        "error": "error_message__icontains",
+        "price_id": "price__id",
+    }
+    return [*lookups, *((look, query[name]) for name, look in plain.items() if query.get(name))]
+
+
+def _nanousd(usd: Decimal) -> int:
+    return int(usd.scaleb(9))
+
+
+def _search(term: str) -> Q:
+    """Match a request id, key or session by columns of Exchange only, not by the table of keys.
+
+    A search therefore reveals nothing about keys whose requests the caller may not see.
+    """
+    team, slash, name = term.rpartition("/")
+    of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
+    of_session = Q(session_id__gte=term, session_id__lt=term + LAST_CHARACTER)
+    return Q(pk=term) | Q(upstream_request_id=term) | of_key | of_session
+
+
+def _filter_by_tag(rows: QuerySet[Exchange], tag: str) -> QuerySet[Exchange]:
+    name, separator, value = tag.partition(":")
+    if not separator:
+        return rows.filter(tags__has_key=name)
+    return rows.annotate(tag_value=Cast(KeyTextTransform(name, "tags"), TextField())).filter(
+        tag_value=value
+    )
+
+
+def _json_string(text: str) -> str:
+    """Return the text as a JSON string, encoded as in a JSON column of the database.
+
+    SQLite stores Django's JSON text, which is ASCII with escapes; PostgreSQL decodes the escapes.
+    """
+    return json.dumps(text, ensure_ascii=connection.vendor == "sqlite")

@@ -1,0 +1,131 @@
+"""The views of the list of requests and of one request."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404, HttpResponseBase
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from proxy.audit_log import note, note_of_key
+from proxy.ledger.transcripts import storage
+from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
+from proxy.models import ApiKey, Exchange
+from proxy.permissions.row_permissions import Reader, visible_exchanges
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.rendering import (
+    RowsAndColumns,
+    column_names,
+    decode_cursor,
+    encode_cursor,
+    invalid_cursor,
+)
+
+from .filters import RequestParameters, filter_requests
+from .serializers import RequestRow, request_row
+
+logger = logging.getLogger(__name__)
+
+
+class RequestPage(serializers.Serializer[Any]):
+    data = RequestRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
+    has_more = serializers.BooleanField()
+    next_page = serializers.CharField(allow_null=True)
+
+
+class RequestsView(ReportView):
+    """List requests, newest first, with keyset pagination."""
+
+    parameters = RequestParameters
+    permission_classes = (IsKeyOrStaff,)  # a key without scopes sees its own requests
+
+    @extend_schema(parameters=[RequestParameters], responses=RequestPage)
+    def get(self, request: Request) -> HttpResponseBase:
+        query = self.validated_query()
+        if query["format"] != "json":
+            return self.rows_response(query, "requests", *export_requests(self.reader, query))
+        rows = request_queryset(self.reader, query)
+        if query["page"]:
+            at, ident = decode_position(query["page"])
+            rows = rows.filter(created__lte=at).exclude(created=at, id__gte=ident)
+        limit = query["limit"]
+        page = list(rows[: limit + 1])
+        more = len(page) > limit
+        last = page[limit - 1] if more else None
+        return Response(
+            {
+                "data": [request_row(row) for row in page[:limit]],
+                "has_more": more,
+                "next_page": encode_position(last.created, last.pk) if last else None,
+            }
+        )
+
+
+def request_queryset(reader: Reader, query: dict[str, Any]) -> QuerySet[Exchange]:
+    return filter_requests(visible_exchanges(reader), query).order_by("-created", "-id")
+
+
+def export_requests(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
+    rows = request_queryset(reader, query).iterator(chunk_size=1000)
+    return map(request_row, rows), column_names(RequestRow())
+
+
+def encode_position(at: datetime, name: str) -> str:
+    return encode_cursor([at.isoformat(), name])
+
+
+def decode_position(cursor: str) -> tuple[datetime, str]:
+    """Return the time and the id of a page's last row from a cursor. Raise ValidationError."""
+    key = decode_cursor(cursor)
+    try:
+        at, name = key
+        return datetime.fromisoformat(at).astimezone(UTC), str(name)
+    except (ValueError, TypeError, OverflowError):
+        raise invalid_cursor(cursor) from None
+
+
+class RequestDetailBase(ReportView):
+    """Base of the views that show one request."""
+
+    def get_exchange(self, request_id: str) -> Exchange:
+        """Return the exchange. Raise Http404 if it does not exist or is not visible (T10)."""
+        row = visible_exchanges(self.reader).filter(pk=request_id).first()
+        if row is None:
+            raise Http404(f"no request {request_id[:40]!r}")
+        return row
+
+
+class RequestView(RequestDetailBase):
+    """Return one request."""
+
+    permission_classes = (IsKeyOrStaff,)
+
+    @extend_schema(responses=RequestRow)
+    def get(self, request: Request, request_id: str) -> HttpResponseBase:
+        self.validated_query()
+        return Response(request_row(self.get_exchange(request_id)))
+
+
+def read_transcript(row: Exchange) -> StoredTranscript | None:
+    """Return the stored transcript, or None. Raise Http404 if the stored data is damaged."""
+    try:
+        return storage.read(row.pk)
+    except BrokenTranscript as exc:
+        logger.warning("transcript of %s: %s", row.pk, exc)
+        raise Http404(
+            f"the transcript of {row.pk} is stored but broken: it cannot be read any more; "
+            "manage.py verifyledger lists all broken transcripts"
+        ) from None
+
+
+def log_transcript_access(request: Request, row: Exchange, message: str) -> None:
+    """Write an access to a transcript to Django's admin log (T43)."""
+    if isinstance(request.auth, ApiKey):
+        note_of_key(request.auth, row, message)
+    else:
+        note(request.user, row, message)

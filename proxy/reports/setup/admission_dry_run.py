@@ -1,0 +1,154 @@
+"""The admission dry run: whether the gateway would admit a request, and what each limit leaves."""
+
+from typing import Any, ClassVar
+
+from django.http import Http404, HttpResponseBase
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from proxy.admission_checks import (
+    CHECKS,
+    AdmissionDryRun,
+    CheckFinding,
+    CheckResult,
+    HypotheticalRequest,
+    NotServing,
+    run_admission_dry_run,
+)
+from proxy.models import ApiKey
+from proxy.permissions.row_permissions import as_seen_by, visible_keys
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import Conflict
+from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.rendering import Row
+from proxy.reports.usage.rollup_queries import usd
+
+from .read_views import MayReadSetup, iso
+
+
+class DryRunParameters(JsonOnlyParameters):
+    model = serializers.CharField(max_length=200, help_text="The model name in the request.")
+    input_tokens = Number(min_value=0, max_value=10**9, default=1000)
+    max_tokens = Number(min_value=1, max_value=10**9, default=1000)
+    ip = serializers.IPAddressField(
+        default="", help_text="Client address. Without it, address rules have the result `unknown`."
+    )
+
+
+class CheckRow(serializers.Serializer[Any]):
+    door = serializers.ChoiceField(choices=[check.name for check in CHECKS], help_text="The check.")
+    of = serializers.CharField(
+        help_text="Owner of the limit: key platform/ci, team platform, user ada."
+    )
+    fate = serializers.ChoiceField(
+        choices=[result.value for result in CheckResult],
+        help_text="Result of the check; `tells`: a soft budget is exhausted and only warns.",
+    )
+    status = serializers.IntegerField(
+        help_text="HTTP status of the response if this check refuses."
+    )
+    unit = serializers.CharField(allow_null=True, help_text="requests, tokens or usd")
+    limit = serializers.CharField(allow_null=True)
+    used = serializers.CharField(
+        allow_null=True, help_text="Used so far, reservations of running requests included."
+    )
+    left = serializers.CharField(allow_null=True)
+    takes = serializers.CharField(allow_null=True, help_text="Amount that this request would use.")
+    period = serializers.CharField(
+        allow_null=True, help_text="Period of a budget: day, week or month."
+    )
+    resets_at = serializers.CharField(
+        allow_null=True,
+        help_text="When a token bucket is full again, or the period of a budget ends.",
+    )
+
+
+class DryRunResult(serializers.Serializer[Any]):
+    admitted = serializers.BooleanField()
+    refused_by = serializers.CharField(allow_null=True, help_text="The first check that refuses.")
+    route = serializers.CharField(allow_null=True, help_text="The route as configured: claude-*")
+    targets = serializers.ListField(child=serializers.CharField())
+    worst_case_usd = serializers.CharField(allow_null=True, help_text="null: the price is unknown")
+    doors = CheckRow(many=True, help_text="The checks in the order in which they run.")
+
+
+def result_row(result: AdmissionDryRun) -> Row:
+    refusal = result.refused_by
+    return {
+        "admitted": refusal is None,
+        "refused_by": refusal.check.name if refusal else None,
+        "route": result.route or None,
+        "targets": list(result.targets),
+        "worst_case_usd": None if result.worst_case is None else usd(result.worst_case),
+        "doors": [_row(finding) for finding in result.findings],
+    }
+
+
+def _row(finding: CheckFinding) -> Row:
+    def amount(count: int | None) -> str | None:
+        return None if count is None else usd(count) if finding.money else str(count)
+
+    unit = (
+        "usd" if finding.money else "tokens" if finding.check.name.endswith("tpm") else "requests"
+    )
+    return {
+        "door": finding.check.name,
+        "of": finding.subject,
+        "fate": finding.result.value,
+        "status": finding.check.status,
+        "unit": None if finding.limit is None else unit,
+        "limit": amount(finding.limit),
+        "used": amount(finding.used),
+        "left": amount(finding.left),
+        "takes": amount(finding.takes),
+        "period": finding.period or None,
+        "resets_at": iso(finding.resets),
+    }
+
+
+class DryRunBase(ReportView):
+    """Base of the dry runs. Operation ids contain the name in the path, ``rehearsal``."""
+
+    parameters: ClassVar[type[serializers.Serializer[Any]]] = DryRunParameters
+
+    def dry_run(self, key: ApiKey) -> HttpResponseBase:
+        query = self.validated_query()
+        query.pop("format")
+        try:
+            result = run_admission_dry_run(HypotheticalRequest(key_id=key.pk, **query))
+        except NotServing as exc:
+            raise Conflict(str(exc)) from None
+        return Response(result_row(as_seen_by(self.reader, key, result)))
+
+
+class KeyDryRunView(DryRunBase):
+    """Return whether a request with this key would be admitted now.
+
+    Nothing is sent, counted or reserved.
+    """
+
+    permission_classes = (MayReadSetup,)
+    permission, of_teams = "proxy.view_apikey", True
+
+    @extend_schema("rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
+    def get(self, request: Request, key_id: int) -> HttpResponseBase:
+        key = visible_keys(self.reader).filter(pk=key_id).first()
+        if key is None:
+            raise Http404("no such key")
+        return self.dry_run(key)
+
+
+class MyDryRunView(DryRunBase):
+    """Return whether a request with the caller's own key would be admitted now."""
+
+    permission_classes = (IsKeyOrStaff,)
+
+    @extend_schema("my_rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
+    def get(self, request: Request) -> HttpResponseBase:
+        if not isinstance(request.auth, ApiKey):
+            raise ParseError("a session has no key; use keys/{key_id}/rehearsal/")
+        return self.dry_run(request.auth)

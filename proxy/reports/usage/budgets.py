@@ -1,0 +1,151 @@
+"""The report on budgets: amount spent, amount left, and end of the current period."""
+
+import re
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from django.db.models import Q, QuerySet, Sum
+from django.http import Http404, HttpResponseBase
+from django.utils.timezone import now
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from proxy.models import ApiKey, Budget, Period, UsageQuarterHour
+from proxy.permissions.row_permissions import visible_budgets
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.rendering import Row, column_names
+from proxy.reports.core.time_ranges import DAY, midnight
+
+from .rollup_queries import usd
+
+BUDGET_ID: Final = re.compile(r"(?:budget_)?([0-9]{1,18})")
+
+
+class BudgetState(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    owner = serializers.CharField(help_text="team:name, key:team/name or user:name")
+    period = serializers.CharField()
+    tz = serializers.CharField()
+    hard = serializers.BooleanField()
+    starting_at = serializers.CharField()
+    resets_at = serializers.CharField()
+    limit_usd = serializers.CharField()
+    spent_usd = serializers.CharField(
+        help_text="Settled requests only. A lower bound if some requests have no price."
+    )
+    left_usd = serializers.CharField()
+    unpriced_requests = serializers.IntegerField()
+    forecast_usd = serializers.CharField(
+        help_text="Projected spend at the end of the period, at the current rate."
+    )
+    state = serializers.CharField(help_text="ok, near (80 %) or over")
+
+
+class BudgetsAnswer(serializers.Serializer[Any]):
+    data = BudgetState(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
+
+
+def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
+    """Return start and end of the budget's period that contains ``at``, as UTC instants.
+
+    Days, weeks and months are those of the budget's time zone; UTC replaces an unknown zone.
+    """
+    try:
+        zone = ZoneInfo(budget.zone)
+    except (KeyError, ValueError, OSError):
+        zone = ZoneInfo("UTC")
+    day = at.astimezone(zone).date()
+    first, next_first = _days(day, budget.period)
+    return midnight(first, zone), midnight(next_first, zone)
+
+
+def _days(day: date, period: str) -> tuple[date, date]:
+    if period == Period.DAY:
+        return day, day + DAY
+    if period == Period.WEEK:
+        first = day - timedelta(days=day.weekday())
+        return first, first + timedelta(days=7)
+    first = day.replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1)
+
+
+def state_of(budget: Budget) -> Row:
+    """Return the budget as JSON with the cost of the current period, from the usage rollups."""
+    at = now()
+    start, end = period_of(budget, at)
+    rows = UsageQuarterHour.objects.filter(
+        _owner_condition(budget), start__gte=start, start__lt=end
+    )
+    sums = rows.aggregate(cost=Sum("cost_nanousd", default=0), unpriced=Sum("unpriced", default=0))
+    limit = int(budget.usd * 10**9)
+    spent = int(sums["cost"])
+    elapsed = max(Decimal(str((at - start) / (end - start))), Decimal("0.000001"))
+    return {
+        "id": f"budget_{budget.pk}",
+        "owner": owner_of(budget),
+        "period": budget.period,
+        "tz": budget.zone,
+        "hard": budget.hard,
+        "starting_at": start.isoformat().replace("+00:00", "Z"),
+        "resets_at": end.isoformat().replace("+00:00", "Z"),
+        "limit_usd": usd(limit),
+        "spent_usd": usd(spent),
+        "left_usd": usd(max(0, limit - spent)),
+        "unpriced_requests": int(sums["unpriced"]),
+        "forecast_usd": usd(int(spent / elapsed)),
+        "state": "over" if spent >= limit else "near" if spent * 10 >= limit * 8 else "ok",
+    }
+
+
+def _owner_condition(budget: Budget) -> Q:
+    if budget.team:
+        return Q(team=budget.team.name)
+    if budget.key_id is not None:
+        return Q(key_id__in=budget.key_ids)
+    return Q(user=budget.user.get_username() if budget.user else "")
+
+
+def owner_of(budget: Budget) -> str:
+    if budget.team:
+        return f"team:{budget.team.name}"
+    return f"key:{budget.key}" if budget.key else f"user:{budget.user}"
+
+
+def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
+    """Return the budgets that apply to requests with this key or of this user."""
+    condition = Q(pk__in=())
+    if key is not None:
+        condition |= Q(key=key) | Q(team=key.team_id)
+        user = user or key.user
+    if user is not None:
+        condition |= Q(user=user.pk)
+    return Budget.objects.filter(condition).select_related("team", "key__team", "user")
+
+
+class BudgetsView(ReportView):
+    """List budgets with their state."""
+
+    @extend_schema(responses=BudgetsAnswer)
+    def get(self, request: Request) -> HttpResponseBase:
+        query = self.validated_query()
+        rows = [state_of(budget) for budget in visible_budgets(self.reader)]
+        if query["format"] != "json":
+            return self.rows_response(query, "budgets", rows, column_names(BudgetState()))
+        return Response({"data": rows})
+
+
+class BudgetView(ReportView):
+    """Return one budget with its state, by its id or by the number in the id."""
+
+    @extend_schema(responses=BudgetState)
+    def get(self, request: Request, budget_id: str) -> HttpResponseBase:
+        self.validated_query()
+        match = BUDGET_ID.fullmatch(budget_id)
+        budget = match and visible_budgets(self.reader).filter(pk=int(match[1])).first()
+        if not budget:
+            raise Http404("no such budget")
+        return Response(state_of(budget))

@@ -1,0 +1,155 @@
+"""Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import connection
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Substr, TruncMinute
+from django.db.models.lookups import GreaterThan
+
+from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
+from proxy.models import Exchange, Outcome, State
+from proxy.permissions.row_permissions import Reader, visible_exchanges
+from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.time_ranges import TimeRange
+
+from .rollup_queries import (
+    COUNT_NAMES,
+    Counts,
+    Key,
+    NoRollup,
+    Table,
+    day_and_quarter_slices,
+    usage,
+)
+
+
+def _prompt_tokens() -> Any:
+    """Return a query expression for all prompt tokens; null if the input is not reported."""
+    cached = ("cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
+    total: Any = F("input_tokens")
+    for name in cached:
+        total = total + Coalesce(F(name), 0)
+    return total
+
+
+CONTEXT_WINDOW: Final = Case(  # must be the same rule as in the rollups
+    When(input_tokens=None, then=Value("")),
+    When(GreaterThan(_prompt_tokens(), LARGE_PROMPT), then=Value("200k-1M")),
+    default=Value("0-200k"),
+)
+
+
+def _aggregates() -> dict[str, Any]:
+    """Return aggregates over requests for the counts of the rollups, named ``sum_<count>``."""
+    sums: dict[str, Any] = {
+        "requests": Count("pk"),
+        "errors": Count("pk", filter=~Q(outcome__in=NO_ERROR)),
+        "client_gone": Count("pk", filter=Q(outcome=Outcome.CLIENT_GONE)),
+        "cost_nanousd": Sum("cost_nanousd"),
+        "web_searches": Sum("web_searches"),
+        "tool_calls": Sum("tool_calls"),
+        "unpriced": Count(
+            "pk",
+            filter=Q(cost_nanousd=None)
+            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
+        ),
+    }
+    for name, source in TOKENS.items():
+        for kind in ("reported", "estimated"):
+            sums[f"{name}_{kind}"] = Sum(f"{name}_tokens", filter=Q(**{source: kind}))
+    for source in dict.fromkeys(TOKENS.values()):
+        name = source.replace("_source", "_missing")
+        sums[name] = Count("pk", filter=Q(**{source: "missing"}))
+    return {f"sum_{name}": one for name, one in sums.items()}
+
+
+def _rows(reader: Reader, start: datetime, end: datetime, condition: Q) -> QuerySet[Exchange]:
+    rows = visible_exchanges(reader).annotate(context_window=CONTEXT_WINDOW)
+    return rows.filter(
+        condition, state=State.CLOSED, created__gte=start, created__lt=end
+    ).order_by()
+
+
+def _sums(row: Mapping[str, Any]) -> Counts:
+    return Counts({name: row.get(f"sum_{name}") or 0 for name in COUNT_NAMES})
+
+
+def usage_from_requests(
+    reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
+) -> dict[tuple[Any, ...], Counts]:
+    """Return the sums of one time range, grouped by columns of Exchange or ``context_window``."""
+    rows = _rows(reader, start, end, condition).values(*columns)
+    totals = rows.annotate(**_aggregates()) if columns else [rows.aggregate(**_aggregates())]
+    table = {tuple(row[column] for column in columns): _sums(row) for row in totals}
+    return {key: sums for key, sums in table.items() if sums["requests"]}
+
+
+def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
+    """Return the sums by tool name. A request that called two tools counts for both tools."""
+    totals: dict[Key, Counts] = {}
+    rows = _rows(reader, time_range.start, time_range.end, condition & Q(tool_calls__gt=0))
+    for row in rows.values("tool_names").annotate(**_aggregates()).iterator(chunk_size=2000):
+        sums = _sums(row)
+        for name in row["tool_names"]:
+            totals.setdefault((name,), Counts()).add(sums.counts)
+    return totals
+
+
+def by_session(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
+    """Return the sums by session.
+
+    Whole UTC days come from the rollup by session and day, parts of a day from single requests.
+    """
+    totals: dict[Key, Counts] = {}
+    for _, start, end in day_and_quarter_slices(time_range):
+        part = TimeRange([start, end], "all", time_range.zone)
+        try:
+            sums_by_key = {
+                key: sums for (_, key), sums in usage(reader, part, ["session"], condition).items()
+            }
+        except NoRollup:
+            sums_by_key = usage_from_requests(reader, start, end, ["session_id"], condition)
+        for key, sums in sums_by_key.items():
+            totals.setdefault(key, Counts()).add(sums.counts)
+    return totals
+
+
+def usage_by_minute(
+    reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
+) -> dict[tuple[datetime, tuple[Any, ...]], Counts]:
+    """Return the sums of one time range, grouped by UTC minute and columns of Exchange."""
+    rows = _rows(reader, start, end, condition)
+    grouped = rows.annotate(bucket=_minute()).values("bucket", *columns)
+    return {
+        (_parse_minute(row["bucket"]), tuple(row[column] for column in columns)): _sums(row)
+        for row in grouped.annotate(**_aggregates()).iterator(chunk_size=2000)
+    }
+
+
+def minute_table(
+    reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q
+) -> Table:
+    """Return the sums by one-minute bucket and group. ``groups`` are keys of DIMENSIONS."""
+    columns = [DIMENSIONS[name] for name in groups]
+    totals = usage_by_minute(reader, time_range.start, time_range.end, columns, condition)
+    return {(time_range.index(start), key): sums for (start, key), sums in totals.items()}
+
+
+def _minute() -> Any:
+    """Return a query expression for the minute in which a request was accepted.
+
+    On SQLite, which stores times as text, ``TruncMinute`` would call a Python function for each
+    row, so the expression is a substring.
+    """
+    if connection.vendor == "sqlite":
+        return Substr(Cast("created", TextField()), 1, 16)
+    return TruncMinute("created")
+
+
+def _parse_minute(minute: str | datetime) -> datetime:
+    if isinstance(minute, str):
+        minute = datetime.fromisoformat(minute).replace(tzinfo=UTC)
+    return minute

@@ -1,0 +1,92 @@
+"""GET /api/v1/me/: the permissions, limits, usage and budgets of the caller (key or user)."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpResponseBase
+from django.utils.timezone import now
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from proxy.models import ApiKey
+from proxy.permissions.row_permissions import Reader
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.rendering import Row
+from proxy.reports.core.time_ranges import TimeRange, ceil_quarter, load_zone, midnight
+
+from .budgets import budgets_over, state_of
+from .rollup_queries import usage, usage_columns
+from .usage import CountColumns, sum_table
+
+
+class Spent(CountColumns):
+    starting_at = serializers.CharField()
+
+
+class MeAnswer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="key or user")
+    name = serializers.CharField()
+    team = serializers.CharField(allow_null=True)
+    scopes = serializers.ListField(child=serializers.CharField())
+    limits = serializers.JSONField()
+    models_allowed = serializers.ListField(child=serializers.CharField())
+    expires_at = serializers.CharField(allow_null=True)
+    this_month = Spent()
+    budgets = serializers.ListField(child=serializers.DictField())
+
+
+class MeView(ReportView):
+    """Return the caller: permissions, limits, usage of this month (UTC) and budgets."""
+
+    permission_classes = (IsKeyOrStaff,)
+
+    @extend_schema(responses=MeAnswer)
+    def get(self, request: Request) -> HttpResponseBase:
+        self.validated_query()
+        key = request.auth if isinstance(request.auth, ApiKey) else None
+        return Response(
+            {**_identity(request, key), **self._month_usage(), "budgets": _budgets(request, key)}
+        )
+
+    def _month_usage(self) -> Row:
+        own = Reader(user=self.reader.user, key_id=self.reader.key_id)
+        utc = load_zone("UTC")
+        start = midnight(now().date().replace(day=1), utc)
+        time_range = TimeRange([start, ceil_quarter(now())], "all", utc)
+        counts = usage_columns(sum_table(usage(own, time_range, [])))
+        return {"this_month": {"starting_at": time_range.local(start), **counts}}
+
+
+def _identity(request: Request, key: ApiKey | None) -> Row:
+    if key is None:
+        name = request.user.get_username()
+        return {
+            "kind": "user",
+            "name": name,
+            "team": None,
+            "scopes": [],
+            "limits": {},
+            "models_allowed": [],
+            "expires_at": None,
+        }
+    return {
+        "kind": "key",
+        "name": key.name,
+        "team": key.team.name,
+        "scopes": key.scopes,
+        "limits": {**key.team.limits, **key.limits},
+        "models_allowed": key.models_allowed or key.team.models_allowed,
+        "expires_at": _iso(key.expires),
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def _budgets(request: Request, key: ApiKey | None) -> list[Row]:
+    user = request.user if request.user.is_authenticated else None
+    return [state_of(budget) for budget in budgets_over(key, user)]

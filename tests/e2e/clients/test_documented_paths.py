@@ -1,0 +1,395 @@
+"""Every documented path and method on a running server; each response matches its schema.
+
+The list comes from the OpenAPI schema, the docs, the URL patterns and the router's tables. A path in
+any of them without a row here fails.
+"""
+
+import json
+import re
+import time
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import schemathesis
+from anthropic.types import Message, MessageTokensCount, ModelInfo
+from django.urls import get_resolver
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from proxy.reports.schema_views import schema
+from proxy.routing import EXACT_PATHS, PREFIXES
+from tests.fakes.servers.gateway import REPOSITORY, Gateway
+from tests.fakes.upstreams.grammar import faults_of_bytes
+from tests.urls import url_routes
+
+PASSWORD = "correct horse battery staple"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SCHEMA = schemathesis.openapi.from_dict(schema())
+OPERATIONS = {
+    f"{one.method.upper()} {one.path}": one
+    for one in (result.ok() for result in SCHEMA.get_all_operations())
+}
+MESSAGE = {
+    "model": "claude-sonnet-5-5",
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": "Hello"}],
+}
+TARGET = {"upstream": "idle", "model": "m"}
+UPSTREAM = {"dialect": "chat", "base_url": "http://127.0.0.1:9/v1"}
+PRICE = {"model": "m", "since": "2026-01-01", "input": "1", "output": "2"}
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /api/v1/exports/": {"report": "requests", "format": "csv"},
+    "POST /api/v1/keys/": {"team": "default", "name": "second"},
+    "PATCH /api/v1/keys/{key_id}/": {"expires_at": None},
+    "POST /api/v1/teams/": {"name": "second"},
+    "PATCH /api/v1/teams/{team}/": {"retention_days": 7},
+    "POST /api/v1/users/": {"name": "second"},
+    "PATCH /api/v1/users/{user}/": {"is_active": True},
+    "POST /api/v1/models/": {"model": "second", "targets": [TARGET]},
+    "PATCH /api/v1/models/{route_id}/": {"position": 2},
+    "POST /api/v1/upstreams/": {"name": "second", **UPSTREAM},
+    "PATCH /api/v1/upstreams/{upstream}/": {"enabled": False},
+    "POST /api/v1/prices/": PRICE | {"model": "second"},
+}
+DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices"}
+"""Kinds of objects of which an extra one is created for the DELETE requests."""
+
+
+class Row(NamedTuple):
+    """One request that the OpenAPI schema does not describe, with its expected response."""
+
+    kind: str  # the media type
+    shape: Any = dict  # called with a JSON body; raises if the body is invalid
+    status: int = 200
+    body: dict[str, Any] | None = None
+    path: str = ""  # the requested path, if the documented one has a placeholder
+    by: str = "key"
+
+
+def error(body: dict[str, Any]) -> None:
+    assert set(body) == {"type", "error", "request_id"}, body
+    assert body["type"] == "error"
+    assert all(isinstance(body["error"][part], str) for part in ("type", "message"))
+
+
+def models(body: dict[str, Any]) -> None:
+    assert set(body) == {"data", "has_more", "first_id", "last_id"}
+    assert [ModelInfo.model_validate(model) for model in body["data"]]
+
+
+JSON, HTML, TEXT = "application/json", "text/html", "text/plain"
+ROWS = {
+    "POST /v1/messages": Row(JSON, Message.model_validate, body=MESSAGE),
+    "GET /v1/messages": Row(JSON, error, 405),
+    "POST /v1/messages/count_tokens": Row(
+        JSON, MessageTokensCount.model_validate,
+        body={name: MESSAGE[name] for name in ("model", "messages")},
+    ),
+    "GET /v1/models": Row(JSON, models),
+    "GET /v1/models/{id}": Row(
+        JSON, ModelInfo.model_validate, path="/v1/models/claude-sonnet-5-5"
+    ),
+    "GET /": Row(HTML, by="anonymous"),
+    "HEAD /": Row(HTML, by="anonymous"),
+    "GET /healthz": Row(JSON, by="anonymous"),
+    "GET /api/hello": Row(JSON, by="anonymous"),
+    "GET /readyz": Row(JSON, by="anonymous"),
+    "GET /metrics": Row(TEXT, by="anonymous"),
+    "GET /admin/": Row(HTML, by="root"),
+    "GET /static/admin/css/base.css": Row("text/css", by="anonymous"),
+    "GET /sign-in/": Row(HTML, status=404, by="anonymous"),  # without a sign-in provider
+    "GET /sign-in/callback/": Row(HTML, status=404, by="anonymous"),
+    "GET /api/v1/": Row(JSON, error, 404),
+    "GET /api/v1/schema/": Row(JSON, by="anonymous"),
+    "GET /api/v1/docs/": Row(HTML, by="anonymous"),
+}  # fmt: skip
+WEBSOCKET = "/ws/live/"
+USAGE = "/v1/organizations/usage_report/messages"
+WRONG_PATHS = [
+    "/messages", "/messages/count_tokens", "/models", "/chat/completions", "/responses",
+    "//v1/messages", "/v1//messages", "/v1/messages/", "/v1/messages/count_tokens/",
+    "/v1/v1/messages?beta=true", "/v1/v1/messages/count_tokens", "/v1/v1/models", "/v1", "/v1/",
+    "/anthropic/v1/messages", "/anthropic/v1/messages/count_tokens", "/anthropic/v1/models",
+    f"/anthropic{USAGE}", "//v1/organizations/me", "/api/messages",
+    "/api", "/api/v1", "/v1/organizations", "/v1%2F%2Fmessages", "/nope",
+]  # fmt: skip
+"""Paths of clients whose base URL has no /v1, has it twice, or has an extra prefix."""
+
+
+class Site:
+    """A running gateway with the sandbox and one object for each placeholder of a path."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        scopes = [word for one in ("messages", "reports", "admin") for word in ("--scope", one)]
+        output = gateway.manage(
+            "createkey", "--team", "default", "--name", "all", *scopes, "--json"
+        )
+        self.gateway = gateway
+        self.root = sign_in(gateway.url)
+        self.headers = {
+            "key": {"x-api-key": json.loads(output)["key"]},
+            "root": {"x-csrftoken": self.root.cookies["csrftoken"]},
+            "anonymous": {},
+        }
+        self.until(200, "GET", "/v1/models")
+        self.names = self._create_all()
+
+    def send(self, by: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        sent = self.headers[by] | {name.replace("_", "-"): text for name, text in headers.items()}
+        if by == "root":
+            return self.root.request(method, path, json=body, headers=sent)
+        with httpx.Client(timeout=90) as client:
+            return client.request(method, self.gateway.url + path, json=body, headers=sent)
+
+    def until(self, status: int, method: str, path: str) -> Any:
+        deadline = time.monotonic() + 90
+        while (answer := self.send("key", method, path)).status_code != status:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.1)
+        return answer.json()
+
+    def message(self, session: str) -> str:
+        """Send a message in this session and wait for its row; return the request id."""
+        answer = self.send("key", "POST", "/v1/messages", MESSAGE, x_claude_code_session_id=session)
+        assert answer.status_code == 200, answer.text
+        request_id: str = answer.headers["request-id"]
+        self.until(200, "GET", f"/api/v1/requests/{request_id}/")
+        return request_id
+
+    def make(self, kind: str, **fields: Any) -> dict[str, Any]:
+        answer = self.send("root", "POST", f"/api/v1/{kind}/", fields)
+        assert answer.status_code in {201, 202}, answer.text
+        result: dict[str, Any] = answer.json()
+        return result
+
+    def _create_objects(self, name: str) -> dict[str, Any]:
+        upstream = self.make("upstreams", name=name, **UPSTREAM)
+        team = self.make("teams", name=name)
+        return {
+            "upstream": upstream["name"],
+            "team": team["name"],
+            "user": self.make("users", name=name)["name"],
+            "key_id": self.make("keys", team="default", name=name)["id"],
+            "price_id": self.make("prices", **PRICE | {"model": name})["id"],
+        }
+
+    def _create_all(self) -> dict[str, Any]:
+        names = self._create_objects("idle")
+        names["route_id"] = self.make("models", model="m", targets=[TARGET])["id"]
+        self.deletable = self._create_objects("deletable")
+        self.deletable["route_id"] = self.make("models", model="deletable", targets=[TARGET])["id"]
+        report = BODIES["POST /api/v1/exports/"]
+        export = self.send("key", "POST", "/api/v1/exports/", report).json()["id"]
+        while self.send("key", "GET", f"/api/v1/exports/{export}/").json()["state"] != "done":
+            time.sleep(0.1)
+        self.gateway.manage("shell", "-v", "0", "-c", BUDGET)
+        (budget,) = self.send("key", "GET", "/api/v1/budgets/").json()["data"]
+        return names | {
+            "request_id": self.message("s1"),
+            "session_id": "s1",
+            "side": "request",
+            "export_id": export,
+            "budget_id": budget["id"],
+            "api_keys": f"apikey_{names['key_id']}",
+            "users": "user_idle",
+            "workspaces": "wrkspc_default",
+        }
+
+
+BUDGET = "from proxy.models import *; Budget.objects.create(team=Team.objects.get(name='default'), usd=9)"
+QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"]}
+
+
+def sign_in(url: str) -> httpx.Client:
+    """Sign in as the superuser of the first start."""
+    client = httpx.Client(base_url=url, timeout=90)
+    client.get("/admin/login/")
+    form = {"username": "admin", "password": PASSWORD, "next": "/admin/"}
+    token = client.cookies["csrftoken"]
+    answer = client.post("/admin/login/", data=form | {"csrfmiddlewaretoken": token})
+    assert answer.status_code == 302, answer.text
+    return client
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documented")
+    environment = {"BRIDGE_ADMIN_PASSWORD": PASSWORD}
+    with Gateway(folder, key="", environment=environment) as running:
+        created = Site(running)
+        yield created
+        created.root.close()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_schema_operation_responds_as_described(site, name):
+    operation = OPERATIONS[name]
+    method, path = name.split()
+    kind = path.split("/")[3]
+    names = site.deletable if method == "DELETE" else site.names
+    by = "root" if method != "GET" and kind in DELETABLE else "key"
+    query = {one.name: QUERIES[one.name] for one in operation.query if one.is_required}
+    if path.endswith("/claude_code"):
+        query["starting_at"] = "2026-11-20"
+    body = {"body": BODIES[name], "media_type": "application/json"} if name in BODIES else {}
+    assert body or method not in {"POST", "PATCH"}
+    case = operation.Case(
+        method=method,
+        path_parameters={
+            one.name: names[kind if one.name == "ident" else one.name]
+            for one in operation.path_parameters
+        },
+        query=query,
+        headers=site.headers[by],
+        cookies=dict(site.root.cookies) if by == "root" else {},
+        **body,
+    )
+
+    answer = case.call(base_url=site.gateway.url)
+
+    assert answer.status_code in SUCCESS & set(map(int, operation.definition.raw["responses"]))
+    assert answer.headers["request-id"]
+    case.validate_response(answer, checks=CHECKS)
+
+
+SUCCESS = {200, 201, 202, 204}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_other_documented_path_responds_as_listed(site, name):
+    row = ROWS[name]
+    method, path = name.split()
+
+    answer = site.send(row.by, method, row.path or path, row.body)
+
+    assert answer.status_code == row.status, answer.text
+    assert answer.headers["content-type"].startswith(row.kind)
+    assert answer.headers["request-id"] == answer.headers["x-bridge-request-id"]
+    if row.kind == JSON:
+        row.shape(answer.json())
+
+
+def test_streamed_message_is_a_valid_stream(site):
+    answer = site.send("key", "POST", "/v1/messages?beta=true", MESSAGE | {"stream": True})
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert faults_of_bytes(answer.content) == []
+
+
+def test_live_feed_requires_a_session(site):
+    upgrade = {
+        "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==", "origin": site.gateway.url,
+    }  # fmt: skip
+    cookie = {"cookie": "; ".join(f"{name}={text}" for name, text in site.root.cookies.items())}
+
+    with httpx.Client(base_url=site.gateway.url, timeout=90) as client:
+        with client.stream("GET", WEBSOCKET, headers=upgrade | cookie) as upgraded:
+            assert upgraded.status_code == 101
+        with client.stream("GET", WEBSOCKET, headers=upgrade) as rejected:
+            assert rejected.status_code == 403
+
+
+def test_served_schema_is_the_tested_schema(site):
+    served_schema = site.send("anonymous", "GET", "/api/v1/schema/").json()
+
+    assert set(served_schema["paths"]) == set(schema()["paths"])
+
+
+@pytest.mark.parametrize("path", [path for path in schema()["paths"] if path.startswith("/api/")])
+def test_report_paths_work_without_the_last_slash(site, path):
+    filled = re.sub(r"\{(\w+)\}", lambda name: str(site.names[name[1]]), path)
+    query = f"?model={QUERIES['model']}" if path.endswith("/rehearsal/") else ""
+
+    answers = [site.send("key", "GET", one + query) for one in (filled, filled.removesuffix("/"))]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
+@pytest.mark.parametrize("path", WRONG_PATHS)
+def test_wrong_base_url_gets_a_json_error(site, path, method):
+    answer = site.send("key", method, path, MESSAGE if method == "POST" else None)
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == JSON
+    if method != "HEAD":
+        error(answer.json())
+        assert answer.json()["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/api/v1/usage/", f"{USAGE}?starting_at=2026-11-20T00:00:00Z"])
+def test_reports_respond_to_head_and_options_with_json(site, path, method):
+    answer = site.send("key", method, path)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == JSON
+
+
+def test_object_names_may_equal_path_segments(site):
+    """A team, a user, an upstream or a session may have the name ``messages``."""
+    for kind in ("teams", "users"):
+        site.make(kind, name="messages")
+    site.make("upstreams", name="messages", **UPSTREAM)
+    site.message("a/v1/messages")
+    paths = [
+        "/api/v1/teams/messages", "/api/v1/users/messages", "/api/v1/upstreams/messages",
+        "/api/v1/sessions/a/v1/messages", "/v1/organizations/users/user_messages",
+        "/v1/organizations/workspaces/wrkspc_messages",
+    ]  # fmt: skip
+
+    result = {path: site.send("key", "GET", path).status_code for path in paths}
+
+    assert result == dict.fromkeys(paths, 200)
+
+
+def test_every_documented_and_routed_path_is_tested():
+    """Every path of the docs, URL patterns and router tables is tested above."""
+    covered = {*OPERATIONS, *ROWS}
+    paths = {one.split()[1] for one in covered} | {WEBSOCKET}
+
+    assert documented() - covered == {"GET /v1/organizations/..."}
+    assert len(documented()) > 40
+    assert mentioned() - paths == set()
+    assert mounted() - {path.rstrip("/") for path in paths} == set()
+    assert set(EXACT_PATHS) - paths == set()
+    assert [prefix for prefix in PREFIXES if not any(one.startswith(prefix) for one in paths)] == []
+
+
+def documented() -> set[str]:
+    """Return each `` `METHOD /path` `` of the docs."""
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
+    result = {
+        f"{method} {path}"
+        for page in pages
+        for method, path in re.findall(r"`([A-Z]+) (/[^`? ]*)", page.read_text(encoding="utf-8"))
+    }
+    # The reports accept paths with and without the last slash; the schema has it.
+    return {one + "/" if "/api/v1/" in one and one[-1] != "/" else one for one in result}
+
+
+def mentioned() -> set[str]:
+    """Return the paths without a method in the docs' table "Routes"."""
+    text = (REPOSITORY / "docs/operate.md").read_text(encoding="utf-8")
+    table = text.split("## Routes", 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(r"`(/[^`]*)`", "".join(re.findall(r"^\| `.*?\|", table, re.MULTILINE))))
+
+
+def mounted() -> set[str]:
+    """Return Django's URL patterns; tests/repo/access/test_access_matrix.py covers the admin's."""
+    patterns = url_routes(get_resolver("bridge_project.urls").url_patterns)
+    ours = (one for one in patterns if not one.startswith("admin/") and "(?P<rest>" not in one)
+    return {"/" + re.sub(r"<\w+:(\w+)>", r"{\1}", one).rstrip("/") for one in ours}

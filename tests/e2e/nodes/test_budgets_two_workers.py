@@ -1,0 +1,173 @@
+"""Budgets and limits of a gateway with two processes, also after a kill."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.upstreams.script_steps import Stall, WaitForGate, chunk, json_response, stream_head
+from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.proxy.gateway import upstream_scripts
+
+SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{name * 12}" for name in ("RICH", "POOR", "FAST")}
+CONTROL = """
+[[routes]]
+model = "m"
+targets = [{ upstream = "chat" }]
+
+[[prices]]
+upstream = "chat"
+model = "m"
+since = 2026-01-01
+usd = { input = "0", output = "10" }
+
+[[teams]]
+name = "poor"
+budgets = [{ usd = "0.004" }]
+
+[[teams]]
+name = "fast"
+limits = { rpm = 6 }
+
+[[keys]]
+team = "poor"
+name = "k"
+secret = { env = "BRIDGE_KEY_POOR" }
+
+[[keys]]
+team = "fast"
+name = "k"
+secret = { env = "BRIDGE_KEY_FAST" }
+"""
+REQUEST = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
+WITHIN_S = 90
+
+
+@pytest.fixture
+def upstream() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream() as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[Gateway]:
+    config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, CONTROL)
+    new_gateway = Gateway(tmp_path / "gateway", config=config, workers=2, environment=SECRETS)
+    with new_gateway as running:
+        yield running
+
+
+def send_request(gateway: Gateway, name: str) -> int:
+    headers = {"x-api-key": SECRETS[f"BRIDGE_KEY_{name}"], "content-type": "application/json"}
+    body = json.dumps(REQUEST).encode()
+    return gateway.request("POST", "/v1/messages", body, headers, authorized=False).status
+
+
+def send_concurrently(
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, size: int
+) -> tuple[Counter[int], float]:
+    """Send ``size`` concurrent requests; none gets a response before all are accepted or rejected.
+
+    Return the count of each status and the seconds until all were accepted or rejected.
+    """
+    statuses: list[int] = []
+    gate, before, start = threading.Event(), len(upstream.requests), time.monotonic()
+    upstream.on("m", [WaitForGate(gate), *json_response(upstream_scripts.COMPLETION)])
+    threads = [
+        threading.Thread(target=lambda: statuses.append(send_request(gateway, name)))
+        for _ in range(size)
+    ]
+    for thread in threads:
+        thread.start()
+    upstream.wait_until(lambda requests: len(requests) - before + len(statuses) == size)
+    duration = time.monotonic() - start
+    gate.set()
+    for thread in threads:
+        thread.join()
+    return Counter(statuses), duration
+
+
+def ledger_cost(gateway: Gateway, team: str) -> int:
+    """Return the cost of a team in the ledger, in nano-dollars."""
+    path = gateway.folder / "data" / "ledger.sqlite3"
+    query = "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE team = ?"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (total,) = connection.execute(query, (team,)).fetchone()
+    return int(total or 0)
+
+
+def counters(gateway: Gateway) -> tuple[int, int]:
+    """Return the counters file's spent nano-dollars and its number of reservations."""
+    path = gateway.folder / "data" / "counters.sqlite3"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (total,) = connection.execute("SELECT sum(spent) FROM counters").fetchone()
+        (reservations,) = connection.execute("SELECT count(*) FROM reservations").fetchone()
+    return int(total or 0), int(reservations)
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
+        time.sleep(0.1)
+
+
+def test_two_processes_accept_no_more_than_one(gateway: Gateway, upstream: ScriptedUpstream):
+    assert send_concurrently(gateway, upstream, "POOR", 50)[0] == {200: 4, 402: 46}
+    fast, duration = send_concurrently(gateway, upstream, "FAST", 20)
+    assert fast.keys() == {200, 429}
+    assert 6 <= fast[200] <= 6 + duration * 6 / 60  # tokens refilled during the requests
+
+    until(lambda: (ledger_cost(gateway, "poor"), 0) == counters(gateway))
+    assert ledger_cost(gateway, "poor") == 4 * 50_000
+
+
+def test_reservations_of_a_killed_gateway_are_charged(gateway: Gateway, upstream: ScriptedUpstream):
+    """The upstream may have processed the requests, so a hard budget charges their maximum cost."""
+    upstream.on("m", [stream_head(), chunk(b": wait\n\n"), Stall()])
+    connections = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(4)]
+    body = json.dumps({**REQUEST, "stream": True}).encode()
+    for each in connections:
+        head = f"host: g\r\nx-api-key: {SECRETS['BRIDGE_KEY_POOR']}\r\ncontent-length: {len(body)}"
+        each.sendall(f"POST /v1/messages HTTP/1.1\r\n{head}\r\n\r\n".encode() + body)
+    upstream.wait_until(lambda requests: len(requests) == 4)
+    assert send_request(gateway, "POOR") == 402
+
+    os.killpg(gateway.process.pid, signal.SIGKILL)
+    gateway.process.wait(60)
+    for each in connections:
+        each.close()
+    upstream.on("m", json_response(upstream_scripts.COMPLETION))
+    gateway.start()
+
+    until(lambda: (ledger_cost(gateway, "poor"), 0) == counters(gateway) == (4 * 1_000_000, 0))
+    assert send_request(gateway, "POOR") == 402
+    assert send_request(gateway, "FAST") == 200
+
+
+def test_requests_cut_by_a_drain_are_charged(upstream: ScriptedUpstream, tmp_path: Path):
+    config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, CONTROL)
+    environment = {**SECRETS, "BRIDGE_DRAIN_S": "0.2"}
+    upstream.on("m", [Stall()])
+    with Gateway(tmp_path / "gateway", config=config, environment=environment) as gateway:
+        statuses: list[int] = []
+        client = threading.Thread(target=lambda: statuses.append(send_request(gateway, "POOR")))
+        client.start()
+        upstream.wait_until(lambda requests: len(requests) == 1)
+
+        assert gateway.stop() == 0
+        client.join()
+
+        assert statuses == [529]
+        gateway.start()
+        until(lambda: (ledger_cost(gateway, "poor"), 0) == counters(gateway) == (1_000_000, 0))

@@ -1,0 +1,331 @@
+"""Two gateways with a shared PostgreSQL and Redis, under load."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from proxy.gateway.snapshot.config_snapshot import POLL_S
+from tests.fakes.load.load_client import chat_response, tokens_of
+from tests.fakes.servers.gateway import toml_for
+from tests.fakes.servers.nodes import Nodes
+from tests.fakes.servers.redis_server import RedisServer, running_redis
+from tests.fakes.upstreams.script_steps import Script, WaitForGate, json_response
+from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.proxy.admin.live_fixtures import (
+    PASSWORD,
+    SignedInUser,
+    browser,
+    live_request,
+    streaming_then_stalled,
+)
+from tests.proxy.gateway import upstream_scripts
+from tests.proxy.gateway.http_client import read_until
+from tests.proxy.ledger.postgres import Postgres
+
+__all__ = ["running_redis"]
+
+NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE")
+SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}
+SECRETS["BRIDGE_ADMIN_PASSWORD"] = PASSWORD
+SHARED = (
+    """
+[[routes]]
+model = "load"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "slow"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "once"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "held"
+targets = [{ upstream = "chat" }]
+
+[[teams]]
+name = "poor"
+budgets = [{ usd = "0.004" }]
+
+[[teams]]
+name = "fast"
+limits = { rpm = 6 }
+
+[[teams]]
+name = "few"
+limits = { concurrency = 5 }
+
+[[teams]]
+name = "going"
+
+[[teams]]
+name = "once"
+"""
+    + "".join(
+        f'\n[[prices]]\nupstream = "chat"\nmodel = "{model}"\nsince = 2026-01-01\n'
+        'usd = { input = "1", output = "10" }\n'
+        for model in ("load", "slow", "held")
+    )
+    + "".join(
+        f'\n[[keys]]\nteam = "{name.lower()}"\nname = "k"\nsecret = {{ env = "BRIDGE_KEY_{name}" }}\n'
+        for name in NAMES
+    )
+)
+STREAMS = 12
+GATE = threading.Event()
+"""The model ``slow`` responds when this event is set."""
+
+
+def script_for(request: ReceivedRequest) -> Script:
+    if request.model == "load":
+        return chat_response(request)
+    if request.model == "held":
+        return streaming_then_stalled()
+    if request.model == "once":
+        return json_response(upstream_scripts.COMPLETION)
+    return [WaitForGate(GATE), *json_response(upstream_scripts.COMPLETION)]
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream() as running:
+        running.choose(script_for)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    server.start()
+    yield server
+    server.stop()
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    upstream: ScriptedUpstream,
+    postgres: Postgres,
+    running_redis: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Nodes]:
+    running_redis.client.flushall()
+    config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, SHARED)
+    config = config.replace(
+        'name = "e2e"\nmodels', 'name = "e2e"\nbudgets = [{ usd = "1000" }]\nmodels'
+    )
+    folder = tmp_path_factory.mktemp("nodes")
+    with Nodes(folder, config, postgres, running_redis, SECRETS).running() as running:
+        yield running
+
+
+def send_request(nodes: Nodes, number: int, name: str) -> int:
+    """Send one request of a team to a node; return the status."""
+    body = {"model": "slow", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"x-api-key": SECRETS[f"BRIDGE_KEY_{name}"], "content-type": "application/json"}
+    node = nodes.all[number % len(nodes.all)]
+    raw = json.dumps(body).encode()
+    return node.request("POST", "/v1/messages", raw, headers, authorized=False).status
+
+
+def send_concurrently(
+    nodes: Nodes, upstream: ScriptedUpstream, names: Sequence[str], size: int
+) -> tuple[dict[str, Counter[int]], float]:
+    """Send ``size`` concurrent requests of each team to the nodes in turn.
+
+    No accepted request ends before all are accepted or rejected. Return the statuses and that time.
+    """
+    statuses: dict[str, Counter[int]] = {name: Counter() for name in names}
+    GATE.clear()
+    before, start = len(upstream.requests_for("slow")), time.monotonic()
+    with ThreadPoolExecutor(size * len(names)) as pool:
+        pending = [
+            (name, pool.submit(send_request, nodes, n, name)) for n in range(size) for name in names
+        ]
+
+        def all_decided() -> bool:
+            accepted = len(upstream.requests_for("slow")) - before
+            return accepted + sum(future.done() for _, future in pending) == len(pending)
+
+        try:
+            until(all_decided)
+            duration = time.monotonic() - start
+        finally:
+            GATE.set()
+        for name, future in pending:
+            statuses[name][future.result()] += 1
+    return statuses, duration
+
+
+def until(condition: Callable[[], bool], within_s: float = 90) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(300)
+def test_two_nodes_share_limits_and_budgets_under_load(nodes: Nodes, upstream: ScriptedUpstream):
+    with nodes.load_clients(STREAMS) as load:
+        statuses, duration = send_concurrently(nodes, upstream, ("POOR", "FAST", "FEW"), 20)
+
+    fast = statuses.pop("FAST")
+    assert statuses == {
+        "POOR": {200: 3, 402: 17},  # of 0.004 dollars; each may cost 0.001 plus its prompt
+        "FEW": {200: 5, 429: 15},
+    }
+    assert fast.keys() == {200, 429}
+    assert 6 <= fast[200] <= 6 + duration * 6 / 60  # tokens refilled during the requests
+    assert {each.ending for each in load.sent} == {"whole"}
+    nodes.wait_until_drained()
+    assert ledger_cost(nodes, "poor") == 3 * (12_000 + 50_000)
+    until(lambda: redis_counter(nodes, "poor") == {"spent": ledger_cost(nodes, "poor")})
+
+
+@pytest.mark.timeout(300)
+def test_revoked_key_is_rejected_by_both_nodes(nodes: Nodes):
+    """Each node reads changes every second; the promise is five seconds."""
+    assert POLL_S * 4 < 5
+    assert {model_list_status(nodes, number) for number in range(2)} == {200}
+
+    nodes.all[0].manage(
+        "shell", "-c",
+        "from proxy.models import ApiKey; from django.utils.timezone import now\n"
+        "key = ApiKey.objects.get(team__name='going'); key.revoked = now(); key.save()",
+    )  # fmt: skip
+
+    until(lambda: {model_list_status(nodes, number) for number in range(2)} == {401})
+
+
+def model_list_status(nodes: Nodes, number: int) -> int:
+    """Return the status of a request that needs the key and costs nothing."""
+    headers = {"x-api-key": SECRETS["BRIDGE_KEY_GOING"]}
+    return nodes.all[number].request("GET", "/v1/models", None, headers, authorized=False).status
+
+
+@pytest.mark.timeout(300)
+def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: ScriptedUpstream):
+    body = {"model": "once", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {
+        "x-api-key": SECRETS["BRIDGE_KEY_ONCE"],
+        "content-type": "application/json",
+        "idempotency-key": "one and the same",
+    }
+    raw = json.dumps(body).encode()
+    replies = [nodes.all[0].request("POST", "/v1/messages", raw, headers, authorized=False)]
+
+    def reply_done() -> bool:
+        """Repeat the request; the response is stored shortly after its client received it."""
+        reply = nodes.all[1].request("POST", "/v1/messages", raw, headers, authorized=False)
+        if reply.status != 409:
+            replies.append(reply)
+        return len(replies) > 1
+
+    until(reply_done)
+
+    assert [reply.status for reply in replies] == [200, 200]
+    assert replies[0].body == replies[1].body
+    assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, "true"]
+    assert len([each for each in upstream.requests if each.model == "once"]) == 1
+
+
+@pytest.mark.timeout(300)
+def test_running_request_is_visible_and_stoppable_from_the_other_node(nodes: Nodes):
+    person = SignedInUser(nodes.all[1])
+
+    def shown() -> list[dict[str, Any]]:
+        rows = json.loads(person.get("/admin/live/rows/").body)["rows"]
+        return [row for row in rows if row["model"] == "held"]
+
+    def stopped(url: str) -> bool:
+        return person.post(url, accept="application/json").status == 200
+
+    with browser(nodes.all[0]).open(live_request("held")) as client:
+        read_until(client, b"canary39")
+        until(lambda: any(stopped(row["stop_url"]) for row in shown()))
+        read_until(client, b"event: error")
+
+
+@pytest.mark.timeout(300)
+def test_killed_node_loses_no_row_and_charges_nothing_twice(
+    nodes: Nodes, upstream: ScriptedUpstream
+):
+    with nodes.load_clients(STREAMS) as load:
+        wait_for_new_requests(upstream)
+        nodes.kill(1)
+        wait_for_new_requests(upstream)  # the other node serves
+        nodes.all[1].start()
+    verdict = nodes.verdict(load.sent, upstream)
+
+    assert any(each.ending == "cut" for each in load.sent), "no request was running at the kill"
+    assert verdict.faults == {}
+    assert len(verdict.completed) > STREAMS
+    charged = nodes.query_database(
+        "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE team = 'e2e' AND outcome = 'completed'"
+    )[0]
+    assert charged == sum(cost_of(number) for number in completed(nodes))
+    until(lambda: redis_counter(nodes, "e2e") == {"spent": ledger_cost(nodes, "e2e")}, 60)
+    assert "everything is as it was written" in nodes.all[0].manage("verifyledger")
+
+
+@pytest.mark.timeout(300)
+def test_rolling_restart_fails_no_request(nodes: Nodes, upstream: ScriptedUpstream):
+    with nodes.load_clients(STREAMS) as load:
+        for node in nodes.all:
+            wait_for_new_requests(upstream)
+            assert node.stop(within_s=60) == 0
+            node.start()
+    verdict = nodes.verdict(load.sent, upstream)
+
+    assert Counter(each.ending for each in load.sent).keys() == {"whole"}
+    assert verdict.faults == {}
+    assert verdict.completed >= verdict.sent
+
+
+def wait_for_new_requests(upstream: ScriptedUpstream) -> None:
+    """Wait until the upstream has received a new request for each client."""
+    expected = len(upstream.requests) + STREAMS
+    upstream.wait_until(lambda requests: len(requests) >= expected, within_s=60)
+
+
+def cost_of(number: int) -> int:
+    """Return the cost of one load request in nano-dollars."""
+    tokens_in, tokens_out = tokens_of(number)
+    return tokens_in * 1_000 + tokens_out * 10_000
+
+
+def completed(nodes: Nodes) -> list[int]:
+    """Return the numbers of the load requests with a completed row."""
+    rows = nodes.all[0].rows().values()
+    return [
+        int(row["session_id"].rpartition("-")[2])
+        for row in rows
+        if row["session_id"] and row["outcome"] == "completed"
+    ]
+
+
+def ledger_cost(nodes: Nodes, team: str) -> int:
+    """Return the cost of a team in the ledger, in nano-dollars."""
+    query = "SELECT coalesce(sum(cost_nanousd), 0) FROM proxy_exchange WHERE team = %s"
+    return int(nodes.query_database(query, team)[0])
+
+
+def redis_counter(nodes: Nodes, team: str) -> dict[str, int]:
+    """Return the fields of the Redis counter: ``spent`` in nano-dollars and open reservations."""
+    query = (
+        "SELECT b.id FROM proxy_budget b JOIN proxy_team t ON t.id = b.team_id WHERE t.name = %s"
+    )
+    (budget,) = nodes.query_database(query, team)
+    found: Counter[str] = Counter()
+    for key in nodes.redis.client.scan_iter(f"bridge:budget:{budget}:*"):
+        for field, text in nodes.redis.client.hgetall(key).items():
+            found[field.decode()] += int(text.split()[0])
+    return dict(found)

@@ -1,0 +1,67 @@
+"""The store through which processes share their running requests: a file, or Redis."""
+
+import pytest
+
+from proxy.counters.redis_budgets import client_of
+from proxy.counters.shared_state import RedisStates, SqliteStates
+from proxy.live.shared_live_view import LiveViewStore
+from proxy.live.sync import live_view_sync
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, running_redis
+from tests.proxy.admin.live_fixtures import FakeRunningRequest
+
+__all__ = ["running_redis"]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def states(request, tmp_path):
+    if request.param == "sqlite":
+        store = SqliteStates(tmp_path / "live.sqlite3")
+        yield store
+        store.close()
+        return
+    server = request.getfixturevalue("running_redis")
+    server.client.flushall()
+    connection = client_of(server.url, REDIS_TIMEOUT_S)
+    yield RedisStates(connection)
+    connection.close()
+
+
+def test_processes_exchange_rows_and_stop_orders(states):
+    now = [1000.0]
+    left, right = (LiveViewStore(states, name, lambda: now[0]) for name in ("left", "right"))
+
+    assert left.read() == (False, {})
+    assert right.watch() == []
+    assert left.read() == (True, {})
+    left.write([FakeRunningRequest("req_1").row])
+    assert [row["id"] for row in right.watch()] == ["req_1"]
+    assert left.watch() == []
+    right.request_stop("req_1", "ada")
+    assert left.read()[1] == {"req_1": "ada"}
+    now[0] += 31
+    assert left.read() == (False, {})
+    assert right.watch() == []
+
+
+def test_a_process_removes_its_rows_when_it_ends(states):
+    left, right = (LiveViewStore(states, name) for name in ("left", "right"))
+    left.write([FakeRunningRequest("req_1").row])
+
+    left.clear_own_rows()
+
+    assert right.watch() == []
+
+
+def test_invalid_stored_values_are_ignored(states):
+    names = ["live watch", "live orders", "live members"]
+    states.update(names, lambda _: ["invalid", "[]", "7"])
+
+    assert LiveViewStore(states, "left").read() == (False, {})
+    assert LiveViewStore(states, "left").watch() == []
+
+
+def test_a_single_process_needs_no_shared_store():
+    live_view_sync.start("worker")
+
+    assert live_view_sync.store is None
+    assert live_view_sync.rows_elsewhere() == []

@@ -1,0 +1,220 @@
+"""``doctor`` reports problems with a hint, and accepts a working installation."""
+
+import http.server
+import json
+import socket
+import threading
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.migrations.recorder import MigrationRecorder
+
+from proxy.bootstrap.doctor import run_checks
+from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
+from proxy.sandbox.server import free_socket, running
+from tests.proxy.admin import factories
+
+pytestmark = pytest.mark.django_db
+
+
+class Buffering(http.server.BaseHTTPRequestHandler):
+    """An upstream behind a proxy that buffers the whole stream."""
+
+    def do_GET(self):
+        self.send_response_only(401)  # and a wrong date below
+        self.send_header("content-length", "0")
+        self.send_header("date", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.end_headers()
+
+    def do_POST(self):
+        body = b'data: {"n": 1}\n\n' * 50
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def buffering():
+    server = http.server.HTTPServer(("127.0.0.1", 0), Buffering)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def sandbox():
+    with running(free_socket(0)) as base_url:
+        yield base_url
+
+
+def route_to(base_url, *, dialect="responses", model="sandbox-text", **fields):
+    upstream = Upstream.objects.create(name="own", dialect=dialect, base_url=base_url, **fields)
+    route = Route.objects.create(model="claude-*")
+    RouteTarget.objects.create(route=route, upstream=upstream, model=model)
+    Price.objects.create(model=model, since="2026-01-01", input=1, output=1)
+
+
+def findings(subject, **options):
+    return [finding for finding in run_checks(**options) if finding.subject == subject]
+
+
+@pytest.mark.parametrize("dialect", ["responses", "chat"])
+def test_a_working_upstream_is_reachable_and_streams(sandbox, dialect):
+    route_to(sandbox, dialect=dialect)
+
+    reachable, streamed = findings("upstream own")
+
+    assert (reachable.ok, streamed.ok) == (True, True)
+    assert "reads over" in streamed.text
+
+
+def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(buffering):
+    route_to(buffering)
+
+    reachable, streamed = findings("upstream own")
+    (clock,) = findings("clock")
+
+    assert (reachable.ok, reachable.hint) == (False, "The upstream rejects the key; see api_key.")
+    assert streamed.ok is False
+    assert "buffers" in streamed.hint
+    assert clock.ok is False
+
+
+def test_an_unreachable_upstream_is_one_finding():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # reserved, and nothing listens on it
+        route_to(f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
+
+        (finding,) = findings("upstream own")
+
+    assert finding.ok is False
+    assert "cannot be reached" in finding.text
+
+
+def test_a_missing_key_is_reported_without_a_request():
+    route_to("https://api.openai.com/v1", secret={"env": "NOT_SET_ANYWHERE"})
+
+    (finding,) = findings("upstream own")
+
+    assert "NOT_SET_ANYWHERE" in finding.text
+
+
+def test_a_database_of_a_development_version_before_1_0_is_found():
+    MigrationRecorder.Migration.objects.create(app="proxy", name="0002_budget_notices")
+
+    (finding,) = findings("database", stream=False)
+
+    assert finding.ok is False
+    assert "move the data directory (BRIDGE_DATA_DIR) away" in finding.text
+
+
+def test_a_model_without_a_price_is_found(sandbox):
+    route_to(sandbox)
+    Price.objects.all().delete()
+
+    (finding,) = findings("price", stream=False)
+
+    assert "sandbox-text of own has no price" in finding.text
+
+
+def test_a_cache_price_above_the_input_price_is_found():
+    usual = {"model": "m", "since": "2026-01-01", "output": 8}
+    Price.objects.create(**usual, input="0.5", cache_read="5")
+    Price.objects.create(**usual | {"model": "n"}, input=5, cache_read="0.5")
+
+    (finding,) = findings("price", stream=False)
+
+    assert finding.ok is False
+    assert finding.text == "m of any: cached input costs more than input"
+
+
+def test_each_route_is_described_with_its_translation():
+    team = Team.objects.create(name="research")
+    chat = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://v", profile="vllm")
+    claude = Upstream.objects.create(
+        name="claude", dialect="anthropic", base_url="https://a.example", profile="anthropic"
+    )
+    off = Upstream.objects.create(name="off", dialect="chat", base_url="http://off", enabled=False)
+    both, none = (Route.objects.create(model=name) for name in ("claude-*", "gone"))
+    own = Route.objects.create(model="x", team=team)
+    for place, (route, upstream, model) in enumerate(
+        [(both, chat, "qwen3"), (both, claude, ""), (none, off, "m"), (own, chat, "y")]
+    ):
+        route.targets.create(upstream=upstream, model=model, position=place)
+
+    by_subject = {one.subject: (one.ok, one.text) for one in run_checks(stream=False)}
+
+    assert by_subject["route claude-*"][0] is None
+    assert by_subject["route claude-*"][1].split("; else ") == [
+        "vllm as qwen3, by Chat Completions, profile vllm",
+        "claude with the model that the client sent, untranslated, profile anthropic",
+    ]
+    assert by_subject["route gone"] == (False, "has no upstream")
+    assert by_subject["route x of team research"][0] is None
+
+
+def test_the_newest_request_is_reported():
+    (before,) = findings("traffic", stream=False)
+    factories.record(opening={"client_name": "claude-cli", "client_version": "2.1.9"})
+
+    (after,) = findings("traffic", stream=False)
+
+    assert before.text == "no request was received yet"
+    assert (before.ok, after.ok) == (None, None)
+    assert "UTC from claude-cli 2.1.9 with key platform/" in after.text
+
+
+def test_environment_settings_are_listed_without_secrets(monkeypatch):
+    monkeypatch.setenv("BRIDGE_WORKERS", "3")
+    monkeypatch.setenv("BRIDGE_SECRET_KEY", "hush-hush")
+    monkeypatch.setenv("DATABASE_URL_FILE", "/run/secrets/database")
+
+    by_subject = {one.subject: one.text for one in run_checks(stream=False)}
+
+    assert by_subject["setting BRIDGE_WORKERS"] == "'3', from the environment"
+    assert by_subject["setting BRIDGE_SECRET_KEY"] == "set, from the environment"
+    assert (
+        by_subject["setting DATABASE_URL_FILE"] == "'/run/secrets/database', from the environment"
+    )
+    assert "hush" not in str(by_subject)
+
+
+def test_an_installation_without_routes_is_a_finding():
+    (finding,) = findings("routes")
+
+    assert finding.ok is False
+
+
+def test_the_command_exits_with_1_after_a_problem(capsys):
+    with pytest.raises(CommandError) as caught:
+        call_command("doctor", "--json")
+
+    report = json.loads(capsys.readouterr().out)
+    assert caught.value.returncode == 1
+    assert {"subject", "ok", "says", "hint"} == set(report[0])
+
+
+def test_the_command_prints_the_settings_of_a_client(capsys):
+    with pytest.raises(CommandError):
+        call_command("doctor", "--url", "https://bridge.example.com")
+
+    assert "ANTHROPIC_BASE_URL=https://bridge.example.com" in capsys.readouterr().out
+
+
+def test_a_key_without_a_secret_is_found_with_a_command_that_fixes_it():
+    key, _ = factories.key("ci")
+    ApiKey.objects.filter(pk=key.pk).update(prefix="", digest=None)
+    revoked, _ = factories.key("ended")
+    ApiKey.objects.filter(pk=revoked.pk).update(prefix="", digest=None, revoked=key.created)
+
+    (found,) = [one for one in run_checks() if one.subject.startswith("key ")]
+
+    assert (found.subject, found.ok) == ("key platform/ci", False)
+    assert found.hint == "manage.py createkey --team platform --name ci creates one."

@@ -1,0 +1,182 @@
+"""Reading a bridge.toml: every error names its path, with a suggestion."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config.load import MAX_BYTES, read, read_file
+from proxy.decode_errors import did_you_mean
+from proxy.secrets import ConfigError
+
+from .conftest import BRIDGE_TOML
+
+UPSTREAM = '[[upstreams]]\nname = "a"\ndialect = "chat"\nbase_url = "https://a.example"\n'
+PRICE = '[[prices]]\nmodel = "m"\nsince = 2026-01-01\n'
+KEY = '[[keys]]\nteam = "t"\nname = "k"\n'
+
+# name: (text, part of the error); limits and options are in ../test_json_field_types.py
+ERRORS = {
+    "no TOML": ("[[upstreams", "not valid TOML"),
+    "unknown table": ("[[upstream]]\n", "unknown key 'upstream'; did you mean 'upstreams'?"),
+    "unknown key": (UPSTREAM + "bas_url = 1", "upstreams[0]: unknown key 'bas_url'"),
+    "key of a target": (
+        '[[routes]]\nmodel = "m"\ntargets = [{ upstream = "a", modle = "x" }]',
+        "routes[0].targets[0]: unknown key 'modle'; did you mean 'model'?",
+    ),
+    "timeout": (
+        UPSTREAM + "timeouts = { idel_s = 5 }",
+        "timeouts: unknown key 'idel_s'; did you mean 'idle_s'?",
+    ),
+    "when a client leaves": (
+        UPSTREAM + 'when_client_leaves = "estimate"',
+        "when_client_leaves: Invalid enum value 'estimate'; expected one of 'abort', 'drain'",
+    ),
+    "connection reuse": (
+        UPSTREAM + 'connection_reuse = "user"',
+        "connection_reuse: Invalid enum value 'user'; expected one of 'shared', 'key', 'never'",
+    ),
+    "dialect": (
+        UPSTREAM.replace("chat", "gopher"),
+        "dialect: Invalid enum value 'gopher'; expected one of 'responses', 'chat', 'anthropic'",
+    ),
+    "missing": ('[[upstreams]]\nname = "a"\ndialect = "chat"', "required field base_url"),
+    "type": (
+        '[[teams]]\nname = "t"\nretention_days = "90"',
+        "teams[0].retention_days: Expected int, got str, found '90'",
+    ),
+    "scope": (
+        KEY + 'scopes = ["messages", "raports"]',
+        "scopes[1]: Invalid enum value 'raports'; expected one of 'messages', 'reports', 'admin'",
+    ),
+    "word for a date": (
+        '[[prices]]\nmodel = "m"\nsince = "May"\nusd = { input = "1", output = "1" }',
+        "prices[0].since: Invalid RFC3339 encoded date, found 'May'; a date is written 2026-01-01",
+    ),
+    "name with a blank": (
+        UPSTREAM.replace('"a"', '"my server"'),
+        "upstreams[0].name: Expected str matching regex '^[A-Za-z0-9_-]{1,64}$', found 'my server'",
+    ),
+    "no targets": ('[[routes]]\nmodel = "m"\ntargets = []', "routes[0].targets"),
+    "negative price": (
+        PRICE + 'usd = { input = "-1", output = "1" }',
+        "prices[0].usd: input is an amount",
+    ),
+    "no number": (
+        PRICE + 'usd = { input = "NaN", output = "1" }',
+        "prices[0].usd: input is an amount",
+    ),
+    "too fine": (PRICE + 'usd = { input = "0.0000001", output = "1" }', "six decimals"),
+    "inline key": (
+        UPSTREAM + 'api_key = "sk-live-123"',
+        "upstreams[0].api_key: a secret is never written here",
+    ),
+    "both places": (
+        KEY + 'secret = { env = "A", file = "/b" }',
+        'keys[0].secret: expected { env = "NAME" }',
+    ),
+    "quoted date": (KEY + 'expires = "2027-01-01"', "keys[0]: expires is a date without quotes"),
+    "zone": (
+        '[[teams]]\nname = "t"\nbudgets = [{ usd = "5", zone = "Mars/Olympus" }]',
+        "teams[0].budgets[0].zone: no such time zone: 'Mars/Olympus'",
+    ),
+    "upstream twice": (UPSTREAM * 2, "upstreams[0] and upstreams[1] are both 'a'"),
+    "model twice": (
+        '[[routes]]\nmodel = "m"\ntargets = [{ upstream = "a" }]\n' * 2,
+        "routes[0] and routes[1] are both 'm'",
+    ),
+    "key twice": (KEY * 2, "keys[0] and keys[1] are both 't/k'"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_names_its_path(name):
+    text, expected = ERRORS[name]
+
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        UPSTREAM + 'api_key = "sk-live-123"',
+        UPSTREAM + 'api_key = { env = 5, file = "sk-live-123" }',
+        KEY + 'secret = "sk-live-123"',
+        '[[teams]]\nname = "t"\nbudgets = [{ usd = "5", webhook_secret = "sk-live-123" }]',
+    ],
+)
+def test_an_inline_secret_is_not_repeated_in_the_error(text):
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+
+    assert "sk-live-123" not in str(caught.value)
+
+
+def test_the_example_of_the_docs_is_read(toml):
+    file = read(toml)
+
+    assert [upstream.name for upstream in file.upstreams] == ["openai", "vllm"]
+    assert file.keys[0].expires.isoformat() == "2027-01-01T00:00:00+00:00"
+    assert file.routes[0].targets[1].weight == 1
+
+
+def test_the_example_in_the_start_page_is_read(repository_page):
+    file = read(repository_page)
+
+    assert file.upstreams
+    assert file.routes
+    assert file.keys
+
+
+@pytest.fixture
+def repository_page():
+    """Return the TOML example of docs/start.md."""
+    from .conftest import REPOSITORY
+
+    page = (REPOSITORY / "docs/start.md").read_text(encoding="utf-8")
+    return page.split("```toml\n")[1].split("```")[0]
+
+
+def test_a_missing_file_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        read_file(tmp_path / "none.toml")
+
+
+def test_a_word_without_a_similar_one_gets_the_list():
+    assert did_you_mean("zzz", ["rpm", "tpm"]) == "; known: rpm, tpm"
+    assert did_you_mean("nope", ["openai"]) == "; known: openai"
+
+
+LINES = BRIDGE_TOML.splitlines()
+
+
+@given(st.data())
+def test_a_damaged_file_raises_nothing_but_a_config_error(data):
+    """Law: a file with dropped, doubled or cut lines is read or raises ConfigError."""
+    lines = list(LINES)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        cut = data.draw(st.integers(0, max(0, len(lines[at]) - 1)))
+        lines[at : at + 1] = data.draw(
+            st.sampled_from([[], [lines[at]] * 2, [lines[at][:cut]], [lines[at] + '"x'], ["x = 1"]])
+        ) or [""]
+
+    with contextlib.suppress(ConfigError):  # any other exception fails the law
+        read("\n".join(lines))
+
+
+def test_a_file_above_the_size_limit_is_not_read(tmp_path):
+    path = tmp_path / "bridge.toml"
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+
+    with pytest.raises(ConfigError, match=f"{MAX_BYTES + 1} bytes are too many"):
+        read_file(path)
+
+
+def test_a_file_that_is_nested_too_deeply_is_rejected():
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        read("x = " + "[" * 100_000)

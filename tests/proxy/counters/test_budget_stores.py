@@ -1,0 +1,247 @@
+"""Both budget stores: an amount within the limit is reserved, then settled or released."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from proxy.counters import redis_budgets, sqlite_budgets
+from proxy.counters.budget_store import BudgetLimit, Standing, StoreUnavailable
+from proxy.counters.failover import PAUSE_S, FailoverBudgets
+from proxy.counters.redis_budgets import RedisBudgets
+from proxy.counters.sqlite_budgets import SqliteBudgets
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer
+
+from .conftest import Clock
+
+TEAM = BudgetLimit("team", 100)
+KEY = BudgetLimit("key", 40)
+
+
+def test_an_unseeded_counter_is_reported_and_nothing_is_reserved(store):
+    store.publish("team", 0)
+
+    assert store.reserve("r1", "me", 10, [TEAM, KEY]).unknown == ("key",)
+    assert store.standing("team") == Standing(0, 0, 0)
+    assert store.standing("key") is None
+
+
+def test_an_exceeded_limit_leaves_all_counters_unchanged(store):
+    store.publish("team", 50)
+    store.publish("key", 35)
+
+    result = store.reserve("r1", "me", 10, [TEAM, KEY])
+
+    assert result.full == (("key", Standing(35, 0, 0)),)
+    assert store.standing("team") == Standing(50, 0, 0)
+    assert store.reserve("r2", "me", 5, [TEAM, KEY]).granted
+    assert store.standing("key") == Standing(35, 0, 5)
+
+
+def test_a_full_counter_grants_a_zero_cost_and_a_soft_limit(store):
+    store.publish("team", 200)
+
+    assert store.reserve("free", "me", 0, [TEAM]).granted
+    assert not store.reserve("paid", "me", 1, [TEAM]).granted
+    assert store.reserve("soft", "me", 1, [BudgetLimit("team", None)]).granted
+
+
+def test_a_request_moves_from_reserved_to_settled_to_spent_once(store):
+    store.publish("team", 7)
+    store.reserve("r1", "me", 30, [TEAM])
+    store.settle("r1", ["team"], 12)
+    assert store.standing("team") == Standing(7, 12, 0)
+
+    assert store.apply_posted("team", {"r1": 12}) == set()
+    assert store.standing("team") == Standing(19, 0, 0)
+    assert store.apply_posted("team", {"r1": 12}) == {"r1"}
+    store.settle("r1", ["team"], 12)
+    store.release("r1", ["team"])
+    assert store.standing("team") == Standing(19, 0, 0)
+
+
+def test_a_released_request_leaves_no_reservation(store):
+    store.publish("team", 0)
+    store.reserve("r1", "me", 30, [TEAM])
+    store.release("r1", ["team"])
+
+    assert store.standing("team") == Standing(0, 0, 0)
+    assert store.reserved_ids("team") == []
+
+
+def test_publishing_sets_the_sum_and_drops_the_reservations_of_posted_requests(store):
+    store.publish("team", 5)
+    store.reserve("posted", "me", 30, [TEAM])
+    store.reserve("running", "me", 20, [TEAM])
+
+    store.publish("team", 31, ["posted"])
+    store.publish("team", 31, ["posted"])
+
+    assert store.standing("team") == Standing(31, 0, 20)
+
+
+def test_of_fifty_concurrent_requests_only_those_within_the_limit_are_granted(store):
+    store.publish("team", 0)
+    start = threading.Barrier(10)
+
+    def reserve(worker: int) -> int:
+        start.wait()
+        return sum(store.reserve(f"r{worker}-{i}", "me", 25, [TEAM]).granted for i in range(5))
+
+    with ThreadPoolExecutor(10) as pool:
+        granted = sum(pool.map(reserve, range(10)))
+
+    assert granted == 4
+    assert store.standing("team") == Standing(0, 0, 100)
+
+
+def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_renewed(
+    store, monkeypatch
+):
+    module = sqlite_budgets if isinstance(store, SqliteBudgets) else redis_budgets
+    store.publish("team", 0)
+    monkeypatch.setattr(module, "LEASE_S", 0.0)
+    store.reserve("dead", "one", 60, [TEAM])
+    store.reserve("renewed", "two", 20, [TEAM])
+    store.reserve("settled", "one", 20, [TEAM])
+    store.settle("settled", ["team"], 3)
+    monkeypatch.setattr(module, "LEASE_S", 60.0)
+    store.renew("two", ["team"])
+
+    assert store.standing("team") == Standing(0, 3, 20)
+    store.publish("team", 0)
+    assert sorted(store.reserved_ids("team")) == ["renewed", "settled"]
+
+
+def test_a_forgotten_period_must_be_seeded_again(store):
+    store.publish("team", 3)
+    store.reserve("r1", "me", 1, [TEAM])
+    store.forget(["team"])
+
+    assert store.standing("team") is None
+    assert store.reserved_ids("team") == []
+
+
+def test_both_engines_return_equal_results(tmp_path, redis_server: RedisServer):
+    sqlite, redis = (
+        SqliteBudgets(tmp_path / "c.sqlite3"),
+        RedisBudgets(redis_server.url, REDIS_TIMEOUT_S),
+    )
+    rng = random.Random(5)  # noqa: S311 - not for secrets
+    methods = ("reserve", "settle", "release", "apply_posted", "publish", "standing", "forget")
+    for step in range(1_500):
+        method = rng.choices(methods, (8, 4, 2, 4, 1, 4, 0.1))[0]
+        name, counter = f"r{rng.randrange(20)}", rng.choice(["team", "key"])
+        arguments = {
+            "reserve": (name, "me", rng.randrange(30), [TEAM, KEY][: rng.randint(1, 2)]),
+            "settle": (name, [counter], rng.randrange(30)),
+            "release": (name, [counter]),
+            "apply_posted": (counter, {name: rng.randrange(30), "r0": 1}),
+            "publish": (counter, rng.randrange(60), [name]),
+            "standing": (counter,),
+            "forget": ([counter],),
+        }[method]
+        results = [getattr(store, method)(*arguments) for store in (sqlite, redis)]
+        assert results[0] == results[1], (step, method, arguments)
+    sqlite.close()
+    redis.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [("set", "bridge:budget:team", "x"), ("hset", "bridge:budget:team", "spent", "lots")],
+    ids=["another type", "no number"],
+)
+def test_a_malformed_redis_value_is_replaced(redis_server: RedisServer, garbage):
+    store = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
+    command, *arguments = garbage
+    getattr(redis_server.client, command)(*arguments)
+
+    assert store.reserve("r1", "me", 1, [TEAM]).unknown == ("team",)
+    assert store.reserved_ids("team") == []
+    store.publish("team", 4)
+    redis_server.client.hset("bridge:budget:team", "h:r9", "nonsense")
+    assert store.reserve("r1", "me", 1, [TEAM]).granted
+    assert store.standing("team") == Standing(4, 0, 1)
+    store.close()
+
+
+def test_while_redis_is_unavailable_the_machine_counts_by_itself(
+    tmp_path, redis_server: RedisServer
+):
+    clock = Clock()
+    local = SqliteBudgets(tmp_path / "c.sqlite3")
+    shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
+    store = FailoverBudgets(shared, local, clock)
+    store.publish("team", 90)
+    redis_server.kill()
+    try:
+        assert not store.reserve("r1", "me", 20, [TEAM]).granted
+        assert store.degraded
+        assert store.reserve("r2", "me", 10, [TEAM]).granted
+        with pytest.raises(StoreUnavailable):
+            store.publish("team", 80)
+    finally:
+        redis_server.start()
+
+    clock.at += PAUSE_S
+    assert store.reserve("r3", "me", 1, [TEAM]).unknown == ("team",)
+    store.publish("team", 80)
+    assert store.reserve("r3", "me", 20, [TEAM]).granted
+    shared.close()
+    local.close()
+
+
+def test_a_request_that_runs_at_the_start_of_a_redis_outage_is_reserved_locally_too(
+    tmp_path, redis_server: RedisServer
+):
+    local = SqliteBudgets(tmp_path / "c.sqlite3")
+    shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
+    store = FailoverBudgets(shared, local)
+    store.publish("team", 40)
+    assert store.reserve("r1", "me", 50, [TEAM]).granted
+    redis_server.kill()
+    try:
+        assert not store.reserve("r2", "me", 20, [TEAM]).granted
+        store.settle("r1", ["team"], 5)
+        assert store.reserve("r2", "me", 20, [TEAM]).granted
+        with pytest.raises(StoreUnavailable):
+            store.apply_posted("team", {"r1": 5})
+        assert local.standing("team") == Standing(45, 0, 20)
+    finally:
+        redis_server.start()
+    shared.close()
+    local.close()
+
+
+def test_a_stalled_redis_is_not_called_for_a_while(tmp_path, redis_server: RedisServer):
+    local = SqliteBudgets(tmp_path / "c.sqlite3")
+    shared = RedisBudgets(redis_server.url, 0.1)
+    store = FailoverBudgets(shared, local, clock=lambda: 1.0)
+    local.publish("team", 0)
+    redis_server.client.execute_command("CLIENT", "PAUSE", "60000", "ALL")
+    try:
+        assert store.reserve("r1", "me", 10, [TEAM]).granted
+    finally:
+        redis_server.kill()
+        redis_server.start()
+
+    assert store.degraded
+    assert local.standing("team") == Standing(0, 0, 10)
+    shared.close()
+    local.close()
+
+
+def test_the_file_is_readable_by_its_owner_only(tmp_path):
+    path = tmp_path / "c.sqlite3"
+    store = SqliteBudgets(path)
+    store.publish("team", 1)
+
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+    store.close()
+
+
+def test_a_store_that_cannot_be_opened_raises(tmp_path):
+    with pytest.raises(StoreUnavailable):
+        SqliteBudgets(tmp_path / "missing" / "c.sqlite3").standing("team")

@@ -1,0 +1,188 @@
+"""Slots and reservations of a request when the shared store is unavailable."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from proxy.counters.budget_store import Standing
+from proxy.counters.shared_state import Change, SqliteStates
+from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.gateway.admission import budgets, shared_rate_limits
+from proxy.gateway.admission.budget_maintenance import budget_maintenance
+from proxy.gateway.admission.budgets import Reservation
+from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter
+from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
+from proxy.gateway.snapshot.config_snapshot import (
+    NO_LIMITS,
+    Caller,
+    Limits,
+    ModelAllowList,
+    TeamEntry,
+)
+from proxy.ledger.posting import budget_sync
+from proxy.ledger.recorder import recorder
+from proxy.models import Budget, Team
+
+
+def caller(limits: Limits) -> Caller:
+    team = TeamEntry(name="together", store_full=True, models=ModelAllowList(), limits=NO_LIMITS)
+    return Caller(
+        key_id=1, key_name="ada", meter="together/ada", team=team, user="", scopes=frozenset(),
+        models=ModelAllowList(), limits=limits, ip_allow=(), strict=False, events=frozenset(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def states(tmp_path: Path):
+    made = SqliteStates(tmp_path / "limits.sqlite3")
+    yield made
+    made.close()
+
+
+def test_a_caller_without_slots_is_dropped_and_not_renewed(states: SqliteStates):
+    process = SharedLimiter(states, "me")
+    slots = [process.acquire(caller(Limits(concurrency=9)), 0) for _ in range(2)]
+    names = ["key together/ada", "team together"]
+
+    process.release(slots[0], 0, 1)
+    process.renew()
+    assert dict(process._taken) == dict.fromkeys(names, 1)
+    assert [state.elsewhere for state in process.read_states(names)] == [1, 1]
+
+    process.release(slots[1], 0, 1)
+    process.renew()
+    assert dict(process._taken) == {}
+    assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
+
+
+def test_a_slot_that_cannot_be_released_is_free_when_its_lease_ends(
+    tmp_path: Path, states: SqliteStates, caplog: pytest.LogCaptureFixture
+):
+    slot = SharedLimiter(states, "me").acquire(caller(Limits(concurrency=1)), 0)
+    unavailable = SharedLimiter(SqliteStates(tmp_path / "gone" / "limits.sqlite3"), "me")
+
+    unavailable.release(slot, 0, 1)
+
+    assert "the slot is free when its lease ends" in caplog.text
+
+
+class Slow(SqliteStates):
+    """A store whose changes wait for ``go_on``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.called, self.go_on = threading.Event(), threading.Event()
+
+    def update(self, names: Sequence[str], change: Change) -> None:
+        self.called.set()
+        assert self.go_on.wait(60)
+        super().update(names, change)
+
+
+async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
+    tmp_path: Path,
+):
+    store = Slow(tmp_path / "limits.sqlite3")
+    process, sender = SharedLimiter(store, "me"), caller(Limits(concurrency=9))
+    first, second = (asyncio.create_task(process.acquire_async(sender, 0)) for _ in range(2))
+    assert await asyncio.to_thread(store.called.wait, 60)  # the second waits for the first
+
+    for each in (first, second):
+        each.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    store.go_on.set()
+    for _ in ("the slot is taken, its release is queued", "it is released"):
+        await asyncio.wrap_future(shared_rate_limits._pool.submit(int))
+
+    assert (first.cancelled(), second.cancelled()) == (True, True)
+    names = ["key together/ada", "team together"]
+    assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
+    assert process._taken.total() == 0
+    store.close()
+
+
+@pytest.fixture
+def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> SqliteStates:
+    """Shared limit states, as in a gateway of several workers."""
+    monkeypatch.setattr(shared_rate_limits, "limit_states", lambda: states)
+    monkeypatch.setattr(shared_rate_limits, "_shared_limiters", {})
+    monkeypatch.setattr(budget_maintenance, "renewals", [])
+    return states
+
+
+async def test_the_workers_of_a_machine_share_their_counts(several: SqliteStates):
+    sender = caller(Limits(concurrency=1))
+
+    slot = await shared_rate_limits.acquire_slot(sender, 0)
+
+    assert isinstance(slot, SharedConcurrencySlot)
+    process = shared_rate_limits.shared_limiter()
+    assert process is shared_rate_limits.shared_limiter() is slot.limiter
+    assert budget_maintenance.renewals == [process.renew]
+    assert several.read(["key together/ada"])[0].count(recorder.worker) == 1
+
+
+@pytest.fixture
+def unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the budget counters unavailable."""
+    use(SqliteBudgets(tmp_path / "gone" / "counters.sqlite3"), monkeypatch)
+
+
+def use(store: SqliteBudgets, monkeypatch: pytest.MonkeyPatch) -> SqliteBudgets:
+    for module in (budgets, budget_sync):
+        monkeypatch.setattr(module, "budget_store", lambda: store)
+    budget_sync.DIRTY.clear()
+    return store
+
+
+@pytest.fixture
+def entries(gateway, reload: Callable[[], None]) -> list[BudgetConfig]:
+    """Two budgets of a team, as in the snapshot."""
+    team = Team.objects.create(name=f"counted-{time.time_ns()}")
+    made = [
+        Budget.objects.create(team=team, usd=Decimal(5), period=each) for each in ("day", "month")
+    ]
+    return [
+        BudgetConfig(
+            id=each.pk, owner=each.owner, limit=5, period=each.period, zone="UTC", hard=True
+        )
+        for each in made
+    ]
+
+
+def test_only_a_missing_counter_is_seeded(
+    entries: list[BudgetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = use(SqliteBudgets(tmp_path / "counters.sqlite3"), monkeypatch)
+    now = time.time()
+    day, month = (entry.counter(now) for entry in entries)
+    store.publish(day, 3)  # differs from the ledger's sum
+
+    result = budgets._reserve_in_store("req_1", 2, entries, now)
+
+    assert result.granted
+    assert [store.standing(name) for name in (day, month)] == [
+        Standing(3, 0, 2), Standing(0, 0, 2)
+    ]  # fmt: skip
+    store.close()
+
+
+def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
+    entries: list[BudgetConfig], unavailable: None, caplog: pytest.LogCaptureFixture
+):
+    now = time.time()
+
+    budgets._seed(entries[0], now)
+    assert budget_sync.DIRTY.is_set()
+
+    budget_sync.DIRTY.clear()
+    Reservation("req_1", (entries[0].counter(now),)).settle(None)
+    budgets._pool.submit(int).result()
+    assert budget_sync.DIRTY.is_set()
+    assert "the next sum of the ledger corrects it" in caplog.text
+    budget_sync.DIRTY.clear()

@@ -1,0 +1,241 @@
+"""Several processes share rate limits: together they admit no more than one process would."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from proxy.counters import shared_state as stored
+from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.shared_state import RedisStates, SqliteStates, States
+from proxy.gateway.admission import shared_rate_limits
+from proxy.gateway.admission.rate_limits import Limiter
+from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter, admit
+from proxy.gateway.http.errors import HttpError
+from proxy.gateway.snapshot.config_snapshot import (
+    NO_LIMITS,
+    Caller,
+    Limits,
+    ModelAllowList,
+    TeamEntry,
+)
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
+
+__all__ = ["redis_server", "running_redis"]  # fixtures
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def processes(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[SharedLimiter]]:
+    """Two processes as seen by the store: each has its own connection and name."""
+    monkeypatch.setattr(
+        stored, "BUSY_S", REDIS_TIMEOUT_S
+    )  # a slow disk must not count as an outage
+    states: list[States] = []
+    for _ in range(2):
+        if request.param == "sqlite":
+            states.append(SqliteStates(tmp_path / "limits.sqlite3"))
+        else:
+            from proxy.counters.redis_budgets import client_of
+
+            server = request.getfixturevalue("redis_server")
+            states.append(RedisStates(client_of(server.url, REDIS_TIMEOUT_S)))
+    yield [SharedLimiter(each, f"process-{n}") for n, each in enumerate(states)]
+    for each in states:
+        close = each.close if isinstance(each, SqliteStates) else each._redis.close
+        close()
+
+
+def caller(key: Limits | None = None, team: Limits | None = None) -> Caller:
+    return Caller(
+        key_id=1, key_name="ada", meter="platform/ada", user="", scopes=frozenset(), models=ModelAllowList(),
+        team=TeamEntry(name="platform", store_full=True, models=ModelAllowList(), limits=team or NO_LIMITS),
+        limits=key or NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
+    )  # fmt: skip
+
+
+def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0) -> bool:
+    try:
+        process.acquire(sender, estimate)
+    except HttpError:
+        return False
+    return True
+
+
+def wait_for_pool() -> None:
+    """Wait until the pool has run all earlier tasks."""
+    shared_rate_limits._pool.submit(int).result()
+
+
+@pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
+@pytest.mark.parametrize("place", ["key", "team"])
+def test_each_limit_applies_at_exactly_its_value(processes: list[SharedLimiter], limit, place):
+    sender = caller(**{place: limit})
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(pool.map(lambda n: is_admitted(processes[n % 2], sender, 10), range(20)))
+
+    assert seen.count(True) == 6
+
+
+def test_the_refusal_names_the_limit_the_owner_the_count_and_the_time(
+    processes: list[SharedLimiter],
+):
+    sender = caller(team=Limits(rpm=2))
+    for process in processes:
+        process.acquire(sender, 0)
+
+    with pytest.raises(HttpError) as caught:
+        processes[0].acquire(sender, 0)
+
+    refusal = caught.value
+    assert refusal.status == 429
+    match = re.match(
+        r"team platform is at its limit: rpm 2, used 2; try again in (\d+) s, at ", refusal.message
+    )
+    assert match
+    assert 1 <= int(match[1]) <= 30  # less if the test is slow
+    assert refusal.headers["anthropic-ratelimit-requests-remaining"] == "0"
+
+
+def test_a_release_corrects_the_tokens_and_frees_the_slot(processes: list[SharedLimiter]):
+    one, other = processes
+    sender = caller(Limits(tpm=1_000, concurrency=1))
+    slot = one.acquire(sender, 900)
+    assert not is_admitted(other, sender, 10)
+
+    one.release(slot, 880, 1)
+
+    assert is_admitted(other, sender, 900)
+
+
+def test_a_slot_is_settled_once_and_released_separately(
+    processes: list[SharedLimiter], monkeypatch: pytest.MonkeyPatch
+):
+    one, other = processes
+    monkeypatch.setattr(shared_rate_limits.time, "time", lambda: 1_000.0)  # no refill
+    sender = caller(Limits(tpm=1_000, rpm=600), Limits(concurrency=2))
+    names = ["key platform/ada", "team platform"]
+    slot, unshared = one.acquire(sender, 900), SharedConcurrencySlot((), 5)
+    assert dict(slot.headers)[b"anthropic-ratelimit-requests-limit"] == b"600"
+
+    for each in (slot, unshared):
+        for used in (None, 500, 100):
+            each.settle(used)
+    wait_for_pool()
+
+    key, team = other.read_states(names)
+    assert [state.name for state in (key, team)] == names
+    assert key.tokens.left == 500
+    assert (key.elsewhere, team.elsewhere, team.tokens, team.requests) == (1, 1, None, None)
+    assert (slot.settled, unshared.settled) == (True, False)
+    assert (key.tokens.size, key.requests.size) == (1_000, 600)
+    assert key.tokens.at == 1_000.0  # Unix seconds
+
+    slot.release()
+    unshared.release()
+    wait_for_pool()
+    assert [state.elsewhere for state in other.read_states(names)] == [0, 0]
+
+
+def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], monkeypatch):
+    one, other = processes
+    clock = [1_000.0]
+    monkeypatch.setattr(shared_rate_limits.time, "time", lambda: clock[0])
+    sender, name = caller(Limits(concurrency=9)), ["key platform/ada"]
+
+    def slots_at(unix_s: float) -> int:
+        clock[0] = unix_s
+        return other.read_states(name)[0].elsewhere
+
+    slot, _ = one.acquire(sender, 0), one.acquire(sender, 0)
+    end = 1_000.0 + shared_rate_limits.LEASE_S
+    assert [slots_at(at) for at in (1_000, end - 1, end)] == [2, 2, 0]
+
+    clock[0] = 1_010.0
+    one.renew()  # extends the lease by 20 s
+    assert [slots_at(at) for at in (end + 1, end + 9, end + 10)] == [2, 2, 0]
+    clock[0] = 1_020.0
+    one.release(slot, 0, 1)  # a release extends it too
+    assert [slots_at(at) for at in (end + 19, end + 20)] == [1, 0]
+
+
+def test_a_malformed_state_counts_as_empty():
+    for text in (None, "", "{", '{"running": 3}', "[]"):
+        stored = shared_rate_limits._read(text, 0.0)
+
+        assert (stored.requests, stored.tokens, stored.running) == (None, None, {})
+
+
+def test_the_slots_of_a_dead_process_become_free_and_those_of_a_live_one_stay(
+    processes: list[SharedLimiter], monkeypatch
+):
+    dead, living = processes
+    sender = caller(Limits(concurrency=2))
+    monkeypatch.setattr(shared_rate_limits, "LEASE_S", 0.0)
+    dead.acquire(sender, 0)
+    living.acquire(sender, 0)
+    monkeypatch.setattr(shared_rate_limits, "LEASE_S", 60.0)
+    living.renew()
+
+    assert is_admitted(living, sender)
+    assert not is_admitted(living, sender)
+
+
+class Unavailable:
+    """A store that cannot be reached."""
+
+    calls = 0
+
+    def update(self, *_: object) -> None:
+        self.calls += 1
+        raise StoreUnavailable("gone")
+
+
+async def test_while_the_store_is_unavailable_each_process_counts_by_itself(monkeypatch):
+    states = Unavailable()
+    process = SharedLimiter(states, "me")
+    monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: process)
+    sender, limiter = caller(Limits(concurrency=1)), Limiter()
+
+    async with admit(sender, 0, limiter):
+        with pytest.raises(HttpError):
+            async with admit(sender, 0, limiter):
+                pass
+    assert states.calls == 1
+    async with admit(sender, 0, limiter):
+        pass
+
+
+async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path, monkeypatch):
+    states = SqliteStates(tmp_path / "limits.sqlite3")
+    process = SharedLimiter(states, "me")
+    monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: process)
+    sender = caller(Limits(concurrency=1))
+
+    async def send() -> None:
+        async with admit(sender, 0):
+            await asyncio.sleep(30)
+
+    for _ in range(20):
+        task = asyncio.create_task(send())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    deadline = time.monotonic() + 60
+    while not is_admitted(process, sender):
+        assert time.monotonic() < deadline, "a slot was not released"
+        await asyncio.sleep(0.01)
+    states.close()
+
+
+async def test_a_caller_without_limits_uses_no_store(monkeypatch):
+    monkeypatch.setattr(shared_rate_limits, "shared_limiter", None)
+
+    async with admit(caller(), 10, Limiter()) as slot:
+        assert slot.headers == ()

@@ -1,0 +1,86 @@
+"""The effect of a hard budget on a request and its records."""
+
+from datetime import date
+
+import pytest
+
+from proxy.gateway.admission.budgets import Reservation
+from proxy.gateway.exchange import ledger_records, request_context
+from proxy.gateway.snapshot.dialects import DIALECTS
+from proxy.ledger.posting.pricing import PriceList
+from proxy.models import Price
+from tests.proxy.gateway.request_context_factory import RecordedContext
+from translator.anthropic.usage import Usage
+from translator.dialect import ResponseContext
+
+HARD = Reservation("req_1", ("1:0",), {"input": 70, "output": 9})
+SOFT = Reservation("req_1", ("1:0",))
+
+
+@pytest.mark.parametrize(
+    ("reservation", "sent", "refused", "drains"),
+    [
+        (HARD, True, False, True), (HARD, False, False, False), (HARD, True, True, False),
+        (SOFT, True, False, False), (None, True, False, False),
+    ],
+)  # fmt: skip
+def test_a_hard_budget_reads_the_upstream_to_the_end(reservation, sent, refused, drains):
+    context = RecordedContext()
+    context.admission.reservation = reservation
+    context.start_attempt(100.0)
+    context.attempts.records[-1].sent, context.attempts.records[-1].refused = sent, refused
+
+    assert context.should_drain_upstream() is drains
+    assert context.all_notes() == ([request_context.READ_FOR_BUDGET] if drains else [])
+
+
+@pytest.mark.parametrize(
+    ("reservation", "sent", "priced", "charge"),
+    [
+        (HARD, True, True, 70 * 1_000 + 9 * 10_000), (HARD, False, True, None),
+        (HARD, True, False, None), (SOFT, True, True, None), (None, True, True, None),
+    ],
+)  # fmt: skip
+def test_a_failed_attempt_stores_its_possible_cost(reservation, sent, priced, charge):
+    since = date(2026, 1, 1)
+    prices = [Price(model="gpt-x", since=since, input=1, output=10)] if priced else []
+    context = RecordedContext()
+    context.request.created, context.admission.prices, context.admission.reservation = (
+        1_800_000_000.0,
+        PriceList(prices),
+        reservation,
+    )
+    context.charge_attempt()  # no attempt has started
+    context.start_attempt(100.0)
+    context.attempts.records[-1].sent = sent
+
+    context.charge_attempt()
+
+    record = context.attempts.records[-1].as_record(100.0)
+    assert record.get("cost_nanousd") == charge
+    assert ("usage" in record) is (charge is not None)
+
+
+@pytest.mark.parametrize("reservation", [None, SOFT, HARD])
+def test_the_open_record_has_the_worst_case_of_a_hard_budget(reservation):
+    context = RecordedContext()
+    context.admission.reservation = reservation
+
+    record = ledger_records.open_record(context, None).worst_case
+
+    assert record == (
+        {"input": 70, "output": 9, "source": "estimated"} if reservation is HARD else {}
+    )
+
+
+def test_a_hard_budget_has_no_usage_before_the_request_is_sent():
+    context = RecordedContext()
+    context.admission.reservation = HARD
+    context.attempts.stream = DIALECTS["chat"].stream(
+        ResponseContext(message_id="msg_1", model="claude-x")
+    )
+    assert context.usage() == Usage()
+    context.start_attempt(100.0)
+    assert context.usage() == Usage()
+    context.attempts.records[-1].sent = True
+    assert (context.usage().input, context.usage().output) == (70, 9)

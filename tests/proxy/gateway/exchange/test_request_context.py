@@ -1,0 +1,346 @@
+"""A request context and its two records: each field and each limit, with a clock of the test."""
+
+import asyncio
+import dataclasses
+from datetime import date
+
+import pytest
+
+from proxy.gateway.admission.client_options import PLAIN
+from proxy.gateway.admission.rate_limits import Bucket, ConcurrencySlot, LimitState
+from proxy.gateway.exchange import ledger_records, request_context
+from proxy.gateway.exchange.ledger_records import usage_record
+from proxy.gateway.http.deadlines import CancelReason
+from proxy.gateway.http.errors import HttpError, stopped, to_http_error
+from proxy.gateway.snapshot.targets import Target
+from proxy.ledger.journal.records import CloseRecord, OpenRecord
+from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.recorder import Recorder, recorder
+from proxy.live.running_requests import RUNNING
+from proxy.models import Price
+from tests.proxy.gateway.request_context_factory import (
+    CHUNK,
+    CHUNKS,
+    END,
+    LATE,
+    REFUSED,
+    REQUEST,
+    SERVER,
+    TARGET_RECORD,
+    USAGE,
+    RecordedContext,
+)
+from translator.anthropic.usage import Usage
+from translator.message_stream import events_to_message
+from translator.notes import Note
+from translator.stream import text_buffer
+
+
+@pytest.fixture(autouse=True)
+def own_recorder(monkeypatch):
+    """Use a recorder of its own: a gateway of other tests may still run in this process."""
+    monkeypatch.setattr(request_context, "recorder", Recorder())
+
+
+def test_the_open_record_has_all_fields_of_the_request():
+    context = RecordedContext()
+    context.request.set_body(b"{" + b" " * 40 + b"}", REQUEST)
+    context.attempts.target_record = TARGET_RECORD
+
+    record = ledger_records.open_record(context, context.request.body)
+
+    assert record == OpenRecord(
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", session_id="s" * 200, agent_id="agent-1",
+        parent_agent_id="agent-0", ip="192.0.2.7", user_agent="claude-cli/2.1.329 (external, cli)",
+        client_name="claude-cli", client_version="2.1.329", api_version="2024-01-01",
+        betas=["a-1", "b-2"], tags={"team": "blue"}, traceparent="t" * 100, stream=True,
+        model_requested="m" * 200, model_upstream="gpt-x", upstream="up", dialect="chat",
+        request_bytes=42, message_count=0, target=TARGET_RECORD, body=context.request.body,
+    )  # fmt: skip
+    assert context.request.input_estimate == 10
+
+
+def test_the_open_record_without_a_body_counts_the_messages():
+    context = RecordedContext([], store_full=False)
+    context.request.set_body(b"{}", {**REQUEST, "stream": "true"})
+
+    record = ledger_records.open_record(context, None)
+
+    assert record == OpenRecord(
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", session_id="in_the_body", ip="192.0.2.7",
+        api_version="2023-06-01", model_requested="m" * 200, request_bytes=2, message_count=3,
+    )  # fmt: skip
+
+
+def test_the_close_record_has_all_fields_of_a_completed_request():
+    context = RecordedContext()
+    context.request.set_body(b"{}", REQUEST)
+    context.admission.prices = PriceList(
+        [Price(model="gpt-x", since=date(1970, 1, 1), input=1, output=2)]
+    )
+    context.admission.slot = ConcurrencySlot(
+        (LimitState("key t/k", tokens=Bucket(100, 50, 0.0)),), 30
+    )
+    context.attempts.upstream_request_id, context.attempts.body_digest = "x-1", "5ea1"
+    context.start_attempt(100.25)
+    context.at = 101.0
+    context.first_content_sent()
+    context.store_upstream_bytes(b"part ", 101.0)
+    context.feed(*CHUNKS, END, {**CHUNK, "choices": [], "usage": USAGE})
+    context.attempts.fold.feed(*context.attempts.stream.end())
+    context.attempts.stream.unknown["new_event"] = 2
+    context.attempts.notes.append(Note("top_k", "dropped", "'it' is unknown"))
+    context.at = 103.5
+
+    record = ledger_records.close_record(context, None)
+
+    assert record == CloseRecord(
+        id=context.headers.request_id, finished=context.request.created + 3.5, outcome="completed", status=200,
+        stop_reason="tool_use", ttft_ms=1_000.0, total_ms=3_500.0, upstream_ms=3_250.0,
+        overhead_ms=250.0, model_upstream="gpt-x", upstream="up", dialect="chat",
+        upstream_status=200, upstream_request_id="x-1",
+        attempts=[{"upstream": "up", "model": "gpt-x", "status": 200, "error": "", "ms": 3_250.0}],
+        notes=[{"path": "top_k", "fate": "dropped", "reason": "'it' is unknown"}],
+        unknown_events={"new_event": 2}, usage=usage_record(Usage(input=12, output=5, source="reported")),
+        price=context.admission.prices.at("up", "gpt-x", date(2026, 1, 1)), tool_calls=1, tool_names=["f"],
+        has_thinking=True, response_bytes=321, delivered=True, upstream_request_sha256="5ea1",
+        target=TARGET_RECORD, attempt=0, reads=[(750.0, b"part ")], answer=context.attempts.fold.message,
+    )  # fmt: skip
+    assert context.admission.slot == ConcurrencySlot(
+        (LimitState("key t/k", tokens=Bucket(100, 63, 0.0)),), 30, settled=True
+    )
+
+
+def test_the_close_record_of_a_request_without_attempts():
+    context = RecordedContext([], store_full=False)
+    context.request.set_body(b"{}", REQUEST)
+    context.response.delivered = False
+    context.at = 100.5
+
+    record = ledger_records.close_record(context, REFUSED)
+
+    assert record == CloseRecord(
+        id=context.headers.request_id, finished=context.request.created + 0.5, outcome="refused", status=429,
+        error_type="rate_limit_error", error_source="gateway", total_ms=500.0,
+        usage=usage_record(Usage()), response_bytes=321, delivered=False,
+    )  # fmt: skip
+
+
+def test_the_close_record_of_a_stream_that_the_second_upstream_ended_early():
+    other = Target(server=SERVER, model="gpt-y")
+    context = RecordedContext()
+    context.request.set_body(b"x" * 404, REQUEST)
+    context.start_attempt(101.0)
+    context.store_upstream_bytes(b"first", 101.5)
+    context.start_attempt(102.0, other)
+    context.store_upstream_bytes(b"second", 102.5)
+    context.feed(CHUNKS[1])
+    context.attempts.fold.feed(*context.attempts.stream.fail(LATE))
+    context.response.headers_sent, context.ending.outcome, context.ending.detail = (
+        True,
+        "upstream_timeout",
+        "idle_s",
+    )
+    context.response.cancel_reason = CancelReason.CLIENT_GONE
+    context.at = 103.0
+
+    record = ledger_records.close_record(context, None)
+
+    assert (record.outcome, record.status, record.stop_reason) == ("client_gone", 499, "")
+    assert (record.error_type, record.error_message) == ("timeout_error", "m" * 2_000)
+    assert (record.detail, record.error_source) == ("idle_s", "upstream")
+    assert (record.ttft_ms, record.upstream_ms, record.overhead_ms) == (None, 2_000.0, 1_000.0)
+    assert [each["ms"] for each in record.attempts] == [2_000.0, 1_000.0]
+    assert (record.attempt, record.reads) == (1, [(500.0, b"second")])
+    assert record.model_upstream == record.target["model"] == "gpt-y"
+    assert record.answer["content"] == [{"type": "text", "text": "Well: é."}]
+    size = len('[{"type": "text", "text": "Well: é."}]'.encode())
+    assert record.usage == usage_record(Usage(input=101, output=size // 4, source="estimated"))
+    assert not record.delivered
+
+
+def test_the_detail_of_a_refusal_is_recorded():
+    context = RecordedContext()
+    refusal = HttpError(400, "invalid_request_error", "no", detail="rpm")
+
+    assert ledger_records.close_record(context, refusal).detail == "rpm"
+    context.ending.detail = "own detail"
+    assert ledger_records.close_record(context, refusal).detail == "own detail"
+
+
+def test_response_bytes_after_a_disconnect_are_not_counted():
+    context = RecordedContext()
+    context.response.bytes_at_disconnect = 0
+
+    record = ledger_records.close_record(context, None)
+    assert (record.response_bytes, record.outcome, record.status) == (0, "client_gone", 499)
+
+
+def test_a_slot_is_not_settled_without_usage_nor_twice():
+    context = RecordedContext()
+    context.admission.slot = ConcurrencySlot(
+        (LimitState("key t/k", tokens=Bucket(100, 50, 0.0)),), 30
+    )
+    ledger_records.close_record(context, None)
+    assert context.admission.slot.states[0].tokens.left == 50
+
+    context.admission.slot.settled = True
+    context.start_attempt(100.0)
+    context.feed(CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE})
+    ledger_records.close_record(context, None)
+    assert context.admission.slot.states[0].tokens.left == 50
+
+
+@pytest.mark.parametrize("quoted", ["'a word'", '"a word\'s"', "'a \\'word'"])
+def test_a_note_of_a_team_without_stored_content_quotes_nothing(quoted):
+    context = RecordedContext(store_full=False)
+    context.ending.notes.append(Note("tools", "renamed", f"known as {quoted} now"))
+
+    (note,) = ledger_records.close_record(context, None).notes
+
+    assert note["reason"] == "known as '…' now"
+
+
+def test_notes_are_in_the_order_of_processing(monkeypatch):
+    monkeypatch.setattr(text_buffer, "MAX_CHARACTERS", 3)
+    monkeypatch.setattr(events_to_message, "MAX_CHARACTERS", 3)
+    own, request, response = (Note(name, "ignored", "x") for name in "abc")
+    context = RecordedContext()
+    context.start_attempt(100.0)
+    context.ending.notes.append(own)
+    context.attempts.notes.append(request)
+    context.attempts.stream.notes.append(response)
+    context.feed(CHUNKS[1])
+
+    assert context.all_notes() == [own, request, response, request_context.LONG_ANSWER]
+
+
+def test_the_number_of_notes_is_limited():
+    context = RecordedContext()
+    many = [Note("x", "dropped", str(number)) for number in range(request_context.MAX_NOTES + 3)]
+    context.attempts.notes += many
+
+    notes = context.all_notes()
+
+    assert notes[:-1] == many[: request_context.MAX_NOTES]
+    assert notes[-1] == Note("notes", "dropped", "3 more of them")
+
+
+@pytest.mark.parametrize(
+    "events", [[], [END], [CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE}]]
+)
+def test_usage_is_not_estimated_without_output_or_if_reported(events):
+    context = RecordedContext()
+    context.request.set_body(b"x" * 400, REQUEST)
+    context.start_attempt(100.0)
+    context.feed(*events)
+
+    assert context.usage() == context.attempts.stream.usage
+    assert RecordedContext().usage() == Usage()
+
+
+def test_the_request_body_is_released_at_the_first_content():
+    context = RecordedContext()
+    context.request.set_body(b"{}", REQUEST)
+    context.at = 102.0
+    context.first_content_sent()
+    context.at = 103.0
+    context.first_content_sent()
+
+    assert (context.attempts.first_content, context.request.body) == (102.0, b"")
+    assert context.request.fields == {
+        "stream": True, "max_tokens": 9, "temperature": 0, "top_p": 1, "top_k": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("drains_on_disconnect", "has_attempt"), [(True, True), (True, False), (False, True)]
+)
+def test_the_upstream_is_read_to_the_end_if_it_bills_the_whole_response(
+    drains_on_disconnect, has_attempt
+):
+    context = RecordedContext()
+    if has_attempt:
+        server = dataclasses.replace(SERVER, drains_on_disconnect=drains_on_disconnect)
+        context.start_attempt(100.0, Target(server=server, model="gpt-x"))
+
+    assert context.should_drain_upstream() is (drains_on_disconnect and has_attempt)
+    if drains_on_disconnect and has_attempt:
+        assert (context.ending.outcome, context.ending.detail) == ("client_gone", "heard_out")
+        assert context.all_notes() == [request_context.READ_FOR_BILLING]
+    else:
+        assert (context.ending.outcome, context.ending.detail, context.all_notes()) == ("", "", [])
+
+
+@pytest.mark.parametrize(
+    ("exc", "reason", "expected"),
+    [
+        (REFUSED, CancelReason.CLIENT_GONE, REFUSED),
+        (ValueError("a bug"), None, to_http_error(ValueError("a bug"))),
+        (None, CancelReason.STOPPED, stopped()),
+        (asyncio.CancelledError(), CancelReason.CLIENT_GONE, None),
+        (asyncio.CancelledError(), CancelReason.WRITE, None),
+        (
+            asyncio.CancelledError(), None,
+            HttpError(
+                529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
+                outcome="drained", source="gateway",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_the_error_that_ends_a_response(exc, reason, expected):
+    context = RecordedContext()
+    context.response.cancel_reason = reason
+    assert context._refusal(exc) == expected
+
+
+async def test_a_running_request_is_stopped_once_from_the_admin(monkeypatch):
+    context = RecordedContext()
+    context.response._task = asyncio.current_task()
+    context.stop_by("olga")  # it is not running
+    assert (context.ending.stopped_by, context.ending.notes, context.response.cancel_reason) == (
+        "",
+        [],
+        None,
+    )
+
+    monkeypatch.setitem(RUNNING, context.headers.request_id, context)
+    context.stop_by("olga")
+    context.stop_by("ben")
+    assert context.response.cancel_reason is CancelReason.STOPPED
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    context.response.clear_cancellation()
+
+    assert context.ending.stopped_by == "olga"
+    assert context.ending.notes == [Note("answer", "dropped", "stopped by olga in the admin")]
+
+
+def test_the_initial_values_of_a_request_context():
+    context = RecordedContext([])
+
+    assert (context.response.context, context.live_row()["upstream"]) == (context, "")
+    assert ledger_records.open_record(context, None) == OpenRecord(
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
+        key_name="k", user="ada", ip="192.0.2.7", api_version="2023-06-01",
+    )  # fmt: skip
+    assert (
+        context.all_notes(),
+        context.attempts.response_message(),
+        context.take_unsaved_reads(),
+        context.should_drain_upstream(),
+    ) == ([], None, [], False)
+    assert (
+        context.admission.accepted,
+        context.attempts.is_last_target,
+        context.admission.route_name,
+        context.request.options,
+    ) == (
+        False,
+        False,
+        "",
+        PLAIN,
+    )

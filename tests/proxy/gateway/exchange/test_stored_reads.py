@@ -1,0 +1,106 @@
+"""Bytes of the upstream are stored in checkpoints, within a limit, and masked after a failure."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from proxy.gateway.exchange import ledger_records, request_context, stored_reads
+from proxy.gateway.exchange.stored_reads import CHECKPOINT_BYTES
+from proxy.ledger.journal.records import Chunk
+from proxy.ledger.recorder import Recorder
+from tests.proxy.gateway.request_context_factory import (
+    CHUNK,
+    CHUNKS,
+    END,
+    LATE,
+    TARGET_RECORD,
+    USAGE,
+    RecordedContext,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_recorder(monkeypatch):
+    """Use a recorder of its own: a gateway of other tests may still run in this process."""
+    monkeypatch.setattr(request_context, "recorder", Recorder())
+
+
+def test_reads_are_saved_after_a_second_or_a_full_buffer(monkeypatch):
+    saved: list[Chunk] = []
+    monkeypatch.setattr(request_context.recorder, "_journal", SimpleNamespace(append=saved.append))
+    context = RecordedContext()
+    context.start_attempt(100.0)
+    context.tick(200.0)  # there are no reads
+    context.store_upstream_bytes(b"a", 100.25)
+    context.tick(100.9)
+    assert not saved
+    context.at = 101.0
+    context.tick(101.0)
+    assert saved.pop() == Chunk(id=context.headers.request_id, reads=[(250.0, b"a")])
+    assert context.attempts.reads.saved_at == 101.0
+
+    context.store_upstream_bytes(b"b" * (CHECKPOINT_BYTES - 1), 101.5)
+    assert [len(context.take_unsaved_reads()), len(context.take_unsaved_reads())] == [1, 0]
+    context.store_upstream_bytes(b"c" * (CHECKPOINT_BYTES - 1), 101.5)
+    context.start_attempt(102.0)  # the earlier reads belong to another attempt
+    assert [len(raw) for _, raw in saved.pop().reads] == [CHECKPOINT_BYTES - 1]
+    context.store_upstream_bytes(b"d" * (CHECKPOINT_BYTES - 1), 102.5)
+    assert not saved
+    context.store_upstream_bytes(b"e", 102.5)
+    assert (saved[0].attempt, saved[0].target, len(saved[0].reads)) == (1, TARGET_RECORD, 2)
+
+
+KEY = b"sk-of-a-customer-0123456789"
+STARS = b"*" * len(KEY)
+
+
+def test_credential_patterns_are_masked_only_in_reads_of_failed_attempts(monkeypatch):
+    saved: list[Chunk] = []
+    monkeypatch.setattr(request_context.recorder, "_journal", SimpleNamespace(append=saved.append))
+    context = RecordedContext()
+    context.start_attempt(100.0)
+    context.store_upstream_bytes(KEY, 100.0)
+    context.checkpoint()
+    assert [raw for _, raw in saved.pop().reads] == [KEY]
+
+    context.store_upstream_bytes(KEY, 100.0)
+    context.start_attempt(101.0)  # so the first one has failed
+    assert [raw for _, raw in saved.pop().reads] == [STARS]
+
+    context.store_upstream_bytes(KEY, 101.0)
+    context.attempts.stream.fail(LATE)
+    context.checkpoint()
+    assert [raw for _, raw in saved.pop().reads] == [STARS]
+
+    context.store_upstream_bytes(KEY, 101.0)
+    assert [raw for _, raw in ledger_records.close_record(context, None).reads] == [STARS]
+
+
+def test_the_reads_of_a_completed_response_are_stored_unchanged():
+    context = RecordedContext()
+    context.start_attempt(100.0)
+    context.feed(CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE})
+    context.attempts.stream.end()
+    context.store_upstream_bytes(KEY, 100.0)
+
+    assert [raw for _, raw in ledger_records.close_record(context, None).reads] == [KEY]
+
+
+def test_the_stored_bytes_of_each_attempt_are_limited(monkeypatch):
+    monkeypatch.setattr(stored_reads, "MAX_READ_BYTES", 10)
+    context = RecordedContext()
+    context.start_attempt(100.0)
+    context.store_upstream_bytes(b"123456789", 100.0)
+    assert context.all_notes() == []
+    context.store_upstream_bytes(b"0 is over it", 100.0)
+    context.store_upstream_bytes(b"not stored", 100.0)
+    assert [raw for _, raw in context.take_unsaved_reads()] == [b"123456789", b"0 is over it"]
+    assert context.all_notes() == [request_context.LONG_STREAM]
+
+    context.start_attempt(101.0)
+    context.store_upstream_bytes(b"stored", 101.0)
+    assert [raw for _, raw in context.take_unsaved_reads()] == [b"stored"]
+    silent = RecordedContext(store_full=False)
+    silent.start_attempt(100.0)
+    silent.store_upstream_bytes(b"a word", 100.0)
+    assert silent.take_unsaved_reads() == []

@@ -1,0 +1,99 @@
+"""Replace everything that a gateway keeps in its process, so that two test files share nothing.
+
+Ids of rows start at 1 in each new ledger. Whatever is stored by id or by name outside the ledger
+(budget counters, rate limits, the configuration snapshot) would therefore belong to other rows.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import SyncToAsync
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections
+
+from proxy.conf import conf
+from proxy.config_row_validation import SKIPPED
+from proxy.counters import backends
+from proxy.gateway.admission import budgets, shared_rate_limits
+from proxy.gateway.admission.budget_maintenance import budget_maintenance
+from proxy.gateway.admission.cooldown import cooldown
+from proxy.gateway.admission.load_shedding import load_shedder
+from proxy.gateway.admission.rate_limits import limits
+from proxy.gateway.endpoints import count_tokens, health
+from proxy.gateway.exchange import missing_prices, token_estimates
+from proxy.gateway.http.body_memory import body_memory
+from proxy.gateway.snapshot.config_snapshot import directory
+from proxy.gateway.upstream import client
+from proxy.ledger.posting import budget_sync
+from proxy.ledger.posting.new_names import new_name_recorder
+from proxy.ledger.recorder import recorder
+from proxy.live import shared_live_view
+from proxy.live.running_requests import RUNNING
+from proxy.secrets import SECRET_FILES
+
+SERVICES: tuple[Any, ...] = (
+    SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
+    SKIPPED, health._cache, body_memory,
+)  # fmt: skip
+"""Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
+COLLECTIONS: tuple[Any, ...] = (
+    missing_prices._seen, token_estimates._factors, token_estimates._learned_at,
+    count_tokens._without_endpoint, shared_rate_limits._shared_limiters, budget_sync.DIRTY,
+)  # fmt: skip
+STORES: tuple[Any, ...] = (
+    backends.budget_store, backends.limit_states, backends.response_store,
+    shared_live_view.shared_states,
+)  # fmt: skip
+"""Functions that cache the store of this process."""
+
+
+@contextlib.contextmanager
+def new_process_state(folder: Path) -> Iterator[None]:
+    """Use ``folder`` as the data directory, with the state that a new process has."""
+    before = conf.data_dir
+    _reset()
+    object.__setattr__(conf, "data_dir", folder)
+    try:
+        yield
+    finally:
+        _stop()
+        _reset()
+        object.__setattr__(conf, "data_dir", before)
+
+
+def _stop() -> None:
+    """Stop what the server has not stopped; tests may have started services without a server."""
+    assert not RUNNING, f"requests without an end: {[*RUNNING]}"
+    open_pools = [loop for loop in client._pools if not loop.is_closed()]
+    assert not open_pools, "an event loop of a test still has connections to upstreams"
+    client._pools.clear()
+    recorder.stop()
+    budget_maintenance.stop()
+    directory.stop()
+    # These threads live as long as the process. They may have connections to the old ledger.
+    for thread in (budgets._pool, shared_rate_limits._pool, SyncToAsync.single_thread_executor):
+        thread.submit(connections.close_all).result(60)
+
+
+def _reset() -> None:
+    assert not recorder.state()["started"], "the journal of another test is open"
+    if backends.budget_store.cache_info().currsize:
+        _close(backends.budget_store())
+    if backends.limit_states.cache_info().currsize:
+        _close(backends.limit_states())
+    for store in STORES:
+        store.cache_clear()
+    for service in SERVICES:
+        vars(service).clear()
+        service.__init__()
+    for collection in COLLECTIONS:
+        collection.clear()
+    ContentType.objects.clear_cache()
+
+
+def _close(store: Any) -> None:
+    """Close the file of a store. Stores in Redis have none."""
+    if hasattr(store, "close"):
+        store.close()

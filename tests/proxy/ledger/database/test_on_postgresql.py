@@ -1,0 +1,77 @@
+"""The ledger tests on PostgreSQL, and a PostgreSQL server that dies under load."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.proxy.ledger.postgres import Postgres
+from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
+
+FILES = (
+    "database/test_partitions.py",
+    "maintenance/test_purge_jobs.py",
+    "maintenance/test_retention.py",
+    "maintenance/test_scheduler.py",
+    "maintenance/test_verifier.py",
+    "posting/test_ledger_writer.py",
+    "posting/test_rollups.py",
+    "test_commands.py",
+)
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    server.start()
+    yield server
+    server.stop()
+    server.remove()
+
+
+@pytest.mark.timeout(900)
+def test_the_ledger_tests_pass_on_postgresql(postgres: Postgres) -> None:
+    environment = {**os.environ, "DATABASE_URL": postgres.url}
+    environment.pop("BRIDGE_DATA_DIR", None)
+    files = [str(HERE / name) for name in FILES]
+
+    done = subprocess.run(  # noqa: S603 -- our own command line
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", *files],
+        check=False, cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_requests_continue_when_postgresql_dies_under_load(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    driver = Driver(tmp_path / "data", postgres.url)
+    driver.start()
+
+    def count(table: str, where: str = "true") -> int:
+        with psycopg.connect(postgres.url) as link:
+            row = link.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()  # noqa: S608 -- our own names
+        return int(row[0]) if row else 0
+
+    def serve(numbers: range) -> None:
+        for number in numbers:
+            assert driver.request(do="open", id=number) == {"opened": number}
+            assert driver.request(do="close", id=number) == {"closed": number}
+
+    serve(range(30))
+    postgres.stop()  # immediately: open transactions are aborted
+    serve(range(30, 130))
+    until(lambda: not driver.request(do="state")["database"])
+    postgres.start()
+    serve(range(130, 150))
+
+    until(lambda: driver.request(do="state")["backlog"] == 0)
+    assert count("proxy_exchange", "state = 'closed'") == 150
+    assert count("proxy_hashchainlink") == 150
+    driver.end()

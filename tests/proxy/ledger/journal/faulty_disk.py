@@ -1,0 +1,51 @@
+"""A simulated disk that is full, fails at fdatasync, or is slow, as a test sets it."""
+
+import errno
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from proxy.ledger.journal import journal, segments
+
+
+class FaultyDisk:
+    """Stands for ``os`` in the journal; everything that does not fail is the real disk's."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.failing_syncs = 0  # how many of the next ones fail
+        self.syncs = 0
+        self.free = threading.Event()  # clear it: fdatasync does not return
+        self.free.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, file: int, data: memoryview) -> int:
+        if not self.full:
+            return os.write(file, data)
+        if len(data) > 20:  # the disk takes a part of it first
+            return os.write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fdatasync(self, file: int) -> None:
+        self.free.wait(60)
+        self.syncs += 1
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        os.fdatasync(file)
+
+    def posix_fallocate(self, file: int, offset: int, length: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.posix_fallocate(file, offset, length)
+
+
+def make_faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    disk = FaultyDisk()
+    monkeypatch.setattr(segments, "os", disk)
+    monkeypatch.setattr(journal, "os", disk)
+    return disk

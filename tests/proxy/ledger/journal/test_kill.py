@@ -1,0 +1,74 @@
+"""kill -9 at any moment loses nothing that was acknowledged and doubles nothing (D7, G09)."""
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.proxy.ledger.factories import exchange_id
+from tests.proxy.ledger.subprocess_driver import Driver, until
+
+KILLS = int(os.environ.get("BRIDGE_KILLS", "6"))
+
+
+@pytest.mark.timeout(600)
+def test_no_acknowledged_request_is_lost_or_doubled_by_kill_9(driver: Driver) -> None:
+    chance = random.Random(9)  # noqa: S311 -- chance, not secrecy
+    opened: set[int] = set()
+    closed: set[int] = set()
+    for life in range(KILLS):
+        driver.start()
+        for number in range(life * 60, life * 60 + 60):
+            driver.send(do="open", id=number)
+            driver.send(do="chunk", id=number, reads=[[1.0, "data: {}\n\n"]])
+            if chance.random() < 0.7:
+                driver.send(do="close", id=number)
+        first = [driver.read()] if life % 2 else []  # and one that ends before it
+        time.sleep(chance.random() * 0.15)
+        results = [*first, *driver.kill()]
+        opened |= {one["opened"] for one in results if "opened" in one}
+        closed |= {one["closed"] for one in results if "closed" in one}
+    driver.start()
+    until(lambda: driver.request(do="state")["backlog"] == 0)
+    until(lambda: not driver.rows("SELECT 1 FROM proxy_exchange WHERE state = 'open'"))
+    until(lambda: driver.request(do="state")["backlog"] == 0)  # the orphans' close records as well
+
+    outcomes = dict(driver.rows("SELECT id, outcome FROM proxy_exchange"))
+    assert opened, "nothing was acknowledged before the kills: the test proves nothing"
+    assert {exchange_id(n) for n in opened} <= set(outcomes)
+    assert {exchange_id(n) for n in closed} <= {k for k, o in outcomes.items() if o == "completed"}
+    assert set(outcomes.values()) <= {"completed", "interrupted"}
+    (seals,) = driver.rows("SELECT count(*) FROM proxy_hashchainlink")
+    (requests,) = driver.rows("SELECT sum(requests) FROM proxy_usageday")
+    assert seals == requests == (len(outcomes),)
+    assert "everything is as it was written" in driver.manage("verifyledger").stdout
+
+
+def test_what_a_killed_process_left_open_is_interrupted_with_its_checkpoint(driver: Driver) -> None:
+    driver.start()
+    driver.request(do="open", id=1)
+    driver.send(do="chunk", id=1, reads=[[12.0, "data: half an ans"]])
+    driver.request(do="open", id=2)  # in the same order: the chunk is on the disk as well
+    driver.kill()
+
+    driver.start()
+    until(lambda: len(driver.rows("SELECT 1 FROM proxy_exchange WHERE state = 'closed'")) == 2)
+
+    rows = driver.rows("SELECT id, outcome, status FROM proxy_exchange ORDER BY id")
+    assert rows == [(exchange_id(1), "interrupted", 200), (exchange_id(2), "interrupted", 0)]
+    stored = driver.rows("SELECT stream IS NOT NULL FROM proxy_transcript ORDER BY exchange_id")
+    assert stored == [(1,), (0,)]
+
+
+def test_a_second_worker_adopts_the_journal_of_a_killed_one(driver: Driver, tmp_path) -> None:
+    driver.start()
+    driver.request(do="open", id=1)
+    other = Driver(driver.directory)
+    other.start()
+    driver.kill()
+
+    until(lambda: bool(other.rows("SELECT 1 FROM proxy_exchange WHERE outcome = 'interrupted'")))
+
+    assert other.request(do="open", id=2) == {"opened": 2}
+    other.end()

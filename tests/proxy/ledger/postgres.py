@@ -1,0 +1,79 @@
+"""A private PostgreSQL server for tests, on a loopback port.
+
+The server refuses to run as root, so root runs it as the user ``postgres``.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.fakes.load.kill_process import reserved_port
+from tests.fakes.optional_tools import skip_or_fail
+
+BINARIES = ("initdb", "pg_ctl", "postgres")
+
+
+def find_binaries() -> Path:
+    """Return the folder of the PostgreSQL binaries; without them skip or fail, see ``absent``."""
+    places = [*Path("/usr/lib/postgresql").glob("*/bin"), *map(Path, os.get_exec_path())]
+    matches = (place for place in places if all((place / name).exists() for name in BINARIES))
+    return next(matches, None) or skip_or_fail(
+        "NO POSTGRESQL HERE (Debian: postgresql): it is not tested"
+    )
+
+
+class Postgres:
+    """A server that can be started and stopped repeatedly; ``remove`` deletes its files."""
+
+    def __init__(self, *settings: str) -> None:
+        self._settings = settings  # "name=value" of postgresql.conf
+        self.binaries = find_binaries()
+        self.home = Path(tempfile.mkdtemp(prefix="bridge-pg-"))
+        self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        if os.geteuid() == 0:
+            try:
+                shutil.chown(self.home, self.user)
+            except LookupError:
+                skip_or_fail("NO USER postgres HERE, and PostgreSQL refuses to run as root")
+        self._resources = contextlib.ExitStack()
+        self.port = self._resources.enter_context(reserved_port())
+        self._run("initdb", "-D", self._files, "-U", "bridge", "-A", "trust", "--no-sync")
+        self.url = f"postgres://bridge@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _files(self) -> str:
+        return str(self.home / "files")
+
+    def start(self) -> None:
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.home} -c fsync=off"
+        options += "".join(f" -c {setting}" for setting in self._settings)
+        self._run(
+            "pg_ctl", "-D", self._files, "-l", str(self.home / "log"), "-w", "-o", options, "start"
+        )
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", self._files, "-m", "immediate", "-w", "stop")
+
+    def remove(self) -> None:
+        self._resources.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        command = [str(self.binaries / name), *arguments]
+        if os.geteuid() == 0:
+            command = [
+                "setpriv",
+                "--reuid",
+                self.user,
+                "--regid",
+                self.user,
+                "--clear-groups",
+                *command,
+            ]
+        subprocess.run(  # noqa: S603 -- our own command line
+            command, check=True, cwd=self.home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )

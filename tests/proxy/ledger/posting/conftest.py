@@ -1,0 +1,33 @@
+"""Fixtures: a budget store whose clock a test sets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.ledger.posting import budget_sync
+from tests.proxy.ledger.factories import NOON
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = NOON
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
+    created = SqliteBudgets(tmp_path / "counters.sqlite3", clock)
+    monkeypatch.setattr(budget_sync, "budget_store", lambda: created)
+    budget_sync.DIRTY.clear()
+    yield created
+    created.close()
+    budget_sync.DIRTY.clear()

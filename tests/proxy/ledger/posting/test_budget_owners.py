@@ -1,0 +1,57 @@
+"""Which budgets a row counts for: those of its team, its key and its user."""
+
+from django.contrib.auth import get_user_model
+from django.db import transaction
+
+from proxy.counters.budget_periods import window
+from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.ledger.maintenance.amendments import amend
+from proxy.ledger.posting import budget_sync, ledger_writer
+from proxy.ledger.posting.ledger_writer import ExchangeRecords
+from proxy.models import ApiKey, Budget, Exchange, Team
+from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
+
+PRICE = {"input": "1", "output": "10"}
+
+
+def test_a_row_counts_for_its_team_key_and_user(team: Team, store: SqliteBudgets):
+    """A rotated secret counts for the same key budget."""
+    new, _ = ApiKey.issue(team, "new")
+    old, _ = ApiKey.issue(team, "old", successor=new)
+    other_key, _ = ApiKey.issue(team, "other")
+    ada = get_user_model().objects.create_user("ada")
+    owners = [{"team": team}, {"key": new}, {"user": ada}, {"key": other_key}]
+    created = [Budget.objects.create(usd=1, period="day", **owner) for owner in owners]
+    for number, (key, user, name) in enumerate(
+        [(new, "ada", "platform"), (old, "ben", "platform"), (None, "ada", "other")], start=1
+    ):
+        opened = opening(number, body=None, key_id=key and key.pk, user=user, team=name)
+        usage = {"input": 10**number, "output": 0, "source": "reported"}
+        close = closing(number, answer=None, usage=usage, price=PRICE)
+        ledger_writer.write_to_database([ExchangeRecords(opened, [], close)])
+    tomorrow = opening(9, body=None, created=NOON + 86_400, key_id=new.pk)
+    ledger_writer.write_to_database(
+        [ExchangeRecords(tomorrow, [], closing(9, answer=None, price=PRICE))]
+    )
+
+    budget_sync.publish_all(NOON)
+
+    day = window("day", "UTC", NOON)
+    spent = [store.standing(budget_sync.counter_name(each.pk, day)) for each in created]
+    assert [one.spent // 1_000 for one in spent if one] == [110, 110, 1_010, 0]
+    for number in (1, 2, 3):
+        row = Exchange.objects.get(pk=exchange_id(number))
+        covering = [budget_sync._covers(each, row) for each in budget_sync._all_budgets()]
+        assert covering == [number != 3, number != 3, number != 2, False]
+
+
+def test_a_budget_without_an_owner_has_spent_nothing(team: Team) -> None:
+    """No row can be such a budget: without an owner it would count all requests."""
+    ledger_writer.write_to_database([ExchangeRecords(opening(1), [], closing(1))])
+    when = window("month", "UTC", NOON)
+
+    with transaction.atomic():
+        assert budget_sync.spent_nanousd(Budget(team=team), when) == 0  # no price is known
+        amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+        assert budget_sync.spent_nanousd(Budget(team=team), when) == 5
+        assert budget_sync.spent_nanousd(Budget(), when) == 0

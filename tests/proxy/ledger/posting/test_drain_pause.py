@@ -1,0 +1,74 @@
+"""The drainer leaves the interpreter to the streams: its rounds end, and it rests between them."""
+
+import asyncio
+import time
+
+import pytest
+
+from proxy.ledger.journal.durability_future import DurabilityFuture
+from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.reader import Backlog, JournalReader
+from proxy.ledger.posting import drainer, journal_posting
+from proxy.ledger.posting.drainer import Drainer, rest_after
+from proxy.models import Exchange
+from tests.proxy.ledger.factories import closing, opening
+
+
+@pytest.mark.django_db
+def test_a_round_ends_while_more_waits_and_the_last_one_posts_all(
+    journal: Journal, own: JournalReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drainer, "ROUND_S", 0.0)
+    monkeypatch.setattr(
+        journal_posting, "MAX_RECORDS", 4
+    )  # of what waits: young open records do not
+    monkeypatch.setattr(drainer, "OPEN_DELAY_S", 3_600.0)  # and the first one stays young
+    for number in range(10):
+        journal.append_and_wait(opening(number), closing(number))
+    one = Drainer(journal)
+
+    assert one._post(own), "it would continue as long as records come"
+    assert Exchange.objects.count() == 2  # of two records each
+    one._stopping.set()
+    assert not one._post(own)
+    assert Exchange.objects.count() == 10
+
+
+async def test_drainer_is_not_alone_while_a_request_runs_or_after_one_was_recorded(
+    journal: Journal,
+) -> None:
+    running: list[str] = []
+    one = Drainer(journal, running)
+    journal.on_append = one.wake
+    # The drainer writes such records itself when it closes orphans.
+    await asyncio.to_thread(journal.append_and_wait, closing(1))
+    assert one._is_alone()
+
+    running.append("req_2")
+    assert not one._is_alone()
+
+    running.clear()
+    journal.append(opening(2), future := DurabilityFuture(lambda: None))
+    await future.wait()
+    assert not one._is_alone()
+
+
+def test_the_rest_is_nine_times_the_work_and_shrinks_the_longer_a_record_has_waited() -> None:
+    assert rest_after(0.1, 0) == pytest.approx(0.9)
+    assert rest_after(0.0, 0) == drainer.MIN_REST_S
+    assert rest_after(60.0, 0) == drainer.MAX_REST_S
+    rests = [rest_after(0.3, behind) for behind in range(2 * int(drainer.MAX_LAG_S))]
+    assert rests == sorted(rests, reverse=True)
+    assert rest_after(0.3, drainer.MAX_LAG_S) == rests[-1] == 0.0
+
+
+def test_the_lag_is_what_the_oldest_record_has_waited_beyond_the_delay_of_open_rows(
+    journal: Journal,
+) -> None:
+    one = Drainer(journal)
+    assert one.lag_s == 0
+    late = time.time() - drainer.OPEN_DELAY_S - 20
+    one._known = (Backlog(9, late, 0), 0)
+    assert one.lag_s == pytest.approx(20, abs=5)
+    one._known = (Backlog(9, time.time(), 0), 0)
+    assert one.lag_s == 0

@@ -1,0 +1,188 @@
+"""Journals are posted although some records are broken, and after their process died."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.ledger.journal import journal as journal_module
+from proxy.ledger.journal import segments
+from proxy.ledger.journal.journal import Journal, append_durably
+from proxy.ledger.journal.reader import Backlog, JournalReader
+from proxy.ledger.journal.records import CHUNK, CLOSE, KIND, OPEN, Record, encode
+from proxy.ledger.posting import journal_posting
+from proxy.ledger.posting.drainer import save_drain_watermark
+from proxy.models import DrainWatermark, Exchange
+from tests.proxy.ledger.conftest import Frame, append_frames, drain_all, ids_in
+from tests.proxy.ledger.factories import closing, exchange_id, opening
+
+BROKEN = b"\xc1 no MessagePack begins like this"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The directory of a journal that no process owns."""
+    path = tmp_path / "journal-0"
+    path.mkdir()
+    return path
+
+
+def broken(number: int, kind: int = OPEN) -> Frame:
+    return (kind, time.time(), exchange_id(number), BROKEN)
+
+
+def framed(*records: Record) -> list[Frame]:
+    return [(KIND[type(one)], time.time(), one.id, encode(one)) for one in records]
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[JournalReader]:
+    with contextlib.closing(JournalReader(path)) as reader:
+        yield reader
+
+
+def states() -> dict[str, str]:
+    return dict(Exchange.objects.values_list("pk", "state"))
+
+
+def set_aside(path: Path) -> dict[str, str]:
+    """Return the fault of each request in the quarantine."""
+    return {file.stem: file.read_text() for file in (path / "quarantine").glob("*.txt")}
+
+
+# Records that cannot be decoded or posted
+
+
+@pytest.mark.django_db
+def test_undecodable_record_is_set_aside_and_the_others_are_posted(path: Path) -> None:
+    append_frames(path, broken(1), *framed(closing(2), opening(3), closing(3)))
+
+    assert journal_posting.adopt(path.parent) == 0
+
+    assert states() == {exchange_id(3): "closed"}
+    faults = set_aside(path)
+    assert faults.keys() == {exchange_id(1), exchange_id(2)}
+    assert faults[exchange_id(2)] == "there is no open record\n"
+
+
+@pytest.mark.django_db
+def test_undecodable_open_record_with_a_close_record_is_set_aside(path: Path) -> None:
+    append_frames(path, broken(1), *framed(closing(1)))
+
+    with reading(path) as own:
+        assert drain_all(own) == 0
+        assert own.ready_ids(10) == []
+
+    assert "MessagePack" in set_aside(path)[exchange_id(1)]
+
+
+@pytest.mark.django_db
+def test_large_requests_are_posted_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_posting, "MAX_BYTES", 1_000)
+    for number in range(3):
+        append_durably(path, opening(number, body=bytes(1_000)), closing(number))
+
+    with reading(path) as own:
+        assert list(journal_posting.post_all(own)) == [1, 1, 1]
+
+
+# Journals of dead workers
+
+
+@pytest.fixture
+def left(path: Path) -> Path:
+    """What a dead worker left: one request that ended, one that did not."""
+    append_durably(path, opening(1), closing(1), opening(2))
+    return path
+
+
+@pytest.mark.django_db
+def test_journal_of_a_dead_worker_is_posted_and_removed_a_day_later(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_drain_watermark(left, Backlog(3, 1.0, 0))
+
+    assert journal_posting.adopt(left.parent) == 1
+    assert journal_posting.adopt(left.parent) == 1
+
+    outcomes = dict(Exchange.objects.values_list("pk", "outcome"))
+    assert outcomes == {exchange_id(1): "completed", exchange_id(2): "interrupted"}
+    assert not DrainWatermark.objects.exists()
+    assert len(ids_in(left)) == 4
+
+    monkeypatch.setattr(journal_posting, "KEEP_POSTED_S", -60.0)  # a day later
+    assert journal_posting.adopt(left.parent) == 1
+    assert [each.name for each in left.parent.iterdir()] == ["journal-0.lock"]
+    assert journal_posting.adopt(left.parent) == 0
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", [OPEN, CHUNK, CLOSE])
+def test_undecodable_record_of_a_dead_worker_is_set_aside_and_the_others_are_posted(
+    left: Path, kind: int
+) -> None:
+    """Whichever of its records it is, also if the others can be decoded."""
+    if kind != OPEN:
+        append_durably(left, opening(3))
+    append_frames(left, broken(3, kind), *framed(opening(4)))
+
+    assert journal_posting.adopt(left.parent) == 0
+
+    closed = {name for name, state in states().items() if state == "closed"}
+    assert closed == {exchange_id(number) for number in (1, 2, 4)}
+    assert set_aside(left).keys() == {exchange_id(3)}
+
+
+@pytest.mark.django_db
+def test_requests_that_were_set_aside_are_posted_again_after_a_restore(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_durably(left, opening(3, created=float(10**18)), closing(3))
+    assert journal_posting.adopt(left.parent) == 0
+    assert set_aside(left).keys() == {exchange_id(3)}
+    assert journal_posting.post_again(left.parent) == 6  # it is refused once more
+    monkeypatch.setattr(journal_posting.ledger_writer, "write_to_database", len)
+
+    assert journal_posting.post_again(left.parent) == 8
+
+    assert set_aside(left) == {}
+
+
+@pytest.mark.django_db
+def test_a_close_record_without_its_open_record_stays_set_aside(left: Path) -> None:
+    quarantine = left / "quarantine"
+    quarantine.mkdir(parents=True)
+    record = closing(3)
+    frame = segments.encode_frame(1, 0.0, CLOSE, record.id, encode(record))
+    (quarantine / f"{record.id}.frames").write_bytes(frame)
+
+    assert journal_posting.post_again(left.parent) == 3  # those of the journal itself
+
+    assert (quarantine / f"{record.id}.frames").exists()
+
+
+# Removal
+
+
+def test_segments_that_were_posted_are_removed_after_a_day_or_when_they_are_too_large(
+    journal: Journal, own: JournalReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_S", -1.0)
+
+    def post_and_remove(number: int) -> list[int]:
+        journal.append_and_wait(opening(number), closing(number))
+        own.read(1)
+        own.mark_posted([exchange_id(number)])
+        journal_posting.remove_posted_segments(own)
+        return segments.numbers_in(journal.directory)
+
+    assert post_and_remove(1) == [1]
+    assert post_and_remove(2) == [1, 2]
+    monkeypatch.setattr(journal_posting, "KEEP_POSTED_BYTES", 0)
+    assert post_and_remove(3) == [3]
+    monkeypatch.setattr(journal_posting, "KEEP_POSTED_BYTES", 2**30)
+    assert post_and_remove(4) == [3, 4]
+    monkeypatch.setattr(journal_posting, "KEEP_POSTED_S", -60.0)
+    assert post_and_remove(5) == [5]

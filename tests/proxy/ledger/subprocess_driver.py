@@ -1,0 +1,165 @@
+"""Run the recorder as a separate process that a test can kill.
+
+The process reads a JSON command from each line: {"do": "open", "id": ...}, "chunk", "close", "state",
+"stop". It writes a line when a command is done: for open and close when the record is durable.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = "tests.proxy.ledger.settings"
+
+
+class Driver:
+    """A recorder process with its own data directory; the database is SQLite by default."""
+
+    def __init__(self, directory: Path, database_url: str = "") -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.database = directory / "ledger.sqlite3"
+        self.environment = {
+            **os.environ,
+            "BRIDGE_DATA_DIR": str(directory),
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "PYTHONPATH": str(ROOT),
+        }
+        self.environment.pop("DATABASE_URL", None)
+        if database_url:
+            self.environment["DATABASE_URL"] = database_url
+        self.manage("migrate", "--verbosity", "0")
+        self.child: subprocess.Popen[str] | None = None
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+        return subprocess.run(  # noqa: S603 -- our own program
+            command, env=self.environment, cwd=ROOT, check=True, capture_output=True, text=True
+        )
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.proxy.ledger.subprocess_driver"]
+        self.child = subprocess.Popen(  # noqa: S603 -- our own program
+            command,
+            env=self.environment,
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=1,
+        )
+        assert self.read() == {"ready": True}
+
+    def send(self, **command: Any) -> None:
+        assert self.child
+        assert self.child.stdin
+        self.child.stdin.write(json.dumps(command) + "\n")
+        self.child.stdin.flush()
+
+    def read(self) -> Any:
+        assert self.child
+        assert self.child.stdout
+        line = self.child.stdout.readline()
+        return json.loads(line) if line.endswith("\n") else None
+
+    def request(self, **command: Any) -> Any:
+        self.send(**command)
+        return self.read()
+
+    def kill(self) -> list[Any]:
+        """Kill the process with SIGKILL; return the responses that it had written."""
+        assert self.child
+        assert self.child.stdout
+        self.child.send_signal(signal.SIGKILL)
+        lines = self.child.stdout.read().splitlines(keepends=True)
+        self.child.wait()
+        self._close_pipes()
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def end(self) -> None:
+        if self.child is not None and self.child.poll() is None:
+            self.child.kill()
+            self.child.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.child.stdin, self.child.stdout) if self.child else ():
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(self.database, timeout=20) as link:
+            rows = link.execute(sql, parameters).fetchall()
+        link.close()
+        return rows
+
+
+def until(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Poll until the condition is true; fail after ``within_s`` seconds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not true after {within_s} s"
+        time.sleep(0.05)
+
+
+async def _serve() -> None:
+    import django
+
+    django.setup()
+    from proxy.ledger.errors import JournalUnavailable
+    from proxy.ledger.journal.records import Chunk
+    from proxy.ledger.recorder import recorder
+
+    from .factories import closing, opening
+
+    recorder.start()
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    tasks = set()
+
+    def respond(**response: Any) -> None:
+        sys.stdout.write(json.dumps(response) + "\n")
+        sys.stdout.flush()
+
+    async def execute(command: dict[str, Any]) -> None:
+        number = command.get("id", 0)
+        match command["do"]:
+            case "open":
+                try:
+                    fields = command.get("fields", {})
+                    await recorder.open(opening(number, created=time.time(), **fields))
+                    respond(opened=number)
+                except JournalUnavailable as exc:
+                    respond(refused=number, why=str(exc))
+            case "chunk":
+                reads = [(ms, text.encode()) for ms, text in command["reads"]]
+                recorder.chunk(Chunk(id=opening(number).id, reads=reads))
+            case "close":
+                await recorder.close(closing(number, finished=time.time()))
+                respond(closed=number)
+            case "state":
+                respond(**recorder.state())
+            case "stop":
+                recorder.stop()
+                respond(stopped=True)
+
+    respond(ready=True)
+    while line := await reader.readline():
+        task = asyncio.create_task(execute(json.loads(line)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

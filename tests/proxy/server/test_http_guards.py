@@ -1,0 +1,251 @@
+"""Client connections over real sockets: disconnects, timeouts, pipelining and shutdown."""
+
+import contextlib
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.server import http_guards, websocket_protocol
+from proxy.server.http_guards import GatewayHttpProtocol
+from proxy.server.server import _Server
+from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
+
+from .echo import wait_until
+
+LARGE = b"x" * 400_000  # more than is buffered, so reading pauses in the middle
+
+
+class Application:
+    """Reads a body, then responds or waits for the disconnect."""
+
+    def __init__(self) -> None:
+        self.received = threading.Event()
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        self.received.set()
+        if scope["path"] == "/wait":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.left.set()
+        length = (b"content-length", b"2")
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@pytest.fixture
+def port(application: Application) -> Iterator[int]:
+    with served(application) as (number, _):
+        yield number
+
+
+@pytest.mark.parametrize("body", [b"{}", LARGE], ids=["small", "large"])
+def test_a_disconnect_is_detected_after_a_body_of_any_size(port, application, body):
+    client = post(port, "/wait", body)
+    assert application.received.wait(DEADLINE_S)
+    assert not application.left.is_set()
+
+    client.close()
+
+    assert application.left.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+def test_the_response_head_is_sent_with_the_body(port, method):
+    with post(port, "/", b"{}", method=method) as client:
+        received = receive_until(client, b"\r\n\r\n" if method == "HEAD" else b"ok")
+
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert received.partition(b"\r\n\r\n")[2] == (b"" if method == "HEAD" else b"ok")
+
+
+def test_two_pipelined_requests_get_their_responses_in_order(port):
+    one = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.sendall(one + one)
+        received = b""
+        while received.count(b"\r\n\r\nok") < 2:
+            received += client.recv(65_536)
+
+    assert received.count(b"HTTP/1.1 200 OK\r\n") == 2
+
+
+def rejects_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass  # the connection was in the accept queue
+    return False
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 9], ids=["connected", "within its head"])
+def test_a_client_that_connected_before_the_shutdown_is_served(
+    application, monkeypatch, sent_bytes
+):
+    monkeypatch.setattr(http_guards, "LAST_HEAD_S", 600.0)
+    request = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
+    with (
+        served(application) as (port, server),
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+    ):
+        client.sendall(request[:sent_bytes])
+        wait_until(lambda: server.server_state.connections)
+        server.should_exit = True
+        wait_until(lambda: rejects_connections(port))
+        client.sendall(request[sent_bytes:])
+        received = b""
+        while piece := client.recv(65_536):
+            received += piece
+
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in received
+    assert received.endswith(b"ok")
+
+
+def test_a_client_in_the_accept_queue_at_shutdown_is_served(application, monkeypatch):
+    """The last client connects when the server has just decided to shut down."""
+    clients = []
+    tick = _Server.on_tick
+
+    async def observed_tick(self: _Server, counter: int) -> bool:
+        is_ending = await tick(self, counter)
+        if is_ending:
+            clients.append(post(port, "/", b"{}"))
+        return is_ending
+
+    monkeypatch.setattr(_Server, "on_tick", observed_tick)
+    with served(application) as (port, server):
+        wait_until(lambda: server.started)
+        server.should_exit = True
+        wait_until(lambda: clients)
+        with clients[0] as client:
+            received = receive_until(client, b"ok")
+
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_silent_client_does_not_delay_the_shutdown(application, monkeypatch):
+    monkeypatch.setattr(http_guards, "LAST_HEAD_S", 0.05)
+    with (
+        served(application) as (port, server),
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+    ):
+        wait_until(lambda: server.server_state.connections)
+        server.should_exit = True
+
+        assert client.recv(1) == b""
+
+
+def test_a_closed_connection_is_freed_without_the_garbage_collector(port):
+    others = {id(each): each for each in connections()}  # connections of earlier tests
+
+    def left() -> int:
+        return sum(id(each) not in others for each in connections())
+
+    gc.disable()
+    try:
+        with post(port, "/", b"{}") as client:
+            receive_until(client, b"ok")
+        deadline = time.monotonic() + DEADLINE_S
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert left() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "line", ["", "connection: close\r\n"], ids=["at rest", "after the last answer"]
+)
+@pytest.mark.parametrize("half_closes", [False, True], ids=["open", "half-closed"])
+def test_a_small_response_that_is_never_read_does_not_block_the_close(
+    monkeypatch, line, half_closes
+):
+    """The unsent rest is too small to pause writing, and a close waits until it is sent."""
+    monkeypatch.setattr(http_guards, "conf", replace(http_guards.conf, write_timeout_s=0.5))
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 48_000})
+
+    with (
+        served(application, send_buffer=2_048, timeout_keep_alive=1) as (port, server),
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(f"GET / HTTP/1.1\r\nhost: t\r\n{line}\r\n".encode())
+        wait_until(lambda: server.server_state.total_requests)
+        if half_closes:
+            client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: not server.server_state.connections)
+
+
+class LiveFeed:
+    """A WebSocket that sends ``size`` bytes once it is open. None: it is never accepted."""
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if self.size is not None:
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "bytes": b"x" * self.size})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+
+HANDSHAKE = (
+    b"GET /ws/live/ HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("extra_bytes", [b"", b"\x8a\x80abcd"], ids=["silent", "pongs"])
+@pytest.mark.parametrize("size", [None, 1, 48_000], ids=["not accepted", "open", "does not read"])
+def test_a_websocket_ends_for_every_client_behavior(monkeypatch, size, extra_bytes):
+    """An unsolicited pong does not count as a response to a ping."""
+    shorter = replace(websocket_protocol.conf, head_timeout_s=0.5, write_timeout_s=0.5)
+    monkeypatch.setattr(websocket_protocol, "conf", shorter)
+    pings = {
+        "ws_ping_interval": 0.2,
+        "ws_ping_timeout": 0.2,
+        "ws": websocket_protocol.LiveFeedConnection,
+    }
+    with (
+        served(LiveFeed(size), send_buffer=2_048, **pings) as (port, server),
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(HANDSHAKE)
+        wait_until(lambda: server.server_state.tasks)
+
+        def is_gone() -> bool:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(extra_bytes)
+            return not server.server_state.connections
+
+        wait_until(is_gone)
+
+
+def connections() -> Iterator[GatewayHttpProtocol]:
+    return (each for each in gc.get_objects() if type(each) is GatewayHttpProtocol)

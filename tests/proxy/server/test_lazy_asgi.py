@@ -1,0 +1,95 @@
+"""Pages are loaded once, by their first request, and not at the start of the gateway."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.server.lazy_asgi import LazyApplication
+
+ROOT = Path(__file__).parents[3]
+LAZY_MODULES = (
+    "daphne", "django.test", "drf_spectacular.openapi", "httpx", "proxy.admin", "proxy.reports",
+    "proxy.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
+    "unfold.sites", "websockets", "xml.dom", "yaml",
+)  # fmt: skip
+LOADED = f"""
+import sys
+sys.argv = ["manage.py", "serve"]
+import bridge_project.asgi
+import proxy.management.commands.serve
+from proxy.gateway.snapshot import config_cache
+config_cache.save_cached(config_cache.Configuration(1, {{config_cache.ApiKey: []}}))
+print(*(name for name in {LAZY_MODULES!r} if name in sys.modules))
+"""
+
+
+def test_the_start_does_not_import_modules_that_only_pages_need(tmp_path: Path) -> None:
+    result = subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, "-c", LOADED],
+        cwd=ROOT,
+        env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path), "DATABASE_URL": "sqlite:///:memory:",
+             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+async def respond(scope: Any, receive: Any, send: Any) -> None:
+    await send(scope["path"])
+
+
+def request(application: LazyApplication, *paths: str) -> list[str]:
+    responses: list[str] = []
+
+    async def send(message: str) -> None:
+        responses.append(message)
+
+    async def run_all() -> None:
+        await asyncio.gather(*(application({"path": path}, None, send) for path in paths))
+
+    asyncio.run(run_all())
+    return sorted(responses)
+
+
+def test_concurrent_first_requests_load_once_in_a_thread() -> None:
+    loaded_in = []
+
+    def load() -> Any:
+        loaded_in.append((threading.current_thread(), gc.isenabled()))
+        return respond
+
+    application = LazyApplication(load)
+
+    assert request(application, "a", "b", "c") == ["a", "b", "c"]
+    assert request(application, "d") == ["d"]
+    ((thread, gc_enabled),) = loaded_in
+    assert thread is not threading.main_thread()
+    assert not gc_enabled
+    assert gc.isenabled()
+
+
+def test_a_failed_load_is_retried() -> None:
+    tries = iter([ImportError("not now"), None])
+
+    def load() -> Any:
+        if wrong := next(tries):
+            raise wrong
+        return respond
+
+    application = LazyApplication(load)
+
+    with pytest.raises(ImportError):
+        request(application, "a")
+    assert gc.isenabled()
+    assert request(application, "b") == ["b"]

@@ -1,0 +1,340 @@
+"""``serve`` as a process: its output, exit codes and files."""
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.proxy.config.conftest import REPOSITORY, SECRET
+
+SECRETS = re.compile(r"sk-br-[A-Za-z0-9_-]{20,}|password (?!\()\S+")
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """Start ``serve`` on a free port and wait until it prints its URL."""
+    running = []
+
+    def start(*arguments, folder="data", **environment):
+        inherited = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
+        }
+        log = tmp_path / f"log-{len(running)}"
+        with log.open("wb") as out:
+            process = subprocess.Popen(  # noqa: S603 - our own command line
+                [sys.executable, "manage.py", "serve", "--port", "0", *map(str, arguments)],
+                cwd=REPOSITORY,
+                env={
+                    **inherited,
+                    "BRIDGE_DATA_DIR": str(tmp_path / folder),
+                    "PYTHONUNBUFFERED": "1",
+                    **environment,
+                },
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        running.append(process)
+        deadline = time.monotonic() + 120
+        while "listens on" not in log.read_text() and process.poll() is None:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        return process, log
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait(60)
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    return process.wait(90)
+
+
+def port_of(log):
+    return int(re.search(r"listens on http://127\.0\.0\.1:(\d+)", log.read_text())[1])
+
+
+def files_of(folder):
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and not path.suffix
+    }
+
+
+def test_the_second_start_prints_no_secret_and_changes_none(serving, tmp_path):
+    process, log = serving()
+    assert stop(process) == 0
+    first, files = log.read_text(), files_of(tmp_path / "data")
+
+    process, log = serving()
+    assert stop(process) == 0
+
+    assert len(SECRETS.findall(first)) >= 4
+    assert "Traceback" not in first
+    assert SECRETS.findall(log.read_text()) == []
+    assert "SANDBOX" in log.read_text()
+    assert files_of(tmp_path / "data") == files
+
+
+def test_all_files_of_the_data_directory_are_private(serving, tmp_path):
+    process, _ = serving()
+
+    modes, folders = {}, {}
+    for path in (tmp_path / "data", *(tmp_path / "data").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # a running gateway deletes temporary files
+            found = folders if path.is_dir() else modes
+            found[path.name] = stat.S_IMODE(path.stat().st_mode)
+    stop(process)
+
+    assert {"secret_key", "ledger.sqlite3", "serve.lock"} <= set(modes)
+    assert {"data", "journal-0"} <= set(folders)
+    assert set(folders.values()) == {0o700}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_second_gateway_on_the_same_directory_is_rejected(serving, manage):
+    process, _ = serving()
+
+    run = manage("serve", "--port", "0")
+    stop(process)
+
+    assert run.returncode == 2
+    assert "is in use by another gateway" in run.stderr
+    assert SECRETS.findall(run.stdout) == []
+
+
+def test_a_port_in_use_is_one_error_line_and_creates_nothing(manage, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run = manage("serve", "--port", taken.getsockname()[1])
+
+    assert run.returncode == 2
+    assert "cannot listen on 127.0.0.1" in run.stderr
+    assert run.stdout == ""
+    assert not (tmp_path / "data" / "secret_key").exists()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_data_directory_is_rejected(manage, tmp_path):
+    (tmp_path / "data").mkdir(mode=0o500)
+
+    run = manage("serve", "--port", "0")
+
+    assert (run.returncode, "Permission denied" in run.stderr) == (2, True)
+
+
+def test_a_file_instead_of_the_data_directory_is_rejected(manage, tmp_path):
+    (tmp_path / "data").write_text("")
+
+    run = manage("serve", "--port", "0")
+
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "message"),
+    [
+        (
+            {"BRIDGE_PNG_INTERVAL_S": "3"},
+            (),
+            "unknown setting BRIDGE_PNG_INTERVAL_S; did you mean 'BRIDGE_PING_INTERVAL_S'?",
+        ),
+        ({"BRIDGE_PING_INTERVAL_S": "soon"}, (), "BRIDGE_PING_INTERVAL_S is 'soon'"),
+        ({"BRIDGE_DEBUG": "1"}, (), "proxy.E010"),
+        ({"BRIDGE_ALLOWED_HOSTS": "*"}, ("--host", "::"), "proxy.E011"),
+        ({"BRIDGE_SECRET_KEY_FILE": "/nowhere/key"}, (), "BRIDGE_SECRET_KEY_FILE"),
+        ({}, ("--workers", "0"), "--workers"),
+        ({}, ("--config", "/nowhere/bridge.toml"), "/nowhere/bridge.toml"),
+    ],
+)
+def test_an_invalid_setting_exits_with_2_and_creates_nothing(
+    manage, tmp_path, environment, arguments, message
+):
+    run = manage("serve", "--port", "0", *arguments, **environment)
+
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+    assert SECRETS.findall(run.stdout) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unsafe_setting_starts_with_insecure_ok(serving):
+    process, log = serving(BRIDGE_DEBUG="1", BRIDGE_INSECURE_OK="1")
+
+    assert "listens on" in log.read_text()
+    assert stop(process) == 0
+
+
+def test_a_dry_run_prints_the_plan_and_missing_secrets_and_writes_nothing(manage, tmp_path, toml):
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml)
+    missing = "upstreams[0].api_key: environment variable OPENAI_API_KEY is missing or empty"
+
+    planned = manage("applyconfig", file, "--dry-run", BRIDGE_KEY_CI=SECRET)
+    left = sorted(tmp_path.iterdir())
+    done = manage("applyconfig", file, BRIDGE_KEY_CI=SECRET)
+
+    assert (planned.returncode, left) == (0, [file]), planned.stderr
+    assert "nothing was changed (dry run)" in planned.stdout
+    assert planned.stdout.splitlines()[:-1] == done.stdout.splitlines()[:-1]
+    assert f"warning: {missing} here" in planned.stderr
+    assert f"warning: {missing} here" in done.stderr
+
+
+def test_a_dry_run_does_not_migrate(manage, tmp_path, toml):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "secret_key").write_text(secrets.token_urlsafe(48))
+    (tmp_path / "bridge.toml").write_text(toml)
+    assert manage("migrate", "auth").returncode == 0
+
+    run = manage("applyconfig", tmp_path / "bridge.toml", "--dry-run", BRIDGE_KEY_CI=SECRET)
+
+    assert run.returncode == 2
+    assert "run manage.py migrate" in run.stderr
+    assert "a dry run does not migrate" in run.stderr
+    assert "[ ] 0001_initial" in manage("showmigrations", "proxy").stdout
+
+
+def test_a_used_upstream_without_its_key_prevents_the_start(manage, tmp_path, toml):
+    (tmp_path / "bridge.toml").write_text(toml)
+
+    run = manage("serve", "--port", "0", "--config", tmp_path / "bridge.toml", BRIDGE_KEY_CI=SECRET)
+
+    assert run.returncode == 2
+    assert "upstream 'openai': environment variable OPENAI_API_KEY is missing" in run.stderr
+    assert SECRETS.findall(run.stdout) == []
+
+
+def test_a_configured_gateway_starts_without_sandbox_and_default_key(serving, tmp_path, toml):
+    (tmp_path / "bridge.toml").write_text(toml)
+
+    process, log = serving(
+        "--config", tmp_path / "bridge.toml", BRIDGE_KEY_CI=SECRET, OPENAI_API_KEY="sk-upstream"
+    )
+    stop(process)
+
+    output = log.read_text()
+    assert "+ upstream openai" in output
+    assert "SANDBOX" not in output
+    assert "Gateway key" not in output
+    assert SECRET not in output
+
+
+def test_the_admin_password_of_the_environment_is_not_printed(serving):
+    process, log = serving(BRIDGE_ADMIN_PASSWORD="correct horse battery")
+    stop(process)
+
+    assert "(from BRIDGE_ADMIN_PASSWORD)" in log.read_text()
+    assert "horse" not in log.read_text()
+
+
+def test_several_workers_start_and_stop_together(serving):
+    process, log = serving("--workers", "2")
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        response = client.recv(64)
+
+    assert response.startswith(b"HTTP/1.1 200")
+    assert stop(process) == 0
+
+
+def test_a_client_that_never_completes_its_head_gets_a_408(serving):
+    process, log = serving(BRIDGE_HEAD_TIMEOUT_S="3")
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
+        client.sendall(b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
+        response = b"".join(iter(lambda: client.recv(4096), b""))
+
+    assert response.startswith(b"HTTP/1.1 408")
+    assert b'"timeout_error"' in response
+    assert stop(process) == 0
+
+
+def test_k07_sighup_applies_the_file_again_and_an_error_changes_nothing(serving, tmp_path):
+    file = tmp_path / "bridge.toml"
+    file.write_text('[[teams]]\nname = "ada"\n')
+    process, log = serving("--config", file)
+
+    file.write_text('[[teams]]\nnam = "ben"\n')
+    process.send_signal(signal.SIGHUP)
+    wait_for(log, "the old configuration stays active: .*did you mean 'name'")
+    file.write_text('[[teams]]\nname = "ada"\n[[teams]]\nname = "ben"\n')
+    process.send_signal(signal.SIGHUP)
+    wait_for(log, r"\+ team ben")
+
+    assert stop(process) == 0
+
+
+def wait_for(log, pattern):
+    deadline = time.monotonic() + 90
+    while not re.search(pattern, log.read_text()):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def test_a_command_before_the_first_start_prints_one_error(manage, tmp_path):
+    (tmp_path / "data").mkdir()
+
+    run = manage("exportconfig")
+
+    assert run.returncode == 2
+    assert "database error" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_invalid_secret_key_file_is_rejected(manage, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "secret_key").write_bytes(b"\xff\xfe")
+
+    run = manage("serve", "--port", "0")
+
+    assert run.returncode == 2
+    assert "secret_key cannot be read: not a secret key" in run.stderr
+
+
+def test_createkey_prints_a_key_once_and_only_for_a_known_team(manage):
+    assert manage("createkey", "--team", "default", "--name", "laptop").returncode == 2
+
+    serve_once = manage("applyconfig", "/dev/stdin")  # an empty file: no team either
+    assert serve_once.returncode == 0
+    unknown = manage("createkey", "--team", "default", "--name", "laptop")
+
+    assert unknown.returncode == 2
+    assert "no team 'default'" in unknown.stderr
+    assert "Traceback" not in unknown.stderr
+
+
+def test_createkey_rejects_a_name_that_is_invalid_in_bridge_toml(manage, tmp_path):
+    file = tmp_path / "bridge.toml"
+    file.write_text('[[teams]]\nname = "ada"\n')
+    assert manage("applyconfig", file).returncode == 0
+
+    spaced = manage("createkey", "--team", "ada", "--name", "my laptop")
+
+    assert spaced.returncode == 2
+    assert "--name is 'my laptop'; letters, digits, - and _ are expected" in spaced.stderr
+
+
+def test_createkey_creates_the_secret_of_a_key_in_the_file(manage, tmp_path):
+    file = tmp_path / "bridge.toml"
+    file.write_text('[[teams]]\nname = "ada"\n[[keys]]\nteam = "ada"\nname = "ben"\n')
+    assert manage("applyconfig", file).returncode == 0
+
+    made = manage("createkey", "--team", "ada", "--name", "ben", "--json")
+    again = manage("createkey", "--team", "ada", "--name", "ben")
+
+    assert re.search(r'"key": "sk-br-[A-Za-z0-9_-]{43}"', made.stdout)
+    assert again.returncode == 2
+    assert "exists" in again.stderr
+    assert manage("applyconfig", file).stdout == "No changes.\n"

@@ -1,0 +1,98 @@
+"""Errors in limits, models, networks and options are the same for a row and for bridge.toml."""
+
+from typing import Any, Final
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from proxy.config.dump import dump_table
+from proxy.config.load import read
+from proxy.models import ApiKey, Team
+from proxy.secrets import ConfigError
+
+FILE_NAMES: Final = {"models_allowed": "models"}
+"""The names of row fields in bridge.toml, if they differ."""
+TEAM_FIELDS: Final = ("limits", "models_allowed")
+
+# field of the row, its value, path within it, start of the error
+ERRORS: Final = [
+    ("limits", {"rmp": 60}, "", "unknown key 'rmp'; did you mean 'rpm'?"),
+    ("limits", {"rps": "x"}, "", "unknown key 'rps'; did you mean 'rpm'?"),
+    ("limits", {"rpm": "sixty"}, ".rpm", "Expected int, got str, found 'sixty'"),
+    ("limits", {"rpm": True}, ".rpm", "Expected int, got bool, found True"),
+    ("limits", {"rpm": 1.5}, ".rpm", "Expected int, got float, found 1.5"),
+    ("limits", {"tpm": 0}, ".tpm", "Expected int >= 1, found 0"),
+    ("limits", {"concurrency": -1}, ".concurrency", "Expected int >= 1, found -1"),
+    ("limits", [60], "", "Expected object, got array"),
+    ("limits", 60, "", "Expected object, got int, found 60"),
+    ("models_allowed", "claude-*", "", "Expected array, got str, found 'claude-*'"),
+    ("models_allowed", [1], "[0]", "Expected str, got int, found 1"),
+    ("models_allowed", ["a", ""], "[1]", "Expected str of length >= 1, found ''"),
+    ("ip_allow", "10.0.0.0/8", "", "Expected array, got str, found '10.0.0.0/8'"),
+    ("ip_allow", ["10.0.0.1/8"], "[0]", "'10.0.0.1/8' has host bits set"),
+    ("ip_allow", ["10.0.0.0/33"], "[0]", "'10.0.0.0/33' does not appear to be an IPv4 or IPv6 net"),
+    ("ip_allow", [10], "[0]", "'' does not appear to be an IPv4 or IPv6 network, found 10"),
+    ("options", {"stric": True}, "", "unknown key 'stric'; did you mean 'strict'?"),
+    ("options", {"x": 1}, "", "unknown key 'x'; known: events, store, strict"),
+    ("options", {"strict": "yes"}, ".strict", "Expected bool, got str, found 'yes'"),
+    ("options", {"events": "metadata"}, ".events", "Expected array, got str, found 'metadata'"),
+    ("options", {"events": ["all"]}, ".events[0]",
+     "Invalid enum value 'all'; expected one of 'metadata', 'blocks'"),
+    ("options", {"store": "full"}, ".store",
+     "Invalid enum value 'full'; expected one of 'metadata'"),
+    ("options", ["strict"], "", "Expected object, got array"),
+]  # fmt: skip
+IDS: Final = [f"{field} {value}" for field, value, *_ in ERRORS]
+
+
+@pytest.mark.parametrize(("field", "value", "at", "message"), ERRORS, ids=IDS)
+def test_a_row_reports_field_path_value_and_expected_type(
+    field: str, value: Any, at: str, message: str
+):
+    expected = f"{at.lstrip('.')}: {message}" if at else message
+    for row in (ApiKey(), Team()) if field in TEAM_FIELDS else (ApiKey(),):
+        setattr(row, field, value)
+
+        with pytest.raises(ValidationError) as caught:
+            row.clean()
+
+        assert list(caught.value.message_dict) == [field]
+        assert caught.value.message_dict[field][0].startswith(expected)
+
+
+@pytest.mark.parametrize(("field", "value", "at", "message"), ERRORS, ids=IDS)
+def test_bridge_toml_reports_the_same_error(field: str, value: Any, at: str, message: str):
+    name = FILE_NAMES.get(field, field)
+    tables = {"keys": {"team": "t", "name": "k", name: value}}
+    if field in TEAM_FIELDS:
+        tables["teams"] = {"name": "t", name: value}
+    for kind, table in tables.items():
+        with pytest.raises(ConfigError) as caught:
+            read(dump_table(kind, table))
+
+        assert str(caught.value).startswith(f"{kind}[0].{name}{at}: {message}")
+
+
+def test_all_valid_fields_of_a_key_are_accepted_by_row_and_file():
+    rules = {
+        "limits": {"rpm": 1, "tpm": 2, "concurrency": 3},
+        "models_allowed": ["claude-*"],
+        "ip_allow": ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"],
+        "options": {"strict": False, "events": ["metadata", "blocks"], "store": "metadata"},
+    }
+    table = {FILE_NAMES.get(field, field): value for field, value in rules.items()}
+
+    ApiKey(**rules).clean()
+    (key,) = read(dump_table("keys", {"team": "t", "name": "k", **table})).keys
+
+    assert key.ip_allow == rules["ip_allow"]
+    assert key.limits.concurrency == 3
+    assert key.options.strict is False
+
+
+def test_a_null_field_becomes_its_empty_value():
+    key = ApiKey(limits=None, models_allowed=None, ip_allow=None, options=None)
+
+    key.clean()
+
+    assert (key.limits, key.models_allowed, key.ip_allow, key.options) == ({}, [], [], {})

@@ -1,0 +1,253 @@
+"""Compare the response to each role, URL and method with a table; every URL has a row (T09, T10).
+
+Each request goes over a socket and through the router, as a client's does.
+``access_matrix.txt`` is the table. After an intended change, remove the rows, generate them again
+and review the difference: ``BRIDGE_WRITE_MATRIX=1 pytest tests/repo/access/test_access_matrix.py``.
+"""
+
+import os
+import threading
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from django.core.cache import cache
+from django.urls import get_resolver
+
+from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
+from proxy.ledger.recorder import recorder
+from proxy.live.sync import live_view_sync
+from proxy.models import Budget, Drift, Price, Route, RouteTarget, Upstream, UpstreamPolicy
+from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
+from proxy.routing import EXACT_PATHS
+from tests.fakes.servers.served_client import ServedClient
+from tests.proxy.admin import factories
+from tests.urls import url_routes
+
+TABLE = Path(__file__).with_name("access_matrix.txt")
+WRITING = bool(os.environ.get("BRIDGE_WRITE_MATRIX"))  # fills the table instead of comparing
+METHODS = ("GET", "POST", "PUT", "DELETE")
+KEYS = ("member_key", "other_key", "reports_key", "admin_key")
+PEOPLE = ("staff", MEMBER, AUDITOR, OWNER, "root")
+ROLES = ("anonymous", *KEYS, *PEOPLE)
+OPEN = {
+    "admin/login/", "admin/jsi18n/", "api/v1/schema/", "api/v1/docs/", "/", "/healthz", "/readyz",
+    "/metrics", "/api/hello",
+}  # fmt: skip
+"""URLs that anonymous clients may read; they contain nothing about users."""
+
+
+def rows():
+    """Return the table: URL -> method -> one word for each role."""
+    lines = [line.split() for line in TABLE.read_text().splitlines() if line and line[0] != "#"]
+    return {
+        url: {method: tuple(words) for _, method, *words in of_url}
+        for url, of_url in groupby(lines, key=lambda line: line[0])
+    }
+
+
+DJANGO = list(dict.fromkeys(url_routes(get_resolver("bridge_project.urls").url_patterns)))
+GATEWAY = [*EXACT_PATHS, "/v1/models/claude-sonnet-5", "/v1/nowhere"]
+"""URLs that the gateway answers before Django is called."""
+
+
+def test_each_url_has_a_row_for_each_method():
+    table = rows()
+
+    assert {*DJANGO, *GATEWAY} - set(table) == set()
+    assert {url for url in table if tuple(table[url]) != METHODS} == set()
+    assert all(len(words) == len(ROLES) for row in table.values() for words in row.values())
+
+
+def test_anonymous_clients_reach_only_public_urls():
+    reachable = {
+        url for url, row in rows().items() if any(words[0] == "ok" for words in row.values())
+    }
+
+    assert reachable <= OPEN
+
+
+@pytest.mark.parametrize("role", [MEMBER, AUDITOR, "staff"])
+def test_read_only_roles_cannot_write(role):
+    place = ROLES.index(role)
+    endings = ("/add/", "/change/", "/delete/", "/rotate/", "/revoke/", "<id>/password/", "/test/",
+             "/purge/")  # fmt: skip
+    writable = {
+        url
+        for url, row in rows().items()
+        if url.endswith(endings) and row["POST"][place] not in REFUSED
+    }
+
+    assert writable == set()
+
+
+REFUSED = {"403", "404", "405"}
+
+
+@pytest.fixture
+def send_as():
+    """Return a function that sends a request as a role; the database has one row of each model."""
+    ben = factories.staff("ben", groups=(MEMBER,))
+    key, own = factories.key("ben", user=ben)
+    exchange = factories.record(key=key, opening={"user": "ben", "session_id": "s1"})
+    upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
+    route = Route.objects.create(model="claude-*")
+    price = {"model": "qwen3", "since": "2026-01-01", "input": 1, "output": 1}
+    objects = {
+        "auth/group": ben.groups.get(),
+        "auth/user": ben,
+        "proxy/budget": Budget.objects.create(team=key.team, usd=10),
+        "proxy/team": key.team,
+        "proxy/apikey": key,
+        "proxy/exchange": exchange,
+        "proxy/upstream": upstream,
+        "proxy/route": route,
+        "proxy/drift": Drift.objects.create(
+            kind="beta", name="b", first_seen=exchange.created, last_seen=exchange.created
+        ),
+        "proxy/upstreampolicy": UpstreamPolicy.objects.create(kind="beta", name="b", action="drop"),
+        "proxy/price": Price.objects.create(**price),
+    }
+    fillings = {
+        "<path:session_id>": "s1",
+        "<str:request_id>": exchange.pk,
+        "<str:exchange_id>": exchange.pk,
+        "<str:side>": "request",
+        "<int:key_id>": str(key.pk),
+        "<int:view_id>": "0",
+        "<int:upstream_id>": str(upstream.pk),
+        "<int:route_id>": str(route.pk),
+        "<int:price_id>": str(objects["proxy/price"].pk),
+        "<str:team>": "platform",
+        "<str:user>": "ben",
+        "<str:upstream>": "vllm",
+        "<str:budget_id>": str(objects["proxy/budget"].pk),
+        "<id>": str(ben.pk),
+        "<path:content_type_id>": "0",
+        "^(?P<app_label>auth|proxy)/$": "proxy/",
+        "(?P<url>.*)$": "nowhere/",
+        r"\A(?P<rest>(?s:.*))\Z": "nowhere",
+        "api_keys/<str:ident>": f"api_keys/apikey_{key.pk}",
+        "users/<str:ident>": "users/user_ben",
+        "workspaces/<str:ident>": "workspaces/wrkspc_platform",
+    }
+    cache.clear()  # each test's keys have the same ids: the throttle would count their requests together
+    clients = {role: ServedClient() for role in ROLES}
+    headers = {
+        "member_key": own,
+        "other_key": factories.key("cleo", of="research")[1],
+        "reports_key": factories.key("dashboard", scopes=["reports"])[1],
+        "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
+    }
+    users = {
+        "staff": factories.staff("olga"),
+        MEMBER: ben,
+        **{role: factories.staff(role, groups=(role,)) for role in (AUDITOR, OWNER)},
+        "root": factories.superuser(),
+    }
+
+    def one(role, method, url):
+        for model, row in objects.items():
+            if f"admin/{model}/" in url:
+                url = url.replace("<path:object_id>", str(row.pk))
+        for pattern, value in fillings.items():
+            url = url.replace(pattern, value)
+        url = url.replace("<path:object_id>", "0")
+        query = QUERIES.get(next((part for part in QUERIES if url.startswith(part)), ""), "")
+        client = clients[role]
+        if role in users:
+            client.force_login(users[role])
+        sent_headers = {"x-api-key": headers[role]} if role in headers else {}
+        return word_of(client.generic(method, f"/{url}{query}", headers=sent_headers))
+
+    return one
+
+
+QUERIES = {
+    "admin/sessions/one/": "?id=s1", "admin/sessions/export/": "?id=s1",
+    "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
+    "api/v1/requests/": "", "api/v1/keys": "", "api/v1/upstreams": "", "api/v1/prices": "", "api/v1/users": "", "api/v1/teams": "", "api/v1/models": "", "api/v1/sessions/": "",
+    **dict.fromkeys(
+        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices")], ""
+    ),
+    "api/v1/": "?from=2026-11-20&to=2026-11-21",
+    "v1/organizations/usage_report/claude_code": "?starting_at=2026-11-20",
+    "v1/organizations/usage_report": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
+    "v1/organizations/cost_report": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
+    "v1/organizations/analytics": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
+}  # fmt: skip
+
+
+def word_of(response):
+    """Return ``ok``, ``login`` (redirect to the sign-in), ``away`` (other redirect) or the status."""
+    if response.status_code == 302:
+        return "login" if "/login/" in response["Location"] else "away"
+    return "ok" if response.status_code == 200 else str(response.status_code)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", DJANGO)
+def test_each_response_to_a_role_matches_the_table(send_as, url):
+    if WRITING and url in rows():
+        return
+    found = {method: tuple(send_as(role, method, url) for role in ROLES) for method in METHODS}
+
+    compare(url, found)
+
+
+@pytest.fixture
+def gateway_in_process(transactional_db):
+    """Yield the directory over this test's database; stop the gateway's threads afterwards.
+
+    The database is emptied afterwards: the ledger's thread has a connection of its own, so a
+    rollback of the test's connection does not undo its rows.
+    """
+    # The poller has a connection of its own, which does not see the rows of this test.
+    directory._thread = threading.current_thread()
+    directory.snapshot = Snapshot()
+    yield directory
+    directory._thread = None
+    directory.snapshot, directory.fresh = Snapshot(), False
+    live_view_sync.stop()
+    recorder.stop()
+
+
+@pytest.mark.parametrize("url", GATEWAY)
+def test_the_gateway_accepts_keys_only(gateway_in_process, url):
+    """A session grants no access to the gateway; a key of other scopes calls no model."""
+    headers = keys()
+    gateway_in_process.poll()
+
+    def one(role, method):
+        sent = {"x-api-key": headers[role]} if role in headers else {}
+        response = ServedClient().generic(method, url, "{}", "application/json", headers=sent)
+        return "ok" if response.status_code == 503 and url in OPEN else word_of(response)
+
+    found = {method: tuple(one(role, method) for role in ROLES) for method in METHODS}
+
+    compare(url, found)
+
+
+def keys():
+    """Create a key for each key role, and a route, so that model names resolve."""
+    upstream = Upstream.objects.create(
+        name="vllm", dialect="chat", base_url="http://127.0.0.1:9/v1"
+    )
+    route = Route.objects.create(model="claude-*")
+    RouteTarget.objects.create(route=route, upstream=upstream)
+    return {
+        "member_key": factories.key("ben")[1],
+        "other_key": factories.key("cleo", of="research")[1],
+        "reports_key": factories.key("dashboard", scopes=["reports"])[1],
+        "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
+    }
+
+
+def compare(url, found):
+    if WRITING:
+        with TABLE.open("a") as table:
+            table.writelines(
+                f"{url} {method} {' '.join(words)}\n" for method, words in found.items()
+            )
+        return
+    assert found == rows()[url]

@@ -1,0 +1,297 @@
+"""List every write that a user or a key can send: URL pattern -> target -> request.
+
+A target names the owner of the row or value: ``own`` is platform, which Ada leads; ``foreign`` is
+research; ``company`` applies to every team. ``a to b`` moves a row from a to b.
+Bodies of admin pages are forms, bodies of the API are JSON; ``{name}`` stands for the id of the
+row of that name in ``write_company``.
+"""
+
+from typing import Any, NamedTuple
+
+from .write_company import PASSWORD
+
+
+class Write(NamedTuple):
+    method: str
+    path: str
+    body: Any = None
+
+
+RULES = dict.fromkeys(
+    ("models_allowed", "ip_allow", "limits_0", "limits_1", "limits_2", "options_0", "options_1", "options_2"),
+    "",
+)  # fmt: skip
+
+
+def key_form(team: str, name: str = "new", **fields: Any) -> dict[str, Any]:
+    return {"team": team, "name": name, "scopes": ["messages"], **RULES, **fields}
+
+
+def budget_form(**fields: Any) -> dict[str, Any]:
+    blank = dict.fromkeys(("team", "key", "user"), "")
+    rest = {"usd": "77", "period": "week", "zone": "UTC", "hard": "on"}
+    notices = {"notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}
+    alert = {"webhook": "", "webhook_secret": "{}", "emails": "[]"}
+    return {**blank, **rest, **notices, **alert, **fields}
+
+
+def route_form(team: str, model: str = "new-*", target: str = "") -> dict[str, Any]:
+    line = {"position": 0, "upstream": "{vllm}", "model": "", "weight": 3}
+    old = {"id": "{%s_target}" % target, "route": "{%s_route}" % target} if target else {}  # noqa: UP031
+    targets = {f"targets-0-{name}": value for name, value in {**line, **old}.items()}
+    counts = {"targets-TOTAL_FORMS": 1, "targets-INITIAL_FORMS": 1 if target else 0}
+    return {"model": model, "team": team, "position": 5, **counts, **targets}
+
+
+def team_form(name: str, **fields: Any) -> dict[str, Any]:
+    rest = {"store": "full", "retention_days": 7, **RULES}
+    return {"name": name, **rest, **fields}
+
+
+def user_form(name: str, **fields: Any) -> dict[str, Any]:
+    joined = {"date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    lines = {"identities-TOTAL_FORMS": 0, "identities-INITIAL_FORMS": 0}
+    return {"username": name, "is_active": "on", "is_staff": "on", **joined, **lines, **fields}
+
+
+POLICY = {"kind": "beta", "name": "new", "action": "drop", "upstream": "", "position": 0}
+PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "output": "2",
+         "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
+UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "secret": "{}",
+            "profile": "generic", "capabilities": "{}", "timeouts": "{}", "extra_body": "{}",
+            "when_client_leaves": "abort", "connection_reuse": "shared", "enabled": "on"}  # fmt: skip
+SURE = {"post": "yes"}
+
+
+def admin(
+    model: str, adds: dict[str, Any], changes: dict[str, Any], deletes: dict[str, str]
+) -> Any:
+    """Return the writes of a model's three forms and of the bulk action on its list."""
+    base, some = f"admin/{model}/", next(iter(deletes.values()), "1")
+    bulk = {"action": "delete_selected", "_selected_action": some, "index": 0, **SURE}
+    return {
+        base: {"bulk": Write("POST", base, bulk)},
+        f"{base}add/": {whose: Write("POST", f"{base}add/", body) for whose, body in adds.items()},
+        f"{base}<path:object_id>/change/": {
+            whose: Write("POST", f"{base}{row}/change/", body)
+            for whose, (row, body) in changes.items()
+        },
+        f"{base}<path:object_id>/delete/": {
+            whose: Write("POST", f"{base}{row}/delete/", SURE) for whose, row in deletes.items()
+        },
+    }
+
+
+def api(route: str, one: str, adds: Any, changes: Any, deletes: Any) -> Any:
+    """Return the writes of an API list and of one of its rows."""
+    base = f"api/v1/{route}"
+    return {
+        base: {whose: Write("POST", base, body) for whose, body in adds.items()},
+        f"{base}/{one}": {
+            **{f"patch_{whose}": Write("PATCH", f"{base}/{row}", body) for whose, (row, body) in changes.items()},
+            **{f"delete_{whose}": Write("DELETE", f"{base}/{row}") for whose, row in deletes.items()},
+        },
+    }  # fmt: skip
+
+
+def only(pattern: str, **paths: Any) -> Any:
+    """Return the writes of a single page."""
+    return {pattern: {whose: Write("POST", *sent) for whose, sent in paths.items()}}
+
+
+KEY_ADDS = {
+    "own": ("platform", {}),
+    "own_member": ("platform", {"user": "ben"}),
+    "own_reports": ("platform", {"scopes": ["reports"]}),
+    "own_admin": ("platform", {"scopes": ["messages", "admin"]}),
+    "foreign": ("research", {}),
+    "foreign_member": ("platform", {"user": "cleo"}),
+}
+KEY_ROWS = {"own": "{ci}", "own_member": "{ben_key}", "own_admin": "{finance}", "foreign": "{lab}",
+            "foreign_but_mine": "{ada_lab}"}  # fmt: skip
+ROUTE = {"targets": [{"upstream": "vllm"}]}
+PEOPLE_IDS = {"ben": "{member}", "cleo": "{cleo}"}
+
+
+def key_body(team: str, fields: dict[str, Any]) -> dict[str, Any]:
+    named = {name: PEOPLE_IDS.get(value, value) if name == "user" else value for name, value in fields.items()}  # fmt: skip
+    return key_form(f"{{{team}}}", **named)
+
+
+WRITES: dict[str, dict[str, Write]] = {
+    **admin(
+        "proxy/apikey",
+        {whose: key_body(*data) for whose, data in KEY_ADDS.items()},
+        {
+            "own": ("{ci}", key_form("{platform}", "ci", limits_0="9")),
+            "own_member": ("{ben_key}", key_form("{platform}", "ben", user="{member}", limits_0="9")),
+            "own_admin": ("{finance}", key_form("{platform}", "finance", scopes=["admin"], limits_0="9")),
+            "own_to_admin": ("{ci}", key_form("{platform}", "ci", scopes=["messages", "admin"])),
+            "own_to_foreign": ("{ci}", key_form("{research}", "ci")),
+            "own_to_foreign_member": ("{ci}", key_form("{platform}", "ci", user="{cleo}")),
+            "foreign": ("{lab}", key_form("{research}", "lab", limits_0="9")),
+            "foreign_to_own": ("{lab}", key_form("{platform}", "lab")),
+            "foreign_but_mine": ("{ada_lab}", key_form("{platform}", "ada", user="{lead}")),
+        },
+        {"own": "{ci}"},
+    ),
+    **only("admin/proxy/apikey/<int:key_id>/rotate/", **{whose: (f"admin/proxy/apikey/{row}/rotate/", {"overlap_h": 1}) for whose, row in KEY_ROWS.items()}),
+    **only("admin/proxy/apikey/<int:key_id>/revoke/", **{whose: (f"admin/proxy/apikey/{row}/revoke/", {}) for whose, row in KEY_ROWS.items()}),
+    **admin(
+        "proxy/budget",
+        {
+            "own": budget_form(team="{platform}"),
+            "own_key": budget_form(key="{ci}"),
+            "own_member": budget_form(user="{member}"),
+            "foreign": budget_form(team="{research}"),
+            "foreign_key": budget_form(key="{lab}"),
+            "foreign_member": budget_form(user="{cleo}"),
+        },
+        {
+            "own": ("{team_budget}", budget_form(team="{platform}")),
+            "own_key": ("{key_budget}", budget_form(key="{ci}")),
+            "own_member": ("{ben_budget}", budget_form(user="{member}")),
+            "of_the_lead": ("{ada_budget}", budget_form(user="{lead}")),
+            "own_to_foreign": ("{team_budget}", budget_form(team="{research}")),
+            "own_to_foreign_key": ("{key_budget}", budget_form(key="{lab}")),
+            "foreign": ("{lab_team_budget}", budget_form(team="{research}")),
+            "foreign_key": ("{lab_budget}", budget_form(key="{lab}")),
+        },
+        {"own": "{team_budget}", "own_key": "{key_budget}", "own_member": "{ben_budget}",
+         "foreign": "{lab_team_budget}", "foreign_key": "{lab_budget}"},
+    ),
+    **admin(
+        "proxy/route",
+        {"own": route_form("{platform}"), "foreign": route_form("{research}"), "company": route_form("")},
+        {
+            "own": ("{platform_route}", route_form("{platform}", "platform-*", "platform")),
+            "own_to_foreign": ("{platform_route}", route_form("{research}", "platform-*", "platform")),
+            "own_to_company": ("{platform_route}", route_form("", "platform-*", "platform")),
+            "foreign": ("{research_route}", route_form("{research}", "research-*", "research")),
+            "foreign_to_own": ("{research_route}", route_form("{platform}", "research-*", "research")),
+            "company": ("{common_route}", route_form("", "common-*", "common")),
+            "company_to_own": ("{common_route}", route_form("{platform}", "common-*", "common")),
+        },
+        {"own": "{platform_route}", "foreign": "{research_route}", "company": "{common_route}"},
+    ),
+    **admin(
+        "proxy/team",
+        {"company": team_form("new")},
+        {
+            "own": ("{platform}", team_form("platform")),
+            "own_renamed": ("{platform}", team_form("former")),
+            "foreign": ("{research}", team_form("research")),
+        },
+        {"own": "{empty}", "foreign": "{attic}"},
+    ),
+    **admin("proxy/price", {"company": PRICE}, {"company": ("{price}", PRICE)}, {"company": "{price}"}),
+    **admin("proxy/upstreampolicy", {"company": POLICY}, {"company": ("{policy}", POLICY)}, {"company": "{policy}"}),
+    **admin(
+        "proxy/upstream",
+        {"company": UPSTREAM},
+        {"company": ("{idle}", UPSTREAM | {"base_url": "http://127.0.0.1:10"})},
+        {"company": "{idle}"},
+    ),
+    **only("admin/proxy/upstream/<int:upstream_id>/test/", company=("admin/proxy/upstream/{vllm}/test/", {"model": "m"})),
+    **admin(
+        "auth/user",
+        {"company": {"username": "new", "usable_password": "false"}},
+        {
+            "own_member": ("{member}", user_form("ben", is_superuser="on")),
+            "foreign_member": ("{cleo}", user_form("cleo", is_superuser="on")),
+            "of_the_lead": ("{lead}", user_form("ada", is_superuser="on")),
+        },
+        {"own_member": "{staff}", "foreign_member": "{cleo}"},
+    ),
+    **only("admin/auth/user/<id>/password/", **{
+        whose: (f"admin/auth/user/{row}/password/", {"password1": PASSWORD[::-1], "password2": PASSWORD[::-1], "usable_password": "true"})
+        for whose, row in {"own_member": "{member}", "of_root": "{root}"}.items()
+    }),
+    **admin(
+        "auth/group",
+        {"company": {"name": "team:research2"}},
+        {"own": ("{lead_group}", {"name": "team:research2"}), "company": ("{member_group}", {"name": "m"})},
+        {"own": "{lead_group}", "company": "{member_group}"},
+    ),
+    **admin("proxy/exchange", {"own": {}}, {"own": ("{old_request}", {})}, {"own": "{old_request}"}),
+    **admin("proxy/drift", {"company": {}}, {"company": ("{drift}", {})}, {"company": "{drift}"}),
+    **only("admin/proxy/exchange/views/", mine=("admin/proxy/exchange/views/", {"name": "other", "query": "q=a"})),
+    **only("admin/proxy/exchange/views/<int:view_id>/delete/", foreign=("admin/proxy/exchange/views/{cleo_view}/delete/", {}),
+           of_the_lead=("admin/proxy/exchange/views/{lead_view}/delete/", {})),
+    **only("admin/live/<str:exchange_id>/stop/", **{
+        whose: (f"admin/live/{row}/stop/", {})
+        for whose, row in {"own": "{ci_request}", "own_member": "{ben_request}", "foreign": "{lab_request}"}.items()
+    }),
+    **only("admin/storage/purge/", company=("admin/storage/purge/", {})),
+    **only("admin/password_change/", mine=("admin/password_change/", {
+        "old_password": PASSWORD, "new_password1": PASSWORD[::-1], "new_password2": PASSWORD[::-1],
+    })),
+    **api(
+        "keys", "<int:key_id>",
+        {whose: {"team": team, "name": "new", **fields} for whose, (team, fields) in KEY_ADDS.items()},
+        {
+            "own": ("{ci}", {"limits": {"rpm": 9}}),
+            "own_member": ("{ben_key}", {"limits": {"rpm": 9}}),
+            "own_admin": ("{finance}", {"limits": {"rpm": 9}}),
+            "own_to_admin": ("{ci}", {"scopes": ["messages", "admin"]}),
+            "own_to_foreign": ("{ci}", {"team": "research"}),
+            "own_to_foreign_member": ("{ci}", {"user": "cleo"}),
+            "foreign": ("{lab}", {"limits": {"rpm": 9}}),
+            "foreign_but_mine": ("{ada_lab}", {"team": "platform"}),
+        },
+        KEY_ROWS,
+    ),
+    **api(
+        "teams", "<str:team>", {"company": {"name": "new"}},
+        {
+            "own": ("platform", {"retention_days": 7}),
+            "own_renamed": ("platform", {"name": "former"}),
+            "foreign": ("research", {"retention_days": 7}),
+        },
+        {"own": "empty", "foreign": "attic"},
+    ),
+    **api(
+        "users", "<str:user>", {"company": {"name": "new"}},
+        {
+            "own_member": ("ben", {"is_superuser": True}),
+            "foreign_member": ("cleo", {"groups": ["owner"]}),
+            "of_the_lead": ("ada", {"is_superuser": True}),
+        },
+        {"own_member": "ben", "foreign_member": "cleo"},
+    ),
+    **api(
+        "models", "<int:route_id>",
+        {
+            "own": {"model": "new-*", "team": "platform", **ROUTE},
+            "foreign": {"model": "new-*", "team": "research", **ROUTE},
+            "company": {"model": "new-*", **ROUTE},
+        },
+        {
+            "own": ("{platform_route}", {"position": 5}),
+            "own_to_foreign": ("{platform_route}", {"team": "research"}),
+            "own_to_company": ("{platform_route}", {"team": None}),
+            "foreign": ("{research_route}", {"position": 5}),
+            "company": ("{common_route}", {"position": 5}),
+        },
+        {"own": "{platform_route}", "foreign": "{research_route}", "company": "{common_route}"},
+    ),
+    **api(
+        "upstreams", "<str:upstream>",
+        {"company": {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9"}},
+        {"company": ("idle", {"base_url": "http://127.0.0.1:10"})}, {"company": "idle"},
+    ),
+    **api(
+        "prices", "<int:price_id>",
+        {"company": {"model": "new", "since": "2026-01-01", "input": "1", "output": "2"}},
+        {"company": ("{price}", {"input": "9"})}, {"company": "{price}"},
+    ),
+    "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
+        "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},
+    })},
+}  # fmt: skip
+WRITES["admin/proxy/upstreampolicy/"]["company"] = Write(  # this list is changed on the list itself
+    "POST",
+    "admin/proxy/upstreampolicy/",
+    {"_save": "Save", "form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": "{policy}",
+     "form-0-action": "refuse", "form-0-position": 9},
+)  # fmt: skip

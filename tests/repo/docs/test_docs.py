@@ -1,0 +1,152 @@
+"""The docs describe every setting, command, path, field and event."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.urls import get_resolver
+
+from bridge_project.env import TABLE
+from proxy.routing import EXACT_PATHS
+from translator.openai_chat.request import request_body as chat_request
+from translator.openai_responses.request import request_body as responses_request
+from translator.openai_responses.stream.event_table import EVENT_MAPPINGS, IGNORED, PINGS
+from translator.openai_responses.stream.responses_stream import ResponsesStream
+
+OURS = sorted(name for name, app in get_commands().items() if app == "proxy")
+
+
+@pytest.fixture(scope="module")
+def operate(repository):
+    return (repository / "docs/operate.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def settings_page(repository):
+    return (repository / "docs/settings.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("variable", TABLE, ids=lambda variable: variable.name)
+def test_a_setting_is_documented_and_read(repository, settings_page, variable):
+    settings = (repository / "bridge_project/settings.py").read_text(encoding="utf-8")
+
+    assert f"| `{variable.name}` |" in settings_page
+    assert f'"{variable.name}"' in settings
+
+
+def test_the_settings_read_no_variable_that_is_not_in_the_table(repository):
+    settings = (repository / "bridge_project/settings.py").read_text(encoding="utf-8")
+
+    read = set(re.findall(r'env_\w+\(\s*"(\w+)"', settings))
+
+    assert read == {variable.name for variable in TABLE}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_command_is_documented_and_shows_an_example(settings_page, name):
+    command = load_command_class("proxy", name)
+    parser = command.create_parser("manage.py", name)
+
+    assert f"| `{name}` |" in settings_page
+    assert f"manage.py {name}" in parser.format_help().partition("--help")[2]
+
+
+@pytest.mark.parametrize("path", EXACT_PATHS)
+def test_a_path_of_the_gateway_is_documented(operate, path):
+    assert re.search(rf"`(GET|HEAD|POST) {re.escape(path)}`", operate)
+
+
+def mounts(patterns, prefix=""):
+    """Yield the first part of each path that Django answers."""
+    for pattern in patterns:
+        path = prefix + str(pattern.pattern).lstrip("^")
+        if "/" not in path and hasattr(pattern, "url_patterns"):
+            yield from mounts(pattern.url_patterns, path)
+        else:
+            yield path.split("/")[0]
+
+
+def test_each_mount_of_django_is_documented(operate):
+    found = set(mounts(get_resolver().url_patterns))
+
+    assert "admin" in found
+    assert {mount for mount in found if f"/{mount}" not in operate} == set()
+
+
+def test_links_between_the_pages_have_a_target(repository):
+    pages = [repository / "README.md", *(repository / "docs").rglob("*.md")]
+
+    broken = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+
+    assert len(pages) > 10
+    assert broken == []
+
+
+COMMAND = re.compile(
+    r"(?P<name>\bmanage\.py [a-z_]+|-m (?:benchmarks|tests)(?:\.\w+)+|benchmarks/\w+\.py)(?P<rest>[^`\n]*)`"
+)
+"""A command inside a sentence; test_code_blocks.py runs the code blocks."""
+OPTION = re.compile(r"(?<= )--[a-z][a-z-]*")
+
+
+def help_of(repository, name):
+    """Return a command's help or a script's source; empty: the command does not exist."""
+    first, _, second = name.partition(" ")
+    if first == "manage.py":
+        app = get_commands().get(second)
+        command = app and load_command_class(app, second)
+        return command.create_parser("manage.py", second).format_help() if command else ""
+    place = repository / second.replace(".", "/") if first == "-m" else repository / first
+    files = [place, place.with_suffix(".py"), *place.glob("*.py")]
+    return "".join(one.read_text(encoding="utf-8") for one in files if one.is_file())
+
+
+def test_commands_inside_sentences_exist_with_their_options(repository):
+    pages = [*repository.glob("*.md"), *(repository / "docs").glob("*.md")]
+    mentioned = {
+        (found["name"], option)
+        for page in pages
+        for found in COMMAND.finditer(page.read_text(encoding="utf-8"))
+        for option in ["", *OPTION.findall(found["rest"])]
+    }
+    known = {name: help_of(repository, name) for name, _ in mentioned}
+
+    assert len(mentioned) > 50
+    assert {name for name, text in known.items() if not text} == set()
+    assert {(name, option) for name, option in mentioned if option not in known[name]} == set()
+
+
+CORPUS = Path(__file__).parents[4] / "shared/corpus/index.json"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded traffic is not beside the repository")
+def test_every_recording_has_its_row(repository):
+    recordings = [each["file"] for each in json.loads(CORPUS.read_bytes())["entries"]]
+
+    page = (repository / "docs/corpus.md").read_text(encoding="utf-8")
+
+    assert len(recordings) > 300
+    assert [name for name in recordings if page.count(f"| `{name}` |") != 1] == []
+
+
+@pytest.mark.parametrize("tables", [responses_request, chat_request])
+def test_the_mapping_of_every_field_is_documented(repository, tables):
+    page = (repository / "docs/mapping.md").read_text(encoding="utf-8")
+
+    fields = {*tables.COPIED, *tables.RENAMED, *tables.BUILT, *tables.DROPPED, *tables.REFUSED}
+
+    assert {name for name in fields if f"| `{name}` |" not in page} == set()
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*EVENT_MAPPINGS, *PINGS, *IGNORED, *ResponsesStream.HANDLERS})
+)
+def test_every_event_is_documented(repository, name):
+    assert f"| `{name}` |" in (repository / "docs/mapping.md").read_text(encoding="utf-8")

@@ -1,0 +1,40 @@
+"""Run the linters and generators as tests, so that their findings fail the build."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = {
+    "ruff": [sys.executable, "-m", "ruff", "check", "."],
+    "format": [sys.executable, "-m", "ruff", "format", "--check", "."],
+    "mypy": [sys.executable, "-m", "mypy"],
+    "imports": [str(Path(sys.executable).with_name("lint-imports"))],
+    "migrations": [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"],
+    "docs": [sys.executable, "docs/generate.py", "--check"],
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_tool_finds_nothing(repository, tool):
+    run = subprocess.run(  # noqa: S603 - the command lines above
+        TOOLS[tool], cwd=repository, capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_no_file_is_too_long_to_review(repository):
+    code = [
+        path
+        for package in ("translator", "proxy", "bridge_project")
+        for path in (repository / package).rglob("*.py")
+        if "migrations" not in path.parts
+    ]
+
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code}
+
+    assert len(code) > 20
+    assert {str(path): length for path, length in lengths.items() if length > 400} == {}

@@ -1,0 +1,128 @@
+"""Fixtures: a real browser (Chromium, by Playwright) and a real ``manage.py serve``."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.fakes.optional_tools import skip_or_fail
+from tests.fakes.servers.gateway import Gateway
+
+REPOSITORY: Final = Path(__file__).parents[3]
+SCREENS: Final = REPOSITORY / "docs" / "screens"
+WRITE_SCREENS: Final = bool(os.environ.get("BRIDGE_WRITE_SCREENS"))
+"""Write the screenshots of the docs: BRIDGE_WRITE_SCREENS=1 pytest tests/slow/browser"""
+
+SIZE: Final = {"width": 1280, "height": 860}
+TIMEOUT_MS: Final = 60_000
+"""Long, since the browser may use all cores of the machine."""
+
+expect.set_options(timeout=TIMEOUT_MS)
+FLAGS: Final = (
+    "--no-sandbox",  # CI runs as root, and the browser opens only pages of this project
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+RECORD_CSP_VIOLATIONS: Final = """
+window.__blocked = [];
+document.addEventListener('securitypolicyviolation',
+  e => window.__blocked.push(e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
+"""
+"""Runs before all scripts of a page, and records what the CSP blocks."""
+
+
+@contextlib.contextmanager
+def gateway_with(folder: Path, dataset: str) -> Iterator[Gateway]:
+    """Start a gateway with default configuration and a filled ledger (see ``seed``)."""
+    with Gateway(folder, key="") as running:
+        seed(running, dataset)
+        yield running
+
+
+def seed(gateway: Gateway, dataset: str) -> None:
+    process = subprocess.run(  # noqa: S603 - a fixed command line
+        [sys.executable, "-m", "tests.slow.browser.seed", dataset],
+        cwd=REPOSITORY,
+        env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
+             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+
+
+def secrets_of(gateway: Gateway) -> tuple[str, str]:
+    """Return the gateway key and the admin's password from the log of the first start."""
+    key = re.search(r"Gateway key:\s+(\S+)", gateway.log)
+    password = re.search(r"user admin, password (\S+)", gateway.log)
+    assert key, gateway.log
+    assert password, gateway.log
+    return key[1], password[1]
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway with the ledger of a small company, for one test file."""
+    with gateway_with(tmp_path_factory.mktemp("office"), "office") as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        skip_or_fail("chromium is not installed (Debian package: chromium): no page is tested")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def window(chromium: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    """Return a function that opens isolated browser contexts; all are closed at the end."""
+    opened: list[BrowserContext] = []
+
+    def open_context(**options: Any) -> BrowserContext:
+        context = chromium.new_context(viewport=SIZE, **options)  # type: ignore[arg-type]  # a size
+        context.set_default_timeout(TIMEOUT_MS)
+        context.add_init_script(RECORD_CSP_VIOLATIONS)
+        opened.append(context)
+        return context
+
+    yield open_context
+    for context in opened:
+        context.close()
+
+
+def log_in(page: Page, gateway: Gateway) -> None:
+    """Sign in: open the admin, fill in the sign-in form, press Enter."""
+    page.goto(f"{gateway.url}/admin/")
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill(secrets_of(gateway)[1])
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Dashboard").first.wait_for()
+
+
+def save_screenshot(page: Page, name: str, selector: str = "") -> None:
+    """Write a screenshot of the page or of one element for the docs, if enabled."""
+    if WRITE_SCREENS:
+        SCREENS.mkdir(exist_ok=True)
+        target = page.locator(selector) if selector else page
+        target.screenshot(path=SCREENS / f"{name}.png", animations="disabled")
+
+
+def assert_no_violations(page: Page) -> None:
+    """Assert that no payload ran on the page and that the CSP blocked nothing."""
+    assert page.evaluate("window.__blocked") == []
+    assert page.evaluate("window.__pwned") is None

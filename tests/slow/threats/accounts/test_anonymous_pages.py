@@ -1,0 +1,79 @@
+"""Public pages cost little under many concurrent requests."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.conf import settings
+
+from proxy.reports import schema_views
+from tests.slow.threats import raw_http
+
+PUBLIC = ("/api/v1/schema/", "/api/v1/docs/")
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_concurrent_requests_get_the_same_bytes(running, path):
+    urls = [path, f"{path}?format=json"] * 20
+    with ThreadPoolExecutor(40) as pool:
+        replies = list(
+            pool.map(lambda each: running.process.request("GET", each, authorized=False), urls)
+        )
+
+    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+    assert len({reply.headers["request-id"] for reply in replies}) == len(replies)
+    head = running.process.request("HEAD", path, authorized=False)
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == str(len(replies[0].body))
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_public_page_is_built_once(gateway, monkeypatch, path):
+    built, lock = [], threading.Lock()
+    schema = schema_views.schema
+
+    def count_build():
+        with lock:
+            built.append(path)
+        return schema()
+
+    monkeypatch.setattr(schema_views, "schema", count_build)
+    schema_views._ready.clear()
+    with ThreadPoolExecutor(20) as pool:
+        urls = [
+            f"{path}?n={number}" for number in range(20)
+        ]  # different URLs, so that no response comes from a cache
+        replies = list(pool.map(lambda each: gateway.request("GET", each), urls))
+
+    assert {reply.status for reply in replies} == {200}
+    assert built == [path]
+
+
+def test_foreign_host_gets_no_public_page(running):
+    assert running.process.request("GET", PUBLIC[0], authorized=False).status == 200
+    reply = running.process.request("GET", PUBLIC[0], headers={"host": "evil.example"})
+
+    assert reply.status == 400
+
+
+@pytest.mark.parametrize("path", ["/admin/login/", "/api/v1/exports/", "/sign-in/callback/"])
+def test_large_body_for_a_page_is_rejected(running, path):
+    response = raw_http.send_raw(
+        running.process.port, raw_http.post("", b"x", "content-length: 4000000", target=path)
+    )
+
+    assert response.statuses == [413]
+    assert b"request_too_large" in response.raw
+    assert response.closed
+
+
+def test_chunked_body_is_rejected_at_the_limit(running):
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body = b"%x\r\n%b\r\n1\r\nx\r\n" % (limit, b"x" * limit)  # the last chunk is missing
+
+    response = raw_http.send_raw(
+        running.process.port,
+        raw_http.post("", body, "transfer-encoding: chunked", target="/admin/login/"),
+    )
+
+    assert response.statuses == [413]

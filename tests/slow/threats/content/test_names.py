@@ -1,0 +1,216 @@
+"""Names that clients and upstreams choose: limited in length and in number."""
+
+import dataclasses
+
+import pytest
+from prometheus_client import generate_latest
+
+from proxy.gateway.admission import cooldown
+from proxy.gateway.endpoints import health
+from proxy.gateway.exchange import request_context, token_estimates
+from proxy.gateway.snapshot.config_snapshot import directory
+from proxy.metrics.bounded_labels import MAX_LABEL_SETS
+from proxy.metrics.definitions import METRICS
+from proxy.models import Exchange
+from tests.fakes.upstreams.script_steps import stream
+from tests.proxy.gateway import upstream_scripts
+from tests.proxy.gateway.conftest import message, row
+from translator.anthropic.validators import MAX_MODEL, MAX_NAME
+from translator.dialect import UpstreamError
+from translator.stream.unknown_events import MAX_KIND_CHARACTERS, MAX_KINDS, OTHERS
+
+PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+READYZ_BYTES = 64 * 1024
+METRICS_BYTES = 8 * 2**20
+LONG = "x" * (MAX_NAME + 1)
+LONG_NAMES = {
+    "model": {"model": "chat-" + "x" * MAX_MODEL},
+    "tools.0.name": {"tools": [{"name": LONG, "input_schema": {"type": "object"}}]},
+    "tool_choice.name": {"tool_choice": {"type": "tool", "name": LONG}},
+    "metadata.user_id": {"metadata": {"user_id": LONG}},
+    "mcp_servers.0.name": {"mcp_servers": [{"type": "url", "url": "https://m", "name": LONG}]},
+}
+
+
+def assert_rejected(reply, name):
+    assert reply.status == 400, reply.body
+    error = reply.json["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith(f"{name}: ")
+    assert len(reply.body) < 1_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", LONG_NAMES)
+def test_too_long_name_is_rejected_with_its_path(gateway, name, path):
+    assert_rejected(gateway.post(message("chat-x") | LONG_NAMES[name], path), name)
+
+
+def test_name_of_maximum_length_is_stored_completely(gateway, scripted):
+    model = "chat-".ljust(MAX_MODEL, "m")
+    scripted.on(model, upstream_scripts.chat())
+
+    reply = gateway.post(message(model))
+
+    assert reply.status == 200
+    assert row(reply.id).model_requested == model
+
+
+def test_model_name_of_a_megabyte_is_not_stored(gateway):
+    for number in range(3):
+        model = f"chat-{number}" + "x" * 2**20
+        reply = gateway.post(message(model))
+        assert_rejected(reply, "model")
+        gateway.post(message(model), "/v1/messages/count_tokens")
+        assert (
+            gateway.request(
+                "GET", f"/v1/models/{'y' * 20_000}", None, {"x-api-key": gateway.key}
+            ).status
+            == 404
+        )
+
+    assert len(Exchange.objects.get(pk=row(reply.id).pk).model_requested) <= MAX_MODEL
+    assert len(gateway.request("GET", "/readyz").body) < READYZ_BYTES
+    assert len(gateway.request("GET", "/metrics").body) < METRICS_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("idempotency-key", 255),
+        ("x-claude-code-session-id", 200),
+        ("x-claude-code-agent-id", 200),
+        ("x-claude-code-parent-agent-id", 200),
+    ],
+)
+def test_too_long_identifier_header_is_rejected_not_cut(gateway, scripted, name, limit):
+    scripted.on("chat-named", upstream_scripts.chat())
+    field = name.replace("-", "_")
+
+    assert gateway.post(message("chat-named"), **{field: "k" * limit}).status == 200
+    long = gateway.post(message("chat-named"), **{field: "k" * (limit + 1)})
+    assert_rejected(long, name)
+    assert str(limit + 1) in long.json["error"]["message"]
+    for unusual_text in ("caf\u00e9", "a\tb"):
+        assert_rejected(gateway.post(message("chat-named"), **{field: unusual_text}), name)
+
+
+def test_different_idempotency_keys_are_distinct(gateway, scripted):
+    scripted.on("chat-two-keys", upstream_scripts.chat())
+    first = gateway.post(message("chat-two-keys"), idempotency_key="i" * 254 + "1")
+    other = gateway.post(message("chat-two-keys", top_p=1), idempotency_key="i" * 254 + "2")
+
+    assert (first.status, other.status) == (200, 200)
+
+
+def test_readyz_stays_short_with_many_models_and_errors(gateway, scripted, monkeypatch):
+    for number in range(60):
+        model = f"chat-{number:02}-".ljust(MAX_MODEL, "n")
+        scripted.on(model, upstream_scripts.chat())
+        assert gateway.post(message(model)).status == 200
+    unusual_text = {f"{number}" + "b" * 10_000: "" for number in range(1_000)}
+    large_snapshot = dataclasses.replace(
+        directory.snapshot, broken=unusual_text, unreadable=(*unusual_text,)
+    )
+    monkeypatch.setattr(directory, "snapshot", large_snapshot)
+
+    reply = gateway.request("GET", "/readyz")
+
+    assert len(reply.json["unpriced_models"]) >= 50
+    assert "upstreams that cannot be used: 1000" in reply.json["degraded"]
+    assert len(reply.body) < READYZ_BYTES
+
+
+def test_metrics_are_short_whatever_labels_hold():
+    size = 0
+    for metric in METRICS:
+        # A copy: the label sets of the metric itself would stay for the tests that follow.
+        copy = type(metric)(metric.full_name, metric.family.documentation, metric.label_names)
+        for number in range(2 * MAX_LABEL_SETS if metric.label_names else 1):
+            labels = tuple(f"{number}" + '"\\' * 5_000 for _ in metric.label_names)
+            child = copy.labels(*labels) if labels else copy
+            child.observe(1.0) if metric.family.type == "histogram" else child.inc()
+        [family] = copy.collect()
+        assert len({(*sample.labels.items(),) for sample in family.samples}) <= 17 * (
+            MAX_LABEL_SETS + 1
+        )
+        size += len(generate_latest(copy))
+
+    assert size < 2 * METRICS_BYTES
+
+
+def test_metrics_are_added_up_once_a_second(gateway, monkeypatch):
+    calls = []
+    monkeypatch.setattr(health, "_cache", health._MetricsCache())
+    monkeypatch.setattr(health, "METRICS_CACHE_S", 3_600)
+    monkeypatch.setattr(health, "exposition", lambda *_: calls.append(1) or b"")
+
+    texts = {gateway.request("GET", "/metrics").body for _ in range(5)}
+
+    assert (len(calls), len(texts)) == (1, 1)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+def test_unknown_event_types_are_limited_in_number_and_length(gateway, scripted, dialect):
+    unusual_text = [
+        upstream_scripts.sse(
+            {"type": f"unknown.{n}." + "x" * 1_000, "object": f"unknown.{n}." + "x" * 1_000}
+        )
+        for n in range(2 * MAX_KINDS)
+    ]
+    model = f"{dialect}-invents"
+    valid_events = {
+        "chat": upstream_scripts.chat_events,
+        "responses": upstream_scripts.responses_events,
+    }.get(dialect)
+    scripted.on(model, stream(b"".join(unusual_text + (valid_events() if valid_events else []))))
+
+    reply = gateway.post(message(model, stream=True))
+
+    unknown_events = row(reply.id).unknown_events
+    assert len(unknown_events) == MAX_KINDS + 1
+    assert unknown_events[OTHERS] == MAX_KINDS
+    assert max(map(len, unknown_events)) <= MAX_KIND_CHARACTERS
+
+
+def test_notes_of_a_request_are_limited(gateway, scripted):
+    scripted.on("chat-noted", upstream_scripts.chat())
+    blocks = [
+        {
+            "type": "document",
+            "source": {"type": "text", "data": "x"},
+            "citations": {"enabled": True},
+        }
+        for _ in range(3 * request_context.MAX_NOTES)
+    ]
+
+    reply = gateway.post(message("chat-noted", messages=[{"role": "user", "content": blocks}]))
+
+    assert reply.status == 200
+    notes = row(reply.id).notes
+    assert len(notes) == request_context.MAX_NOTES + 1
+
+
+def test_cooldown_entries_are_limited():
+    cooling = cooldown.Cooldown(lambda: 0.0)
+    error = UpstreamError(status=429, error_type="rate_limit_error", message="", retry_after_s=9)
+    for number in range(cooldown.MAX_STREAKS + 10):
+        cooling.record_failure(("u", f"m{number}"), error)
+
+    assert len(cooling.streaks) == cooldown.MAX_STREAKS
+    assert cooling.is_cooling(("u", f"m{cooldown.MAX_STREAKS}"))
+    assert not cooling.is_cooling(("u", "m0"))
+
+
+async def test_calibration_factors_in_memory_are_limited(monkeypatch):
+    monkeypatch.setattr(token_estimates, "_refresh_factor", lambda *_: 1.5)
+    monkeypatch.setattr(token_estimates, "_learned_at", {})
+    monkeypatch.setattr(token_estimates, "_factors", {})
+    for number in range(token_estimates.MAX_MODELS + 10):
+        await token_estimates.calibrated_estimate("u", f"m{number}", 10)
+
+    assert (
+        len(token_estimates._learned_at)
+        == len(token_estimates._factors)
+        == token_estimates.MAX_MODELS
+    )

@@ -1,0 +1,107 @@
+"""Texts that take a backtracking pattern seconds, sent to the running gateway.
+
+``tests/repo/lint/test_patterns.py`` checks each pattern; this file checks each input of texts.
+"""
+
+import json
+import time
+
+import pytest
+
+from tests.fakes.upstreams.script_steps import json_response
+from tests.proxy.gateway import upstream_scripts
+from tests.slow.threats import raw_http
+
+SIZE = 60_000  # with its JSON it is below the 64 KB that the gateway reads of an error
+HARMLESS = "x" * SIZE
+MAX_FACTOR = 20
+"""Maximum factor over a harmless text; a backtracking pattern takes hundreds of times as long."""
+
+
+def repeat_word(word: str) -> str:
+    return word * (SIZE // len(word))
+
+
+def measure_s(
+    running, method: str, path: str, body: bytes | None, headers: dict[str, str]
+) -> float:
+    began = time.monotonic()
+    running.process.request(method, path, body, headers)
+    return time.monotonic() - began
+
+
+def assert_quick(running, send_text) -> None:
+    """``send_text`` sends a text; the worst one must take about as long as a harmless one."""
+    harmless = max(send_text(HARMLESS) for _ in range(3))
+    assert send_text(None) < MAX_FACTOR * harmless + 0.5
+    running.assert_healthy()
+
+
+@pytest.mark.parametrize(("status", "field"), [(400, "message"), (404, "message"), (404, "param")])
+@pytest.mark.parametrize(
+    "word", ["model ", "a.", "a-", "a+", "eyJ-", "sk-", "://a:", "try again in 1", "input.1", "'\\", "to a"]
+)  # fmt: skip
+def test_upstream_error_is_parsed_in_linear_time(running, status, field, word):
+    def send_text(text):
+        text_to_send = text if text is not None else repeat_word(word)
+        body = {"error": {"type": "invalid_request_error", field: text_to_send}}
+        running.upstream.on("chat-slow", json_response(body, status))
+        head = {"content-type": "application/json"}
+        return measure_s(
+            running, "POST", "/v1/messages", raw_http.messages_body(model="chat-slow"), head
+        )
+
+    assert_quick(running, send_text)
+
+
+def test_stream_error_is_parsed_in_linear_time(running):
+    def send_text(text):
+        text_to_send = text if text is not None else repeat_word("model ")
+        event = upstream_scripts.sse({"error": {"message": text_to_send, "code": 404}})
+        running.upstream.on("chat-slow", upstream_scripts.pieces([event]))
+        head = {"content-type": "application/json"}
+        return measure_s(
+            running, "POST", "/v1/messages", raw_http.messages_body(model="chat-slow"), head
+        )
+
+    assert_quick(running, send_text)
+
+
+@pytest.mark.parametrize(
+    "header", ["x-gateway-tags", "user-agent", "anthropic-beta", "x-claude-code-session-id"]
+)
+@pytest.mark.parametrize("word", [" ", "a", "a/", "1", "a=", "session_"])
+def test_client_header_is_parsed_in_linear_time(running, header, word):
+    def send_text(text):
+        head = {header: text or repeat_word(word)}
+        return measure_s(running, "GET", "/v1/models/x", None, head)
+
+    assert_quick(running, send_text)
+
+
+@pytest.mark.parametrize("start", ["/admin/r/", "/admin/", "/api/v1/", "/v1/organizations/", "/"])
+@pytest.mark.parametrize("word", ["/", "a/", "/change/"])
+def test_path_is_parsed_in_linear_time(running, start, word):
+    """The path is parsed before any check of a key or session."""
+
+    def send_text(text):
+        return measure_s(
+            running, "GET", start + (text or repeat_word(word)) + "x", None, {"x-api-key": ""}
+        )
+
+    assert_quick(running, send_text)
+
+
+def test_too_many_or_too_long_stop_sequences_are_rejected(running):
+    for sequences in (["STOP"] * 65, ["x" * 4_000, "y" * 97]):
+        body = raw_http.messages_body(model="chat-x", stop_sequences=sequences)
+        reply = running.process.request(
+            "POST", "/v1/messages", body, {"content-type": "application/json"}
+        )
+        assert (reply.status, json.loads(reply.body)["error"]["type"]) == (
+            400,
+            "invalid_request_error",
+        )
+        assert "stop_sequences" in json.loads(reply.body)["error"]["message"]
+    body = raw_http.messages_body(model="chat-x", stop_sequences=["STOP"] * 64)
+    assert running.process.request("POST", "/v1/messages", body).status == 200

@@ -1,0 +1,129 @@
+"""Stop sequences and finish reasons end a message; usage alone does not."""
+
+import pytest
+
+from tests.translator.openai_chat.responses import (
+    calls,
+    chunk,
+    feed_all,
+    message,
+    piece,
+    stream,
+    usage,
+    whole,
+)
+from translator.message_stream.events_to_message import fold
+
+
+def kinds(events):
+    return [event["type"] for event in events]
+
+
+def test_a_stop_sequence_in_a_whole_response_preserves_the_reported_usage():
+    decoder = stream(stop_sequences=("END",))
+
+    reply = fold(
+        decoder.feed_body(whole({"content": "one END two", "tool_calls": [piece(name="f")]}))
+    )
+
+    assert [block["text"] for block in reply["content"]] == ["one "]
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "END")
+    assert decoder.usage.source == "reported"
+
+
+def test_a_stop_sequence_ends_the_stream_before_its_usage_is_known():
+    decoder = stream(stop_sequences=("END",), input_estimate=50)
+
+    decoder.feed(chunk(content="one END"))
+
+    assert decoder.finished
+    assert (decoder.usage.source, decoder.usage.input) == ("estimated", 50)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
+    text = "twelve times END and a lot more that was read with it"
+    decoder = stream(stop_sequences=("END",))
+
+    for start in range(0, len(text), size):
+        decoder.feed(chunk(content=text[start : start + size]))
+
+    assert decoder.usage.output == 4  # 16 characters: the text and the sequence
+
+
+def test_stop_sequences_are_not_looked_for_in_reasoning_or_arguments():
+    reply = message(
+        chunk(reasoning="END"),
+        calls(piece(index=0, id="c", name="f", arguments='{"a":"END"}')),
+        chunk("tool_calls"),
+        stop_sequences=("END",),
+    )
+
+    assert reply["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("named", [151645, None, "", "end_turn"])
+def test_a_stop_reason_without_a_stop_sequence_is_ignored(named):
+    ended = chunk("stop")
+    ended["choices"][0]["stop_reason"] = named
+
+    assert message(chunk(content="x"), ended)["stop_reason"] == "end_turn"
+
+
+def test_a_whole_answer_without_a_finish_reason_has_ended():
+    reply = fold(stream().feed_body(whole({"content": "Hello."}, finish=None)))
+
+    assert reply["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize(
+    ("finish", "error_type"),
+    [
+        ("error", "api_error"),
+        ("abort", "api_error"),
+        ("insufficient_system_resource", "overloaded_error"),
+    ],
+)
+def test_a_failure_named_as_finish_reason_is_one(finish, error_type):
+    events = stream().feed_body(whole({"content": "Hel"}, finish=finish))
+
+    assert (events[-1]["type"], events[-1]["error"]["type"]) == ("error", error_type)
+
+
+def test_a_full_context_window_has_its_own_stop_reason():
+    assert message(chunk(content="x"), chunk("model_length"))["stop_reason"] == (
+        "model_context_window_exceeded"
+    )
+
+
+def test_an_incomplete_call_with_usage_is_not_an_end():
+    events = feed_all(stream(), calls(piece(index=0, id="c", name="f", arguments='{"a')), usage())
+
+    assert kinds(events)[-1] == "error"
+
+
+def test_usage_before_the_answer_is_not_an_end():
+    assert kinds(feed_all(stream(), usage(), chunk(content="Hel")))[-1] == "error"
+    assert (
+        kinds(feed_all(stream(), chunk(content="Hel"), usage(), chunk(content="lo")))[-1] == "error"
+    )
+
+
+def test_a_stream_with_only_usage_is_truncated():
+    assert kinds(feed_all(stream(), usage())) == ["error"]
+
+
+@pytest.mark.parametrize("code", [502, "content_filter"])
+def test_usage_before_a_failure_counts(code):
+    error = usage() | {"error": {"code": code, "message": "It broke."}}
+    streamed, at_once = stream(), stream()
+
+    streamed.feed(chunk(content="one"), error)
+    at_once.feed_body(error)
+
+    for decoder in (streamed, at_once):
+        assert (decoder.usage.input, decoder.usage.output, decoder.usage.source) == (
+            20,
+            8,
+            "reported",
+        )

@@ -1,0 +1,222 @@
+"""Token counts with the field names of different vendors."""
+
+import pytest
+
+from translator.anthropic.usage import Usage
+from translator.openai_chat.stream.usage import (
+    estimated_usage,
+    find_counts,
+    merge_usage,
+    read_usage,
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (
+            {
+                "prompt_tokens": 7540,
+                "completion_tokens": 63,
+                "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 7537},
+            },
+            {"input": 3, "cache_read": 0, "cache_write_5m": 7537, "output": 63},
+        ),
+        (
+            {
+                "prompt_tokens": 7484,
+                "completion_tokens": 66,
+                "prompt_tokens_details": {"cached_tokens": 6002, "cache_write_tokens": 1479},
+                "completion_tokens_details": {"reasoning_tokens": 40},
+            },
+            {"input": 3, "cache_read": 6002, "cache_write_5m": 1479, "output": 66, "reasoning": 40},
+        ),
+        (
+            {
+                "prompt_tokens": 2006,
+                "completion_tokens": 300,
+                "prompt_tokens_details": {"cached_tokens": 1920},
+            },
+            {"input": 86, "cache_read": 1920},
+        ),
+        (
+            {"prompt_tokens": 500, "completion_tokens": 1, "prompt_tokens_details": None},
+            {"input": 500, "cache_read": None},
+        ),
+        (
+            {
+                "prompt_tokens": 1000,
+                "completion_tokens": 1,
+                "prompt_cache_hit_tokens": 900,
+                "prompt_cache_miss_tokens": 100,
+            },
+            {"input": 100, "cache_read": 900},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 1, "num_cached_tokens": 4},
+            {"input": 6, "cache_read": 4},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 4},
+            {"input": 6, "cache_read": 4},
+        ),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 1,
+                "prompt_cache_hit_tokens": None,
+                "cache_read_input_tokens": 4,
+                "cache_creation_input_tokens": 5,
+            },
+            {"input": 1, "cache_read": 4, "cache_write_5m": 5},
+        ),
+        (
+            {
+                "prompt_tokens": 235,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": 373},
+            },
+            {"input": 235, "cache_read": 373},
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 5, "reasoning_tokens": 2},
+            {"output": 5, "reasoning": 2},
+        ),
+        (
+            {
+                "prompt_tokens": 1,
+                "completion_tokens": 1,
+                "server_tool_use_details": {"web_search_requests": 3},
+            },
+            {"web_searches": 3},
+        ),
+        (
+            {
+                "prompt_tokens": 1,
+                "completion_tokens": 1,
+                "server_tool_use_details": {"web_search_requests": 0},
+            },
+            {"web_searches": None},
+        ),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {
+                    "cache_creation_input_tokens": None,
+                    "cache_creation_tokens": 5,
+                    "cache_creation_token_details": {"ephemeral_1h_input_tokens": 2},
+                },
+            },
+            {"input": 5, "cache_write_5m": 3, "cache_write_1h": 2},
+        ),
+        (
+            {"input_tokens": 12, "output_tokens": 3},
+            {"input": 12, "output": 3, "source": "reported"},
+        ),
+        (
+            {"prompt_tokens": "12", "completion_tokens": 1},
+            {"input": None, "output": 1, "source": "missing"},
+        ),
+    ],
+    ids=[
+        "cache write",
+        "cache read",
+        "no write",
+        "no details",
+        "deepseek",
+        "mistral",
+        "moonshot",
+        "databricks and litellm",
+        "disjoint already",
+        "azure",
+        "openrouter search",
+        "no search",
+        "litellm, by lifetime",
+        "the other API's names",
+        "no number",
+    ],
+)
+def test_counts_become_disjoint_classes(counts, expected):
+    usage, _ = read_usage(counts)
+
+    assert {name: getattr(usage, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("tier", "expected"),
+    [
+        ("priority", "priority"),
+        ("fast", "priority"),
+        ("default", "standard"),
+        ("on_demand", "standard"),
+        (None, None),
+    ],
+)
+def test_the_service_tier_has_anthropic_s_name(tier, expected):
+    assert (
+        read_usage({"prompt_tokens": 1, "completion_tokens": 1}, tier)[0].service_tier == expected
+    )
+
+
+def test_usage_in_x_groq_is_read():
+    assert find_counts({"x_groq": {"usage": {"prompt_tokens": 1}}}, []) == {"prompt_tokens": 1}
+    assert find_counts({"usage": None, "x_groq": {"id": "x"}}, []) is None
+
+
+def test_timings_without_cache_counts_give_output_tokens_only():
+    counts = find_counts({"timings": {"prompt_n": 15, "predicted_n": 8}}, [])
+
+    assert counts == {"prompt_tokens": None, "completion_tokens": 8, "cached_tokens": None}
+    assert find_counts({"timings": None}, []) is not None
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        (Usage(input=0, output=0), (3, 5, 2, "reported")),
+        (Usage(output=9), (3, 9, None, "reported")),
+        (Usage(input=0, cache_read=7), (0, 5, 2, "reported")),
+        (Usage(input=4, output=9, source="reported"), (4, 9, None, "reported")),
+    ],
+    ids=["zeros", "no prompt", "all of the prompt cached", "all"],
+)
+def test_a_later_zero_does_not_replace_a_reported_count(then, expected):
+    before = Usage(input=3, output=5, reasoning=2, source="reported")
+
+    last = merge_usage(before, then)
+
+    assert (last.input, last.output, last.reasoning, last.source) == expected
+
+
+def test_partial_counts_remain_missing():
+    assert merge_usage(Usage(output=5), Usage(output=6)).source == "missing"
+
+
+def test_an_estimate_fills_only_unreported_counts():
+    empty, note = estimated_usage(Usage(), 50, 9)
+    partial, _ = estimated_usage(Usage(input=7, output=20), 50, 9)
+
+    assert (empty.input, empty.output, empty.source) == (50, 3, "estimated")
+    assert (partial.input, partial.output) == (7, 20)
+    assert note.fate == "emulated"
+
+
+def counted(**counts):
+    details = {"reasoning_tokens": counts.pop("reasoning")}
+    return read_usage({**counts, "completion_tokens_details": details})[0].output
+
+
+@pytest.mark.parametrize(
+    ("counts", "output"),
+    [
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334, "reasoning": 320}, 322),
+        ({"prompt_tokens": 12, "completion_tokens": 322, "total_tokens": 334, "reasoning": 320}, 322),
+        ({"prompt_tokens": 12, "completion_tokens": 2, "reasoning": 320}, 2),
+        ({"completion_tokens": 2, "total_tokens": 322, "reasoning": 320}, 2),
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14, "reasoning": 0}, 2),
+        ({"prompt_tokens": 12, "completion_tokens": "2", "reasoning": 320}, None),
+    ],
+)  # fmt: skip
+def test_reasoning_that_is_counted_beside_the_answer_is_part_of_the_output(counts, output):
+    assert counted(**counts) == output

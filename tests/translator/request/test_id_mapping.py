@@ -1,0 +1,67 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translator.request.id_mapping import (
+    client_call_id,
+    message_id,
+    upstream_call_id,
+    upstream_name,
+)
+
+LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ANY = st.text(max_size=200) | st.text(alphabet="ab._-", min_size=60, max_size=70)
+
+
+@given(name=ANY)
+def test_name_mapping_is_idempotent(name):
+    made = upstream_name(name)
+
+    assert LEGAL.fullmatch(made)
+    assert upstream_name(made) == made
+    assert (made == name) == bool(LEGAL.fullmatch(name))
+
+
+@given(one=ANY, other=ANY)
+def test_different_names_stay_different(one, other):
+    assert (upstream_name(one) == upstream_name(other)) == (one == other)
+
+
+@given(ids=st.lists(ANY, max_size=12))
+def test_ids_for_clients_are_legal_and_unique(ids):
+    taken: list[str] = []
+    for each in ids:
+        taken.append(client_call_id(each, taken))
+
+    assert len(set(taken)) == len(ids)
+    assert all(LEGAL.fullmatch(each) for each in taken)
+
+
+def test_a_long_name_preserves_its_prefix():
+    name = "mcp__" + "x" * 80
+
+    assert upstream_name(name) == f"{name[:55]}_{upstream_name(name)[-8:]}"
+
+
+def test_a_call_and_its_output_are_clamped_alike():
+    assert upstream_call_id("call.1") == upstream_call_id("call.1") != upstream_call_id("call_1")
+
+
+@pytest.mark.parametrize(
+    ("id_", "taken", "given_"),
+    [("call_1", [], "call_1"), ("call_1", ["call_1"], "call_1_2"), ("", [], "toolu")],
+)
+def test_valid_ids_are_preserved(id_, taken, given_):
+    assert client_call_id(id_, taken) == given_
+
+
+def test_a_taken_id_of_full_length_stays_within_the_limit():
+    assert client_call_id("x" * 64, {"x" * 64}) == "x" * 62 + "_2"
+
+
+def test_message_ids_look_like_anthropic_s_and_do_not_change():
+    assert re.fullmatch(r"msg_[0-9a-f]{24}", message_id("resp_1"))
+    assert message_id("resp_1") == message_id("resp_1") != message_id("resp_2")
+    assert message_id("\ud83d")

@@ -1,0 +1,122 @@
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from translator.request.token_estimate import (
+    MARGIN,
+    TOKENS_PER_IMAGE,
+    TOKENS_PER_PDF_PAGE,
+    estimate_tokens,
+)
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+
+RECORDED = {
+    "lingua__fableTemperatureParam-anthropic-followup-request": 36,
+    "lingua__anthropicOpus5DisabledThinkingHighEffortParam-anthropic-followup-request": 32,
+    "lingua__opus47AdaptiveThinkingReasoningEffortParam-anthropic-followup-request": 44,
+    "lingua__outputConfigEffortWithJsonSchemaParam-anthropic-followup-request": 198,
+    "lingua__stopSequencesParam-anthropic-followup-request": 52,
+    "mirascope__input-test_call_with_mcp_tools-anthropic_claude_haiku_4_5__i1": 1346,
+    "ruby_llm__chat_citations_with_anthropic_claude-haiku-4-5_cites_text_documents_in_responses": 674,
+    "ruby_llm__chat_citations_with_anthropic_claude-haiku-4-5_cites_tool_results_returned_as_search_results__i1": 1253,
+}
+"""Recorded requests, and the input tokens that the provider counted."""
+
+
+@pytest.mark.parametrize(("name", "counted"), RECORDED.items())
+def test_the_estimate_is_between_the_recorded_count_and_half_more(name, counted):
+    file = CORPUS / "anthropic-requests" / f"{name}.json"
+    if not file.is_file():
+        pytest.skip("NO RECORDED REQUESTS: ../shared/corpus is not here")
+
+    assert counted <= estimate_tokens(json.loads(file.read_text())) <= 1.5 * counted + 30
+
+
+def estimate(*content, **more) -> int:
+    return estimate_tokens({"messages": [{"role": "user", "content": list(content)}], **more})
+
+
+NOTHING = estimate()
+
+
+def added(*content, **more) -> float:
+    """Return what these parts add to the estimate before its margin."""
+    return (estimate(*content, **more) - NOTHING) / MARGIN
+
+
+def text(words: str) -> dict:
+    return {"type": "text", "text": words}
+
+
+def test_the_estimate_is_positive():
+    assert estimate_tokens({"messages": [{"role": "user", "content": ""}]}) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "least", "most"),
+    [
+        ("The quick brown fox jumps over the lazy dog. " * 20, 200, 300),
+        ("今天天气很好我们去公园散步吧" * 20, 200, 350),
+        ("Съешь же ещё этих мягких французских булок. " * 20, 250, 1000),
+    ],
+)
+def test_text_in_any_script(words, least, most):
+    assert least <= added(text(words)) <= most
+    assert added(text(words)) == added(system=words)
+
+
+def pdf(pages: int, padding: int = 0) -> dict:
+    raw = b"<< /Type /Page >>" * pages + b"<< /Type /Pages >>" + b"x" * padding
+    source = {
+        "type": "base64",
+        "media_type": "application/pdf",
+        "data": base64.b64encode(raw).decode(),
+    }
+    return {"type": "document", "title": "t", "source": source}
+
+
+@pytest.mark.parametrize(
+    ("block", "least"),
+    [
+        ({"type": "image", "source": {"type": "url", "url": "u"}}, TOKENS_PER_IMAGE),
+        (pdf(3), 3 * TOKENS_PER_PDF_PAGE),
+        (pdf(0, padding=1_000_000), 10 * TOKENS_PER_PDF_PAGE),
+        ({"type": "document", "source": {"type": "base64", "data": "broken"}}, TOKENS_PER_PDF_PAGE),
+        ({"type": "document", "source": {"type": "url", "url": "u"}}, TOKENS_PER_PDF_PAGE),
+        ({"type": "document", "source": {"type": "text", "data": "word " * 100}}, 100),
+        (
+            {"type": "document", "source": {"type": "content", "content": [text("word " * 100)]}},
+            100,
+        ),
+        ({"type": "document", "citations": {"enabled": True}, "source": {"type": "url"}}, 3000),
+        ({"type": "tool_result", "content": [text("word " * 100)]}, 100),
+        ({"type": "tool_result", "content": None}, 1),
+        ({"type": "thinking", "thinking": "word " * 100, "signature": "x"}, 100),
+        ({"type": "thinking", "thinking": "", "signature": "x" * 400}, 100),
+        ({"type": "redacted_thinking", "data": "x" * 400}, 100),
+        (
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": ["word " * 100, 5, None]}},
+            100,
+        ),
+    ],
+)
+def test_every_kind_of_block_is_counted(block, least):
+    assert least - 1 <= added(block) <= 2 * least + 30
+
+
+def test_ciphers_of_searches_are_not_text():
+    result = {"type": "web_search_tool_result", "content": [{"encrypted_content": "x" * 9000}]}
+
+    assert added(result) < 50
+
+
+def test_tools_and_layouts_count():
+    tool = {"name": "f", "description": "word " * 100, "input_schema": {"type": "object"}}
+    layout = {"type": "json_schema", "schema": {"type": "object"}}
+
+    assert added(tools=[tool, tool]) - added(tools=[tool]) >= 100
+    assert added(tools=[{"type": "web_search_20250305", "name": "web_search"}]) > 1000
+    assert added(output_config={"format": layout}) == added(output_format=layout) > 100

@@ -1,0 +1,75 @@
+"""The text buffer stores the text of a response up to a bound, in little memory."""
+
+import tracemalloc
+
+from tests.translator.message_stream.composing import started
+from translator.message_stream.events_to_message import MessageFold
+from translator.stream.text_buffer import MAX_CHARACTERS, TextBuffer
+
+
+def test_pieces_become_one_text():
+    buffer = TextBuffer()
+
+    for piece in ("Grüße", "\r\n", "\N{GRINNING FACE}", "\r", "\ud800"):
+        buffer.append(piece)
+
+    assert buffer.getvalue() == "Grüße\r\n\N{GRINNING FACE}\r\ud800"
+    assert buffer.tell() == 10
+    assert not buffer.is_full
+
+
+def test_an_endless_text_is_stored_up_to_a_bound():
+    buffer = TextBuffer()
+
+    for _ in range(20):
+        buffer.append("w" * 2**20)
+
+    assert buffer.tell() == MAX_CHARACTERS
+    assert buffer.is_full
+
+
+def test_an_answer_of_many_small_pieces_takes_its_characters_and_little_more():
+    """A list of the pieces would take 60 bytes per piece, in two places."""
+    (composer, events), fold = started(), MessageFold()
+    fold.feed(*events)
+    tracemalloc.start()
+    try:
+        for _ in range(100_000):
+            composer.writer.events = []
+            for event in composer.add_text("text", "word"):
+                fold.feed(event)
+        withheld, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert fold.characters == 400_000
+    assert (
+        withheld < 3 * 400_000
+    )  # the buffers of the composer and the fold, each with spare capacity
+
+
+def test_an_answer_of_some_pieces_takes_its_characters_and_little_more():
+    pieces = [f"{number:016d}" for number in range(150)]
+    buffer = TextBuffer()
+    tracemalloc.start()
+    try:
+        for number in range(150):
+            buffer.append(f"{number:016d}")
+        withheld, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert buffer.getvalue() == "".join(pieces)
+    assert withheld < 2 * 150 * 16  # a list of them took 11 KB
+
+
+def test_the_first_of_many_blocks_are_stored():
+    fold = MessageFold()
+    text = {"type": "text", "text": ""}
+    for index in range(20):
+        fold.feed({"type": "content_block_start", "index": index, "content_block": text})
+        delta = {"type": "text_delta", "text": "w" * 2**20}
+        fold.feed({"type": "content_block_delta", "index": index, "delta": delta})
+
+    assert fold.is_truncated
+    assert fold.characters == MAX_CHARACTERS

@@ -1,0 +1,14 @@
+"""Citations of web pages in text blocks."""
+
+from typing import Any
+
+
+def web_citation(url: Any, title: Any, cited_text: str) -> dict[str, Any]:
+    """Return Anthropic's citation of a web search result. ``url`` and ``title`` may be any JSON."""
+    return {
+        "type": "web_search_result_location",
+        "url": url if isinstance(url, str) else "",
+        "title": title if isinstance(title, str) else None,
+        "cited_text": cited_text,
+        "encrypted_index": "",  # Anthropic's type requires the field; OpenAI has no such index
+    }

@@ -1,0 +1,396 @@
+"""Compose one Anthropic message from pieces that an upstream sends in its own order.
+
+Upstreams interleave: they send two tool calls side by side, or text between the arguments of a
+call. Anthropic's content blocks never overlap. So each piece names its block by a key from the
+upstream's ids. One block is active, and its deltas are sent at once; the other blocks wait in a
+queue until the active block closes.
+"""
+
+from typing import Any, Final
+
+from translator.anthropic.stop_reason import TRUNCATED
+from translator.dialect import ResponseContext
+from translator.errors import BadUpstream
+from translator.notes import Note
+from translator.stream.stop_scanner import StopScanner
+from translator.stream.surrogates import replace_surrogates
+from translator.stream.text_buffer import TextBuffer
+from translator.stream.tool_arguments import compact_json, parse_arguments, without_nulls
+
+from .open_block import Block, Delta, Key, merge_deltas
+from .stream_grammar import MessageWriter
+
+__all__ = ["Block", "Key", "MessageComposer"]
+
+REPAIRED_ARGUMENTS: Final = Note("content", "repaired", "tool arguments were broken JSON")
+BROKEN_ARGUMENTS: Final = Note("content", "ignored", "bad_tool_json: tool arguments do not parse")
+CHANGED_ARGUMENTS: Final = Note(
+    "content", "ignored", "final tool arguments differ from the streamed ones"
+)
+
+
+class MessageComposer:
+    """Takes content pieces with block keys and writes Anthropic events in a valid order.
+
+    The events written for one upstream event are in ``writer.events``. Once a stop sequence was
+    found (``matched_stop``), the composer sends no more content; the caller then finishes with
+    stop_reason ``stop_sequence``.
+    """
+
+    def __init__(self, context: ResponseContext) -> None:
+        self.context = context
+        self.writer = MessageWriter()
+        self.notes: list[Note] = []
+        self.matched_stop: str | None = None  # the stop sequence that was found in the text
+        self.characters_after_stop = 0  # in the piece that completed the stop sequence
+        self.tool_calls = 0  # number of tool_use blocks sent or queued
+        self.started = False  # whether ``message_start`` was written
+        self.finished = False  # whether the stream has ended: no event may follow
+        self._output_closed = False  # whether no more content may be sent
+        self._queue: list[Block] = []  # open blocks, the active block first
+        self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
+        # Calls to drop, because the client wants only one. A dict, since an empty set takes 216
+        # bytes.
+        self._dropped_calls: dict[Key, None] = {}
+        self._has_invalid_arguments = False  # set only if the profile makes invalid ones an error
+
+    @property
+    def active_block(self) -> Block | None:
+        return self._queue[0] if self._queue else None
+
+    def find_block(self, key: Key) -> Block | None:
+        """Return the latest block with this key, open or closed."""
+        return self._blocks.get(key)
+
+    def start(self, *, message_id: str, model: str) -> None:
+        """Write ``message_start``, unless it was already written.
+
+        OpenAI reports usage at the end, so ``message_start`` has an estimate of the input tokens.
+        """
+        if not (self.started or self.finished):
+            usage = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
+            extra = {"diagnostics": None} if "diagnostics" in self.context.reported_fields else {}
+            self.writer.start(message_id=message_id, model=model, usage=usage, **extra)
+            self.started = True
+
+    def add_note(self, note: Note) -> None:
+        """Add a note, unless the same note was already added."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # Text
+
+    def add_text(self, key: Key, piece: str) -> Block | None:
+        """Send text; the first character opens its block, so there are no empty text blocks.
+
+        Returns the block, or None if no more content is sent.
+        """
+        if not piece or self._output_closed:
+            return None
+        if type(piece) is not str:
+            raise _not_text_error(piece)
+        block = self._blocks.get(key)
+        if block is None or block.is_closed or block.type != "text":
+            block = self._enqueue(key, {"type": "text", "text": ""})
+            if self.context.stop_sequences:
+                block.scanner = StopScanner(self.context.stop_sequences)
+                block.scanned_text = TextBuffer()
+        block.buffer.append(piece)
+        if block.scanner is None:
+            self._send(block, {"type": "text_delta", "text": piece})
+            return block
+        piece, self.matched_stop = block.scanner.feed(piece)
+        self._send_scanned(block, piece)
+        if self.matched_stop is not None and block.scanned_text is not None:
+            sent = len(block.scanned_text.getvalue()) + len(self.matched_stop)
+            self.characters_after_stop = len(block.text) - sent
+            self._drop_queued_after(block)
+        return block
+
+    def add_citation(self, key: Key, citation: dict[str, Any]) -> None:
+        """Add a citation to an open text block; drop the citation if that block is not open."""
+        block = self._blocks.get(key)
+        if block is not None and not block.is_closed and block.type == "text":
+            block.citations.append(citation)
+            self._send(block, {"type": "citations_delta", "citation": citation})
+
+    # Reasoning
+
+    def add_thinking(self, key: Key, piece: str) -> None:
+        """Send reasoning according to the request's ``thinking`` setting.
+
+        ``hidden`` drops the reasoning; ``omitted`` stores its text only for the signature.
+        """
+        if self.context.thinking == "hidden" or not piece or self._output_closed:
+            return
+        if type(piece) is not str:
+            raise _not_text_error(piece)
+        block = self._open_thinking_block(key)
+        block.buffer.append(piece)
+        if self.context.thinking != "omitted":
+            self._send(block, {"type": "thinking_delta", "thinking": piece})
+
+    def close_thinking(self, key: Key, signature: str) -> None:
+        """Close a thinking block with its signature; without a block, open an empty one first.
+
+        The signature of a closed block does not change.
+        """
+        block = self._blocks.get(key)
+        if self.context.thinking == "hidden" or self._output_closed or (block and block.is_closed):
+            return
+        block = self._open_thinking_block(key)
+        block.signature = signature
+        self._close(block)
+
+    # Tools
+
+    def start_tool_call(self, key: Key, *, id: str, name: str) -> None:  # noqa: A002 - the API's name
+        """Start a tool call: send its start and an empty first ``input_json_delta``.
+
+        A repeated start with the same key and id has no effect.
+        """
+        if type(id) is not str or type(name) is not str:
+            raise _not_text_error(name if type(id) is str else id)
+        previous = self._blocks.get(key)
+        is_repeated = previous is not None and previous.content_block.get("id") == id
+        if self._output_closed or key in self._dropped_calls or is_repeated:
+            return
+        if self.context.single_tool_call and self.tool_calls:
+            self._dropped_calls[key] = None
+            self.notes.append(Note("content", "dropped", "a tool call beyond the one allowed"))
+            return
+        self.tool_calls += 1
+        name = self.context.tool_names.get(name, name)
+        if previous is not None:
+            self._close(previous)
+        block = self._enqueue(key, {"type": "tool_use", "id": id, "name": name, "input": {}})
+        block.delays_arguments = bool(self.context.optional_properties.get(name))
+        self._send(block, block.make_delta(""))
+
+    def add_arguments(self, key: Key, piece: str) -> None:
+        """Add a piece of a call's arguments; ignore it if the call was closed or dropped.
+
+        Arguments that do not start with a brace are buffered, to be repaired as a whole.
+        """
+        block = self._blocks.get(key)
+        if block is None or block.is_closed or not piece:
+            return
+        if type(piece) is not str:
+            raise _not_text_error(piece)
+        block.buffer.append(piece)
+        if block.delays_arguments:
+            return
+        if block.sends_arguments:
+            self._send(block, block.make_delta(piece))
+            return
+        text = block.text.lstrip()
+        if not text:
+            return
+        block.sends_arguments = text.startswith("{")
+        block.delays_arguments = not block.sends_arguments
+        if block.sends_arguments:
+            self._send(block, block.make_delta(text))
+
+    def finish_arguments(self, key: Key, text: str) -> None:
+        """Set a call's complete arguments: send those not sent yet, repaired if none were sent."""
+        block = self._blocks.get(key)
+        if block is None or block.is_closed:
+            return
+        if type(text) is not str:
+            raise _not_text_error(text)
+        if not block.sends_arguments:
+            if text:
+                block.buffer = TextBuffer()
+                block.buffer.append(text)
+            block.delays_arguments = True
+            return
+        streamed = block.text
+        if text and not text.startswith(streamed):
+            self.add_note(CHANGED_ARGUMENTS)
+            return
+        self.add_arguments(key, text[len(streamed) :])
+
+    # Blocks without deltas
+
+    def add_complete_block(self, key: Key, block: dict[str, Any]) -> None:
+        """Send a block without deltas, such as ``redacted_thinking`` or a server tool's result."""
+        if not self._output_closed:
+            self._close(self._enqueue(key, block))
+
+    def add_server_tool_use(self, key: Key, block: dict[str, Any]) -> None:
+        """Send a complete ``server_tool_use`` block: the call of a tool that the upstream ran."""
+        if self._output_closed:
+            return
+        arguments = compact_json(block["input"])
+        queued = self._enqueue(key, block | {"input": {}})
+        queued.buffer.append(arguments)
+        for piece in ("", arguments):
+            self._send(queued, queued.make_delta(piece))
+        self._close(queued)
+
+    # Closing blocks and the message
+
+    def close_block(self, key: Key) -> None:
+        """Close a block that the upstream finished; closing it again has no effect."""
+        block = self._blocks.get(key)
+        if block is not None and not block.is_closed:
+            self._close(block)
+
+    def close_all_blocks(self) -> None:
+        """Close all open blocks, in the order of their starts."""
+        for block in self._queue:
+            block.is_closed = True
+        self._open_next_block()
+
+    def finish(self, *, stop_reason: str, usage: dict[str, Any], **stop: Any) -> None:
+        """Close every block and write ``message_delta`` and ``message_stop``.
+
+        ``stop`` contains the other arguments of ``MessageWriter.finish``. Raises BadUpstream, after
+        closing every block, for invalid tool arguments that the profile treats as an error.
+        """
+        if self.finished:
+            return
+        if self._queue:
+            self.close_all_blocks()
+        if self._has_invalid_arguments and stop_reason not in TRUNCATED:
+            raise BadUpstream("invalid tool arguments from upstream")
+        if self.context.reported_fields:
+            self._add_reported_fields(usage, stop)
+        self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
+        self.finished = self._output_closed = True
+
+    def _add_reported_fields(self, usage: dict[str, Any], stop: dict[str, Any]) -> None:
+        """Add response fields that report effects of the request, to ``usage`` and ``stop``."""
+        if "context_management" in self.context.reported_fields:
+            stop["context_management"] = {"applied_edits": []}
+        if "speed" in self.context.reported_fields and "service_tier" in usage:
+            usage["speed"] = "fast" if usage["service_tier"] == "priority" else "standard"
+
+    def fail(self, *, error_type: str, message: str) -> None:
+        """End the stream with an error; send queued blocks first, so that no content is lost."""
+        if self.finished:
+            return
+        self.close_all_blocks()
+        self.writer.fail(error_type=error_type, message=message)
+        self.finished = self._output_closed = True
+
+    def abort(self, *, error_type: str, message: str) -> None:
+        """End the stream with an error after a bug of this package; drop queued blocks."""
+        if not self.finished:
+            self.writer.fail(error_type=error_type, message=message)
+            self.finished = self._output_closed = True
+
+    # The queue
+
+    def _enqueue(self, key: Key, start: dict[str, Any]) -> Block:
+        """Add a new block to the queue; close an open text block before a block of another type."""
+        block = Block(key, start)
+        if self._queue and block.type != "text" and self._queue[-1].type == "text":
+            self._close(self._queue[-1])
+        self._blocks[key] = block
+        self._queue.append(block)
+        return block
+
+    def _open_thinking_block(self, key: Key) -> Block:
+        block = self._blocks.get(key)
+        if block is not None and not block.is_closed and block.type == "thinking":
+            return block
+        return self._enqueue(key, {"type": "thinking", "thinking": "", "signature": ""})
+
+    def _drop_queued_after(self, block: Block) -> None:
+        """Drop the blocks queued after ``block``, in which a stop sequence was found."""
+        self._output_closed = True
+        end = self._queue.index(block) + 1
+        for later in self._queue[end:]:
+            later.is_closed = True
+        del self._queue[end:]
+
+    def _send_scanned(self, block: Block, piece: str) -> None:
+        """Send text in which the scanner found no stop sequence."""
+        if piece and block.scanned_text is not None:
+            block.scanned_text.append(piece)
+            self._send(block, {"type": "text_delta", "text": piece})
+
+    def _send(self, block: Block, delta: Delta) -> None:
+        if self._queue[0] is not block:
+            block.queued_deltas.append(delta)
+            return
+        if not block.is_started:
+            self._start_block(block)
+        self.writer.write_delta(delta)
+
+    def _start_block(self, block: Block) -> None:
+        block.is_started = True
+        self.writer.open_block(block.content_block)
+
+    def _close(self, block: Block) -> None:
+        if not block.is_closed:
+            block.is_closed = True
+            if self._queue[0] is block:
+                self._open_next_block()
+
+    def _open_next_block(self) -> None:
+        """Send and finish the blocks at the front of the queue, up to the first open one."""
+        while self._queue:
+            block = self._queue[0]
+            if block.queued_deltas:
+                deltas, block.queued_deltas = block.queued_deltas, []
+                for delta in merge_deltas(deltas):
+                    self._send(block, delta)
+            if not block.is_closed:
+                break
+            self._finish_block(block)
+            del self._queue[0]
+
+    def _finish_block(self, block: Block) -> None:
+        match block.type:
+            case "text":
+                if block.scanner is not None:
+                    self._send_scanned(block, block.scanner.flush())
+            case "thinking":
+                self._sign(block)
+            case "tool_use" | "server_tool_use":
+                self._check_arguments(block)
+            case _:
+                self._start_block(block)
+        if block.is_started:
+            shows_thinking = self.context.thinking != "omitted"
+            self.writer.close_block(
+                block.finished(shows_thinking=shows_thinking)
+                if self.context.finished_blocks
+                else None
+            )
+
+    def _sign(self, block: Block) -> None:
+        """Write exactly one ``signature_delta``, right before the block's stop, like Anthropic."""
+        if block.is_started or block.signature:  # otherwise the block is not sent
+            self._send(block, {"type": "signature_delta", "signature": block.signature})
+
+    def _check_arguments(self, block: Block) -> None:
+        """Parse a call's arguments into ``block.arguments_value``; send those that were delayed."""
+        text = block.text
+        value, repaired = parse_arguments(text)
+        is_valid = isinstance(value, dict) and (block.delays_arguments or not repaired)
+        if not is_valid:
+            self.add_note(BROKEN_ARGUMENTS)
+            self._has_invalid_arguments = self.context.target.profile.broken_tool_json == "error"
+            value = text
+        elif repaired:
+            self.add_note(REPAIRED_ARGUMENTS)
+        if "\\u" in text:
+            value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
+        if block.delays_arguments:
+            optional = self.context.optional_properties.get(block.content_block["name"])
+            if is_valid and (repaired or optional):
+                value = without_nulls(value, optional or frozenset())
+                text = compact_json(value)
+            elif not value:
+                text = ""  # null or only white space: the call has no arguments
+            if text:
+                self._send(block, block.make_delta(text))
+        block.arguments_value = value
+
+
+def _not_text_error(piece: Any) -> BadUpstream:
+    """Return the error for a piece that is not a string, to raise before any state changes."""
+    return BadUpstream(f"upstream sent {type(piece).__name__} where text belongs")

@@ -1,0 +1,111 @@
+"""State of one content block of a response, from its start to its stop."""
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from translator.stream.stop_scanner import StopScanner
+from translator.stream.text_buffer import TextBuffer
+
+Key = Hashable
+"""The upstream's own identifier of a block, such as output item, part number and kind of text."""
+
+Delta = dict[str, Any]
+
+DELTA_FIELDS: Final = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+    "server_tool_use": ("input_json_delta", "partial_json"),
+    "mcp_tool_use": ("input_json_delta", "partial_json"),
+}
+"""Block type -> type of the deltas that carry its text, and the field with the text."""
+
+_FIELD_BY_DELTA: Final = dict(DELTA_FIELDS.values())
+
+
+class Block:
+    """A block in the composer's queue; ``text`` is all text that the upstream sent for it."""
+
+    __slots__ = (
+        "arguments_value",
+        "buffer",
+        "citations",
+        "content_block",
+        "delays_arguments",
+        "is_closed",
+        "is_started",
+        "key",
+        "queued_deltas",
+        "scanned_text",
+        "scanner",
+        "sends_arguments",
+        "signature",
+        "type",
+    )
+
+    def __init__(self, key: Key, start: dict[str, Any]) -> None:
+        self.key = key
+        self.content_block = start
+        self.type: str = start["type"]
+        self.queued_deltas: list[Delta] = []  # deltas to send when the block becomes active
+        self.buffer = TextBuffer()  # all text that the upstream sent for the block
+        self.citations: list[dict[str, Any]] = []
+        self.signature = ""
+        self.scanner: StopScanner | None = None  # finds stop sequences in the text
+        # Text that can be sent, because it contains no stop sequence.
+        self.scanned_text: TextBuffer | None = None
+        self.is_started = False  # whether ``content_block_start`` was sent
+        self.is_closed = False  # whether the upstream finished the block
+        # Whether arguments are sent at the block's end, after validation.
+        self.delays_arguments = False
+        self.sends_arguments = False  # whether arguments are being sent: they start with a brace
+        self.arguments_value: Any = None  # the parsed arguments
+
+    @property
+    def text(self) -> str:
+        return self.buffer.getvalue()
+
+    def finished(self, *, shows_thinking: bool) -> dict[str, Any]:
+        """Return the complete block, as in a non-streamed response."""
+        finished = {**self.content_block}
+        match self.type:
+            case "text":
+                finished["text"] = (self.scanned_text or self.buffer).getvalue()
+                if self.citations:
+                    finished["citations"] = self.citations
+            case "thinking":
+                finished["thinking"] = self.text if shows_thinking else ""
+                finished["signature"] = self.signature
+            case "tool_use" | "server_tool_use":
+                finished["input"] = self.arguments_value
+        return finished
+
+    def make_delta(self, piece: str) -> Delta:
+        kind, name = DELTA_FIELDS[self.type]
+        return {"type": kind, name: piece}
+
+
+def merge_deltas(deltas: Iterable[Delta]) -> list[Delta]:
+    """Merge consecutive deltas of one type, so that queued text is sent as one delta.
+
+    The empty first delta of a tool call remains separate, because clients wait for it.
+    """
+    merged: list[Delta] = []
+    pieces: list[str] = []  # pieces of the last delta in ``merged``
+    for delta in deltas:
+        kind = delta["type"]
+        name = _FIELD_BY_DELTA.get(kind)
+        if name is None or not delta[name] or not pieces or merged[-1]["type"] != kind:
+            _join_last(merged, pieces)
+            merged.append(delta)
+            pieces = [delta[name]] if name is not None and delta[name] else []
+        else:
+            pieces.append(delta[name])
+    _join_last(merged, pieces)
+    return merged
+
+
+def _join_last(merged: list[Delta], pieces: list[str]) -> None:
+    if len(pieces) > 1:
+        kind = merged[-1]["type"]
+        merged[-1] = {"type": kind, _FIELD_BY_DELTA[kind]: "".join(pieces)}

@@ -1,0 +1,144 @@
+"""Enforce the valid order of events in one Anthropic message stream.
+
+All streams except those of Anthropic upstreams are written here, so that no translated stream has
+an invalid order. Source: Anthropic documentation, "Streaming Messages".
+"""
+
+import enum
+from typing import Any, Final
+
+from translator.anthropic.types import Event
+from translator.errors import IllegalMove
+
+
+class Phase(enum.StrEnum):
+    BEFORE = "before"  # nothing was sent yet
+    BETWEEN = "between"  # message_start was sent, no content block is open
+    INSIDE = "inside"  # exactly one content block is open: Anthropic's blocks never overlap
+    AFTER = "after"  # message_stop or error was sent; nothing may follow
+
+
+class Move(enum.StrEnum):
+    START = "start"
+    OPEN = "open"
+    DELTA = "delta"
+    CLOSE = "close"
+    FINISH = "finish"
+    FAIL = "fail"
+
+
+class Transitions(dict[Move, Phase]):
+    """The next phase of the stream for each valid event; any other event raises IllegalMove."""
+
+    def __init__(self, phase: Phase, moves: dict[Move, Phase]) -> None:
+        super().__init__(moves)
+        self.phase = phase
+
+    def __missing__(self, move: Move) -> Phase:
+        raise IllegalMove(f"cannot {move.value} while {self.phase.value}")
+
+
+_LEGAL_MOVES: Final[dict[Phase, dict[Move, Phase]]] = {
+    Phase.BEFORE: {Move.START: Phase.BETWEEN, Move.FAIL: Phase.AFTER},
+    Phase.BETWEEN: {Move.OPEN: Phase.INSIDE, Move.FINISH: Phase.AFTER, Move.FAIL: Phase.AFTER},
+    Phase.INSIDE: {Move.DELTA: Phase.INSIDE, Move.CLOSE: Phase.BETWEEN},
+    Phase.AFTER: {},
+}
+
+TRANSITIONS: Final = {phase: Transitions(phase, moves) for phase, moves in _LEGAL_MOVES.items()}
+
+BLOCK_DELTAS: Final[dict[str, frozenset[str]]] = {
+    "text": frozenset({"text_delta", "citations_delta"}),
+    "thinking": frozenset({"thinking_delta", "signature_delta"}),
+    "tool_use": frozenset({"input_json_delta"}),
+    "server_tool_use": frozenset({"input_json_delta"}),
+    "mcp_tool_use": frozenset({"input_json_delta"}),
+}
+"""Valid delta types of each block type; a block of any other type is complete in its start
+event."""
+
+
+NO_DELTAS: Final[frozenset[str]] = frozenset()
+
+
+class MessageWriter:
+    """Writes the events of one message: its start, blocks with rising indices, exactly one end."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.BEFORE
+        self.index = -1  # index of the open content block, or of the last one
+        self.block: dict[str, Any] = {}  # the open block as in its start event
+        self._allowed_deltas = NO_DELTAS  # delta types that the open block accepts
+        self.events: list[Event] = []
+        """Events written for the current upstream event. The caller sets a new list before each
+        upstream event and sends the list afterwards."""
+
+    def start(
+        self, *, message_id: str, model: str, usage: dict[str, Any], **extra_fields: Any
+    ) -> None:
+        """Write ``message_start``; ``extra_fields`` are further fields of its ``message``."""
+        self.phase = TRANSITIONS[self.phase][Move.START]
+        message: dict[str, Any] = {
+            "id": message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+            **extra_fields,
+        }
+        self.events.append({"type": "message_start", "message": message})
+
+    def open_block(self, block: dict[str, Any]) -> None:
+        self.phase = TRANSITIONS[self.phase][Move.OPEN]
+        self.index += 1
+        self.block = block
+        self._allowed_deltas = BLOCK_DELTAS.get(block["type"], NO_DELTAS)
+        self.events.append(
+            {"type": "content_block_start", "index": self.index, "content_block": block}
+        )
+
+    def write_delta(self, delta: dict[str, Any]) -> None:
+        if delta["type"] not in self._allowed_deltas:
+            raise IllegalMove(f"cannot send {delta['type']} into {self.block.get('type')!r}")
+        self.phase = TRANSITIONS[self.phase][Move.DELTA]
+        self.events.append({"type": "content_block_delta", "index": self.index, "delta": delta})
+
+    def close_block(self, finished: dict[str, Any] | None = None) -> None:
+        """Close the open block; ``finished`` is the complete block for clients that request it."""
+        self.phase = TRANSITIONS[self.phase][Move.CLOSE]
+        stop: Event = {"type": "content_block_stop", "index": self.index}
+        if finished is not None:
+            stop["content_block"] = finished
+        self.events.append(stop)
+
+    def finish(
+        self,
+        *,
+        stop_reason: str,
+        usage: dict[str, Any],
+        stop_sequence: str | None = None,
+        stop_details: dict[str, Any] | None = None,
+        **extra_fields: Any,
+    ) -> None:
+        """Write ``message_delta`` with ``extra_fields``, then ``message_stop``."""
+        self.phase = TRANSITIONS[self.phase][Move.FINISH]
+        delta: dict[str, Any] = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
+        if stop_details is not None:
+            delta["stop_details"] = stop_details
+        message_delta: Event = {
+            "type": "message_delta",
+            "delta": delta,
+            "usage": usage,
+            **extra_fields,
+        }
+        self.events += (message_delta, {"type": "message_stop"})
+
+    def fail(self, *, error_type: str, message: str) -> None:
+        """Close the open block, so that every start has a stop, and write an ``error`` event."""
+        if self.phase is Phase.INSIDE:
+            self.close_block()
+        self.phase = TRANSITIONS[self.phase][Move.FAIL]
+        self.events.append({"type": "error", "error": {"type": error_type, "message": message}})

@@ -1,0 +1,149 @@
+"""Convert one assistant turn of the history to one Chat Completions assistant message."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from translator.errors import BadRequest
+from translator.openai_chat.reasoning import restore_extra_content, restore_reasoning
+from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
+from translator.request.builder import RequestBuilder
+from translator.request.id_mapping import upstream_call_id, upstream_name
+from translator.request.text_fallbacks import document_text, server_result_text
+from translator.stream.tool_arguments import compact_json
+
+Block = dict[str, Any]
+
+
+class AssistantTurn:
+    """The content of one assistant turn, by the fields of a Chat Completions message."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.thinking_blocks: list[Block] = []
+        self.summaries: list[str] = []  # texts of the compaction blocks before this turn
+
+
+def read_assistant_turn(
+    content: str | list[Block], path: str, builder: RequestBuilder
+) -> AssistantTurn:
+    turn = AssistantTurn()
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for number, block in enumerate(content):
+        block_path = f"{path}.content.{number}"
+        kind = block["type"]
+        if kind not in ASSISTANT_BLOCKS:
+            raise BadRequest(f"{block_path}.type", f"{kind!r} is not supported by this upstream")
+        ASSISTANT_BLOCKS[kind](turn, block, block_path, builder)
+    return turn
+
+
+def build_assistant_message(
+    turn: AssistantTurn, path: str, builder: RequestBuilder
+) -> ChatMessage | None:
+    """Return the Chat Completions message of a turn; None if no content is left."""
+    text = "\n\n".join(turn.texts)
+    if not text and not turn.calls:
+        if turn.thinking_blocks:
+            builder.add_note(path, "ignored", "reasoning without its output is not sent")
+        return None
+    empty_content = "" if builder.profile.empty_content else None
+    message: dict[str, Any] = {"role": "assistant", "content": text or empty_content}
+    if turn.calls:
+        message["tool_calls"] = (
+            _calls_with_extra_content(turn, builder) if turn.thinking_blocks else turn.calls
+        )
+    if turn.thinking_blocks or builder.profile.reasoning_required_with_tools:
+        message |= restore_reasoning(
+            turn.thinking_blocks, path, builder, with_tools=bool(turn.calls)
+        )
+    return cast("ChatMessage", message)  # only the profile knows the name of the reasoning field
+
+
+def _calls_with_extra_content(turn: AssistantTurn, builder: RequestBuilder) -> list[Any]:
+    """Return the tool calls, each with the ``extra_content`` that this upstream sent with it."""
+    extra_contents = restore_extra_content(turn.thinking_blocks, builder.target)
+    return [
+        call
+        if call["id"] not in extra_contents
+        else {**call, "extra_content": extra_contents[call["id"]]}
+        for call in turn.calls
+    ]
+
+
+def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    text = block["text"]
+    if not text or text.isspace():
+        return
+    if turn.calls:
+        builder.add_note(path, "emulated", "text between tool calls is sent before them")
+    turn.texts.append(text)
+
+
+def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    arguments = block["input"]
+    function: FunctionCall = {
+        "name": upstream_name(block["name"]),
+        # Arguments that are not valid JSON reach the client as a string and return as one.
+        "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
+    }
+    turn.calls.append(
+        {"id": upstream_call_id(block["id"]), "type": "function", "function": function}
+    )
+
+
+def _add_thinking_block(
+    turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder
+) -> None:
+    turn.thinking_blocks.append(block)
+
+
+def _add_rendered_text(
+    turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder
+) -> None:
+    text = server_result_text(block)
+    if not text:
+        _omit(turn, block, path, builder)
+        return
+    turn.texts.append(text)
+    builder.add_note(path, "emulated", f"a {block['type']} of another provider is sent as text")
+
+
+def _add_document(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    turn.texts.append(document_text(block))
+    builder.add_note(path, "emulated", "a document in an assistant turn is sent as text")
+
+
+def _add_compaction(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    if block.get("content"):
+        turn.summaries.append(block["content"])
+    builder.add_note(path, "emulated", "a compaction is sent as its summary")
+
+
+def _omit(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    builder.add_note(path, "ignored", f"a {block['type']} of another provider has no meaning here")
+
+
+ASSISTANT_BLOCKS: Final[
+    Mapping[str, Callable[[AssistantTurn, Block, str, RequestBuilder], None]]
+] = {
+    "advisor_tool_result": _add_rendered_text,
+    "bash_code_execution_tool_result": _add_rendered_text,
+    "code_execution_tool_result": _add_rendered_text,
+    "compaction": _add_compaction,
+    "document": _add_document,
+    "fallback": _omit,
+    "mcp_tool_listing": _omit,
+    "mcp_tool_result": _add_rendered_text,
+    "mcp_tool_use": _add_rendered_text,
+    "redacted_thinking": _add_thinking_block,
+    "server_tool_use": _omit,
+    "text": _add_text,
+    "text_editor_code_execution_tool_result": _add_rendered_text,
+    "thinking": _add_thinking_block,
+    "tool_search_tool_result": _add_rendered_text,
+    "tool_use": _add_tool_use,
+    "web_fetch_tool_result": _add_rendered_text,
+    "web_search_tool_result": _add_rendered_text,
+}

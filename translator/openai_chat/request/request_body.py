@@ -1,0 +1,196 @@
+"""Build the Chat Completions body from an Anthropic request, by tables of fields.
+
+Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or REFUSED. Source:
+docs/mapping.md 1.2.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from translator.anthropic.types import MessagesRequest
+from translator.dialect import TranslationTarget, UpstreamRequest
+from translator.errors import BadRequest
+from translator.openai_chat.reasoning import reasoning_fields
+from translator.request.builder import (
+    FieldBuilder,
+    RequestBuilder,
+    build_fields,
+    build_response_context,
+    effective_context_edits,
+    identity_fields,
+    local_response,
+    ordered_builders,
+    reject_fields,
+    service_tier_fields,
+)
+from translator.request.reasoning_effort import EFFORT_FIELDS
+from translator.request.unsent_fields import note_unsent_fields
+
+from .messages import build_messages
+from .response_format import response_format
+from .tools import build_tools
+
+EMPTY_RESPONSE: Final[dict[str, Any]] = {
+    "choices": [{"index": 0, "message": {"role": "assistant"}, "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 0, "completion_tokens": 0},
+}
+"""The upstream response that is assumed for ``max_tokens: 0``, without sending a request."""
+
+
+SAMPLING: Final = ("temperature", "top_p", "top_k")
+
+
+def _model(builder: RequestBuilder) -> dict[str, Any]:
+    return {"model": builder.target.model or builder.request["model"]}
+
+
+def _messages(builder: RequestBuilder) -> dict[str, Any]:
+    return {"messages": build_messages(builder)}
+
+
+def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
+    requested = builder.request["max_tokens"]
+    if requested is None:  # ``max_tokens`` is optional in requests to count tokens
+        return {}
+    return {builder.profile.max_tokens_field: requested or 1}
+
+
+def _sampling(builder: RequestBuilder) -> dict[str, Any]:
+    """Return those of temperature, top_p and top_k that the server accepts."""
+    request = builder.request
+    parameters = {n: request[n] for n in SAMPLING if request.get(n) is not None}
+    if "top_k" in parameters and not builder.profile.top_k:
+        builder.add_note("top_k", "dropped", "the upstream has no equivalent")
+        del parameters["top_k"]
+    if builder.profile.sampling_with_reasoning or _reasoning_is_off(builder):
+        return parameters
+    for name in parameters:
+        builder.add_note(name, "dropped", "reasoning models do not accept sampling parameters")
+    return {}
+
+
+def _stop_sequences(builder: RequestBuilder) -> dict[str, Any]:
+    """Return no fields: the gateway searches for the stop sequences in the response itself.
+
+    ``finish_reason: stop`` does not report which sequence matched.
+    """
+    if builder.request.get("stop_sequences"):
+        builder.add_note("stop_sequences", "emulated", "found in the response by the gateway")
+    return {}
+
+
+def _output_config(builder: RequestBuilder) -> dict[str, Any]:
+    if (builder.request.get("output_config") or {}).get("task_budget"):
+        builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
+    return response_format(builder)
+
+
+def _context_management(builder: RequestBuilder) -> dict[str, Any]:
+    if effective_context_edits(builder.request):
+        builder.add_note("context_management", "dropped", "the upstream does not edit the context")
+    return {}
+
+
+def _container(builder: RequestBuilder) -> dict[str, Any]:
+    container = builder.request.get("container")
+    if not container:
+        return {}
+    if isinstance(container, dict) and container.get("skills"):
+        raise BadRequest("container.skills", "the upstream does not run skills")
+    builder.add_note("container", "dropped", "the upstream has no containers")
+    return {}
+
+
+COPIED: Final = ("stream",)
+RENAMED: Final[Mapping[str, str]] = {}
+"""Empty, because the upstream's name for ``max_tokens`` depends on the profile."""
+
+BUILT: Final[Mapping[str, FieldBuilder]] = {
+    "model": _model,
+    "output_config": _output_config,
+    "output_format": _output_config,
+    "messages": _messages,
+    "system": _messages,
+    "cache_control": _messages,
+    "max_tokens": _max_tokens,
+    "stop_sequences": _stop_sequences,
+    "temperature": _sampling,
+    "top_p": _sampling,
+    "top_k": _sampling,
+    "tools": build_tools,
+    "tool_choice": build_tools,
+    "thinking": reasoning_fields,
+    "metadata": identity_fields,
+    "service_tier": service_tier_fields,
+    "speed": service_tier_fields,
+    "context_management": _context_management,
+    "container": _container,
+}
+
+BUILDERS: Final = ordered_builders(
+    BUILT,
+    {
+        # Every request has messages, so this is always called; the model may be missing.
+        _model: ("messages",),
+        build_tools: ("messages",),  # messages may add tools in mid-conversation
+        reasoning_fields: ("output_config",),
+        # Every request has messages, so this is always called; a header may set the session id.
+        identity_fields: ("messages",),
+    },
+)
+
+DROPPED: Final[Mapping[str, str]] = {
+    "betas": "a header, read by the gateway",
+    "diagnostics": "the upstream reports no cache diagnostics",
+    "fallback_credit_token": "the gateway has its own fallbacks",
+    "fallbacks": "the gateway has its own fallbacks",
+    "user_profile_id": "a header of another provider",
+    "workspace_id": "a header of another provider",
+}
+
+REFUSED: Final[Mapping[str, str]] = {
+    "billing_policy": "the upstream has no billing policies",
+    "compaction": "the upstream cannot summarize conversations",
+    "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
+    "mcp_servers": "the upstream does not connect to MCP servers",
+    "thread": "message threads are not supported",
+}
+
+TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
+
+HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
+"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
+
+
+def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
+    """Return the upstream body, its notes and the context for translating the response.
+
+    Raises BadRequest for request content that Chat Completions or the target's profile does not
+    support.
+    """
+    builder = RequestBuilder(request, target)
+    if not request.keys() <= TRANSLATED_FIELDS:
+        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+    body = build_fields(builder, BUILDERS)
+    if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
+        body |= reasoning_fields(builder)
+    note_unsent_fields(builder, body["messages"], system_messages=False, long_marks=False)
+    for name in COPIED:
+        if request.get(name):
+            body[name] = request[name]
+    if "stream" in body and target.profile.stream_options:
+        body["stream_options"] = {"include_usage": True}
+    if target.profile.prefill and body["messages"][-1]["role"] == "assistant":
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    response = local_response(builder, EMPTY_RESPONSE) if request.get("max_tokens") == 0 else None
+    return UpstreamRequest(
+        body=body,
+        notes=tuple(builder.notes),
+        response_context=build_response_context(builder),
+        local_response=response,
+        origins=tuple(builder.origins),
+    )
+
+
+def _reasoning_is_off(builder: RequestBuilder) -> bool:
+    return reasoning_fields(builder).get("reasoning_effort") == "none"

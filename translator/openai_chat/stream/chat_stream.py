@@ -1,0 +1,389 @@
+"""Translate one Chat Completions response, streaming or not, to Anthropic stream events.
+
+The parts of a chunk are handled in a fixed order: error, usage, reasoning, text, refusal,
+annotations, tool calls, finish reason. Choices after the first one are ignored, unless they are
+part of the same response. ``TextBlocks`` and ``ToolCalls`` set block boundaries, which Chat
+Completions does not have. Source: docs/mapping.md 3.2 and 4.4.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from translator.anthropic.stop_reason import choose_stop_reason, is_window_full
+from translator.anthropic.types import Event
+from translator.anthropic.usage import NO_USAGE
+from translator.dialect import ResponseContext, UpstreamError
+from translator.errors import BadUpstream
+from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.stream_step import stream_step
+from translator.notes import EMPTY_OUTPUT, Note
+from translator.openai_chat.reasoning_details import (
+    OPAQUE,
+    REASONING_FIELDS,
+    read_details,
+    reasoning_text,
+)
+from translator.request.id_mapping import message_id
+from translator.stream.unknown_events import UnknownEvents
+
+from .error_body import find_error
+from .finish_reason import (
+    FAILURES,
+    FINISH_REASONS,
+    PENDING,
+    TRUNCATED_CALL,
+    is_at_limit,
+    normalize_finish_reason,
+    stop_string_in,
+)
+from .merged_choices import FIRST_INDEXES, is_cumulative, merge_choices, message_of, new_part_of
+from .plain_chunk import plain_text
+from .text_blocks import DROPPED_CITATION, TextBlocks
+from .tool_calls import ToolCalls
+from .usage import estimated_usage, find_counts, merge_usage, read_usage
+
+SOURCE_FIELDS: Final = ("citations", "search_results")
+"""Sources that search models (Perplexity) send beside the response; Anthropic has no such field."""
+
+LATE_TEXT: Final = Note("content", "repaired", "text after the finish reason was added")
+TEXT_SIGNATURE: Final = Note("content", "dropped", "a thought signature of text, not of a call")
+
+
+class ChatStream:
+    """Translates one upstream response; ``translator.dialect.Stream`` documents the members."""
+
+    bad_event_message: ClassVar[str] = "upstream sent a bad chunk"
+
+    def __init__(self, context: ResponseContext) -> None:
+        self.context = context
+        self.composer = MessageComposer(context)
+        self.notes = self.composer.notes
+        self.unknown = UnknownEvents()
+        self.fault: Exception | None = None
+        self.error: UpstreamError | None = None
+        self.usage = NO_USAGE
+        self.stop_reason: str | None = None
+        self.upstream_id = ""
+        self.upstream_model = ""
+        self._texts = TextBlocks(self.composer)
+        self._calls = ToolCalls(self.composer, self._texts.close_segment)
+        self._finish_reason = ""  # the first finish reason received
+        # The stop sequence that the upstream reports as matched.
+        self._upstream_stop: str | None = None
+        self._was_whole = False  # whether the response came as one complete message
+        # Whether a complete message repeats earlier deltas; None before the first one.
+        self._repeats_stream: bool | None = None
+        self._is_cumulative = False  # whether each message repeats all content so far
+        self._last_was_usage = False  # whether the last chunk contained only usage
+        self.finished = False
+
+    def fail(self, error: UpstreamError) -> list[Event]:
+        events = self.composer.writer.events = []
+        self.end_with_error(error)
+        return events
+
+    def end_with_error(self, error: UpstreamError) -> None:
+        """End the stream with an error, unless it has already ended."""
+        if not self.finished:
+            self.error = error
+            self.finished = True
+            self._texts.flush_tags()
+            self.composer.fail(error_type=error.error_type, message=error.message)
+
+    @stream_step
+    def feed(self, *chunks: Any) -> None:
+        for chunk in chunks:
+            if self.finished:
+                return
+            if self.composer.started and type(chunk) is dict and (text := plain_text(chunk)):
+                self._last_was_usage = False
+                self._add_text(text)
+                continue
+            failure = find_error(chunk)
+            if failure is not None:
+                self._handle_error(failure, chunk)
+                return
+            choice = self._read_envelope(chunk)
+            if choice is None:
+                continue
+            delta = choice.get("delta")
+            if type(delta) is not dict:
+                self._add_message(message_of(choice))
+            elif delta or not self.composer.started:
+                self._add_delta(delta, is_complete=False)
+            if choice.get("finish_reason"):
+                self._set_finish_reason(choice)
+
+    @stream_step
+    def feed_body(self, body: Any) -> None:
+        failure = find_error(body)
+        if failure is not None:
+            self._handle_error(failure, body)
+            return
+        self._was_whole = True
+        choice = self._read_envelope(body)
+        if choice is None:
+            raise BadUpstream("empty completion from upstream")
+        self._add_delta(message_of(choice), is_complete=True)
+        self._set_finish_reason(choice)
+        if not self.finished:
+            self._finish()
+
+    @stream_step
+    def end(self) -> None:
+        """Handle the end of the bytes or ``[DONE]``; neither counts as a finish reason.
+
+        Snowflake sends no finish reason: there, a final chunk with only usage ends the response,
+        unless a tool call is incomplete.
+        """
+        ended_by_usage = self._last_was_usage and self._calls.arguments_complete
+        if not (self._finish_reason or ended_by_usage):
+            raise BadUpstream("upstream stream ended early")
+        self._finish()
+
+    def _read_envelope(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
+        """Read the chunk's fields other than content; return the first choice, if there is one."""
+        if not self.upstream_id:
+            self.upstream_id = str(chunk.get("id") or "")
+        if not self.upstream_model:
+            self.upstream_model = str(chunk.get("model") or "")
+        for name in SOURCE_FIELDS:
+            if name in chunk and chunk[name]:  # noqa: RUF019 - the name is rarely present
+                self.composer.add_note(
+                    Note(name, "dropped", "the response has no field for sources")
+                )
+        choices: Any = chunk.get("choices")
+        counts = find_counts(chunk, choices)
+        self._last_was_usage = False
+        if counts is not None:
+            self._last_was_usage = self.composer.started and not choices
+            self._record_usage(counts, chunk.get("service_tier"))
+        elif type(choices) is not list:
+            self.unknown.add(str(chunk.get("object") or "chunk without choices"))
+        for choice in choices or ():
+            if type(choice) is dict and choice.get("index") in FIRST_INDEXES:
+                return merge_choices(choice, choices) if choices[1:] else choice
+        return None
+
+    def _record_usage(self, counts: Mapping[str, Any], service_tier: Any) -> None:
+        usage, notes = read_usage(counts, service_tier)
+        self.usage = usage if self.usage is NO_USAGE else merge_usage(self.usage, usage)
+        if notes:
+            self.notes += [note for note in notes if note not in self.notes]
+
+    def _add_delta(self, delta: Any, *, is_complete: bool) -> None:
+        if not self.composer.started:
+            self._start_message()
+        if not delta or type(delta) is not dict:
+            return
+        if not self.REASONING_KEYS.isdisjoint(delta):
+            self._read_reasoning(delta)
+        for name in delta:
+            if name not in self.KNOWN and delta[name]:
+                value = delta[name]
+                is_reasoning = name in REASONING_FIELDS
+                if not (is_reasoning and (isinstance(value, str) or reasoning_text(value))):
+                    self.unknown.add(f"delta.{name}")
+        for name in self.HANDLERS:
+            if name in delta and delta[name] and not self.finished:
+                self.HANDLERS[name](self, delta[name], is_complete)
+
+    def _add_message(self, message: Any) -> None:
+        """Process a message instead of a delta: new content, or a repetition of earlier content."""
+        if isinstance(message, dict):
+            if self._repeats_stream is None:
+                self._repeats_stream = bool(self._texts.characters or self.composer.tool_calls)
+            if self._repeats_stream:
+                self._close_open_block()
+            elif self._texts.characters:
+                self._is_cumulative = is_cumulative(
+                    message, REASONING_FIELDS, self._texts, self._is_cumulative
+                )
+            if self._repeats_stream or self._is_cumulative:
+                message = new_part_of(message, self.REASONING_KEYS, self._texts, self._calls)
+        self._add_delta(message, is_complete=True)
+
+    def _start_message(self) -> None:
+        """Write ``message_start``; called at the first chunk with content."""
+        identity = self.context.message_id or message_id(self.upstream_id)
+        self._calls.seed = identity
+        self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
+
+    def _read_reasoning(self, delta: dict[str, Any]) -> None:
+        details = read_details(delta)
+        for name in REASONING_FIELDS:
+            value = delta.get(name)
+            piece = value if isinstance(value, str) else reasoning_text(value) if value else ""
+            if piece:
+                self._add_reasoning(piece, details)
+                return
+        if details:
+            self._add_reasoning("", details)
+
+    def _add_reasoning(self, piece: str, details: list[dict[str, Any]]) -> None:
+        if self._calls.open_calls:
+            self._calls.flush_before_text()
+        self._texts.add_reasoning(piece, details)
+
+    def _add_content(self, content: Any, is_complete: bool) -> None:
+        if isinstance(content, str):
+            self._add_text(content)
+            return
+        for part in content if isinstance(content, list) else [content]:
+            self._add_part({"type": "text", "text": part} if isinstance(part, str) else part)
+
+    def _add_part(self, part: dict[str, Any]) -> None:
+        """Add one content part; Mistral sends text and reasoning as lists of such parts."""
+        match part.get("type"):
+            case "text" | "output_text" | None:
+                self._add_text(part.get("text") or "")
+            case "thinking" | "reasoning":
+                self._add_reasoning(reasoning_text(part), [])
+            case "refusal":
+                self._add_refusal(part.get("refusal") or "", is_complete=False)
+            case kind:
+                self.unknown.add(f"content.{kind}")
+
+    def _add_text(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._finish_reason:
+            self.composer.add_note(LATE_TEXT)
+        if self._calls.open_calls:
+            self._calls.flush_before_text()
+        self._texts.add_text(piece)
+        if self.composer.matched_stop is not None:
+            self._finish()
+
+    def _add_refusal(self, piece: Any, is_complete: bool) -> None:
+        if not piece:
+            return
+        self._calls.flush_before_text()
+        self._texts.add_refusal(piece)
+        if self.composer.matched_stop is not None:
+            self._finish()
+
+    def _add_tool_calls(self, pieces: Any, is_complete: bool) -> None:
+        # Older versions of TGI (Text Generation Inference) send a single call without a list.
+        for piece in [pieces] if isinstance(pieces, dict) else pieces:
+            self._calls.feed(piece, is_complete=is_complete)
+
+    def _add_function_call(self, function: Any, is_complete: bool) -> None:
+        self._calls.feed_function_call(function, is_complete=is_complete)
+
+    def _read_extra_content(self, extra: Any, is_complete: bool) -> None:
+        """Read Gemini's ``extra_content``: it announces reasoning in tags, or has a signature."""
+        google = extra.get("google") if isinstance(extra, dict) else None
+        if isinstance(google, dict) and google.get("thought"):
+            self._texts.expect_tags()
+        elif isinstance(google, dict) and google.get("thought_signature"):
+            self.composer.add_note(TEXT_SIGNATURE)
+        else:
+            self.unknown.add("delta.extra_content")
+
+    def _add_annotations(self, annotations: Any, is_complete: bool) -> None:
+        for annotation in annotations:
+            citation = annotation.get("url_citation") or annotation
+            if annotation.get("type") == "url_citation" and citation.get("url"):
+                start, end = citation.get("start_index"), citation.get("end_index")
+                self._texts.add_citation(citation["url"], citation.get("title"), start, end)
+            else:
+                self.unknown.add(f"annotation.{annotation.get('type')}")
+
+    def _set_finish_reason(self, choice: dict[str, Any]) -> None:
+        raw_reason = choice.get("finish_reason")
+        if not raw_reason or self.finished or self._finish_reason or type(raw_reason) is not str:
+            return
+        reason = raw_reason if raw_reason in FINISH_REASONS else normalize_finish_reason(raw_reason)
+        if reason in PENDING:
+            return
+        if reason in FAILURES:
+            self._handle_error(FAILURES[reason])
+            return
+        if reason not in FINISH_REASONS:
+            self.unknown.add(f"finish_reason.{raw_reason}")
+        self._finish_reason = reason
+        if reason == "stop":
+            self._upstream_stop = stop_string_in(choice)
+        self._close_open_block()
+
+    def _close_open_block(self) -> None:
+        """Close the open text or reasoning block and all open tool calls."""
+        self._texts.close_segment()
+        if self._calls.open_calls:
+            self._calls.finish()
+
+    def _handle_error(self, error: UpstreamError, chunk: Any = None) -> None:
+        counts = find_counts(chunk, None) if isinstance(chunk, dict) else None
+        if counts is not None:  # the provider bills tokens used before the failure
+            self._record_usage(counts, chunk.get("service_tier"))
+        if not error.is_refusal:
+            self.end_with_error(error)
+            return
+        self.stop_reason = "refusal"
+        category, explanation = error.refusal_category, error.message
+        details = {"type": "refusal", "category": category, "explanation": explanation}
+        if not self.composer.started:
+            self._start_message()
+        self._finish_message("refusal", stop_details=details)
+
+    def _finish(self) -> None:
+        """Close open blocks and end the message with the stop reason of docs/mapping.md 3.3."""
+        self._close_open_block()
+        matched = self.composer.matched_stop or self._upstream_stop
+        if matched is not None:
+            self._finish_message("stop_sequence", stop_sequence=matched)
+            return
+        cause = FINISH_REASONS.get(self._finish_reason)
+        if self._calls.is_truncated and is_at_limit(cause, self.usage, self.context.max_tokens):
+            cause = "max_tokens"
+            self.notes.append(TRUNCATED_CALL)
+        window = self.context.target.profile.context_window
+        reason = choose_stop_reason(
+            cause,
+            called_tool=self.composer.tool_calls > 0,
+            refused=bool(self._texts.refusal),
+            window_full=cause == "max_tokens"
+            and is_window_full(self.usage, window, self.context.max_tokens),
+        )
+        details = None
+        if reason == "end_turn" and not self._texts.characters:
+            self.notes.append(EMPTY_OUTPUT)
+        if reason == "refusal":
+            explanation = self._texts.refusal or None
+            details = {"type": "refusal", "category": None, "explanation": explanation}
+        self._finish_message(reason, stop_details=details)
+
+    def _finish_message(self, reason: str, **stop: Any) -> None:
+        if self._texts.pending_citations:
+            self.notes.append(DROPPED_CITATION)
+        # At a stop sequence the gateway ends the message before the upstream reports its final
+        # usage.
+        ended_here = self.composer.matched_stop is not None and not self._finish_reason
+        if self.usage.source == "missing" or (ended_here and not self._was_whole):
+            characters = (
+                self._texts.characters
+                + self._calls.characters
+                - self.composer.characters_after_stop
+            )
+            self.usage, note = estimated_usage(self.usage, self.context.input_estimate, characters)
+            self.notes.append(note)
+        self.stop_reason = reason
+        self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
+        self.finished = True
+
+    # After the methods, to reference them by name; the fields of a delta are handled in this order.
+    HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {
+        "extra_content": _read_extra_content,
+        "content": _add_content,
+        "refusal": _add_refusal,
+        "annotations": _add_annotations,
+        "tool_calls": _add_tool_calls,
+        "function_call": _add_function_call,
+    }
+    REASONING_KEYS: ClassVar = frozenset({*REASONING_FIELDS, "reasoning_details", OPAQUE})
+    IGNORED: ClassVar = frozenset(
+        {*REASONING_KEYS, "role", "audio", "channel", "index", "name"}
+        | {"obfuscation", "token_id", "token_ids", "parsed", "reasoning_signature", "prefix"}
+    )
+    KNOWN: ClassVar = (IGNORED | HANDLERS.keys()) - {*REASONING_FIELDS}

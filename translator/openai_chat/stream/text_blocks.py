@@ -1,0 +1,162 @@
+"""Split text and reasoning of one response into segments; each becomes one content block.
+
+Chat Completions deltas have no block boundaries. A segment ends when the other kind of content or a
+tool call begins; later content becomes a new block with a new index.
+"""
+
+from typing import Any, Final, Literal
+
+from translator.message_stream.citations import web_citation
+from translator.message_stream.message_composer import MessageComposer
+from translator.notes import Note
+from translator.openai_chat.reasoning_details import details_text, merge_details
+from translator.stream import reasoning_signature
+
+from .think_tags import ThinkTags
+
+Kind = Literal["", "text", "thinking"]
+
+UNSIGNED_REASONING: Final = Note(
+    "content", "dropped", "encrypted reasoning: no keys to sign it with"
+)
+DROPPED_CITATION: Final = Note("content", "dropped", "a citation without its text")
+
+
+class TextBlocks:
+    """Writes text and reasoning to the message composer and signs each reasoning segment."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self.refusal = ""  # the model's refusal so far, which is also sent as text
+        self.characters = 0  # in text and reasoning, to estimate the output tokens
+        self._composer = composer
+        self._kind: Kind = ""
+        # Composer key of the current segment, with the segment's number.
+        self._key = ("text_blocks", 0)
+        profile = composer.context.target.profile
+        self._tags: ThinkTags | None = None
+        if profile.think_tags or profile.think_tags_opened:
+            self._tags = ThinkTags(maybe_opened=profile.think_tags_opened)
+        self._details: list[dict[str, Any]] = []
+        self.pending_citations: list[
+            tuple[str, str | None, Any, Any]
+        ] = []  # citations received before the text that they cite
+
+    def add_text(self, piece: str) -> None:
+        if self._tags is None:
+            self._add_plain_text(piece)
+        else:
+            self._add_tagged(self._tags.feed(piece))
+
+    def expect_tags(self) -> None:
+        """Expect reasoning in tags at the start of the content, regardless of the profile."""
+        if self._tags is None and not self.characters:
+            self._tags = ThinkTags()
+
+    def text_of_kind(self, kind: Kind) -> str:
+        """Return all text, or all reasoning, that was sent so far."""
+        blocks = [self._composer.find_block(("text_blocks", n)) for n in range(1, self._key[1] + 1)]
+        return "".join(b.text for b in blocks if b is not None and b.type == kind)
+
+    def text_without_tags(self, content: Any) -> str:
+        """Return the text of a complete content, without reasoning in tags."""
+        if not isinstance(content, str) or self._tags is None:
+            return content if isinstance(content, str) else ""
+        profile = self._composer.context.target.profile
+        tags = ThinkTags(maybe_opened=profile.think_tags_opened)
+        return "".join(piece for kind, piece in tags.feed(content) + tags.flush() if kind == "text")
+
+    def add_refusal(self, piece: str) -> None:
+        """Add a piece of the model's refusal: it is sent as text and sets the stop reason."""
+        self.refusal += piece
+        self._add_plain_text(piece)
+
+    def add_reasoning(self, piece: str, details: list[dict[str, Any]]) -> None:
+        """Add a piece of reasoning; ``details`` (OpenRouter's fragments) go into the signature."""
+        piece = piece or details_text(details)
+        self.characters += len(piece)
+        context = self._composer.context
+        if context.thinking == "hidden" or not (piece or details):
+            return
+        if not piece and context.target.signing_keys is None:
+            self._composer.add_note(UNSIGNED_REASONING)
+            return
+        if self._kind != "thinking":
+            self._start_segment("thinking")
+        self._details += details
+        self._composer.add_thinking(self._key, piece)
+
+    def add_citation(self, url: str, title: str | None, start: Any, end: Any) -> None:
+        """Add a citation to the current text, or store it until the cited text has arrived."""
+        block = self._composer.find_block(self._key) if self._kind == "text" else None
+        if block is None or (isinstance(end, int) and end > len(block.text)):
+            self.pending_citations.append((url, title, start, end))
+        else:
+            self._write_citation(url, title, start, end)
+
+    def _write_citation(self, url: str, title: str | None, start: Any, end: Any) -> None:
+        block = self._composer.find_block(self._key)
+        bounded = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
+        cited_text = block.text[start:end] if bounded and block is not None else ""
+        citation = web_citation(url, title, cited_text)
+        self._composer.add_citation(self._key, citation)
+
+    def close_segment(self) -> None:
+        """Close the current segment, if there is one."""
+        if self._tags is not None:
+            self._add_tagged(self._tags.flush())
+        match self._kind:
+            case "text":
+                if self.pending_citations:
+                    for citation in self.pending_citations:
+                        self._write_citation(*citation)
+                    self.pending_citations.clear()
+                self._composer.close_block(self._key)
+            case "thinking":
+                self._composer.close_thinking(self._key, self._signature())
+        self._kind, self._details = "", []
+
+    def flush_tags(self) -> None:
+        """Send text that was buffered as a possible tag, because the response breaks off here."""
+        if self._tags is not None:
+            self._add_tagged(self._tags.flush())
+
+    def _add_plain_text(self, piece: str) -> None:
+        self.characters += len(piece)
+        if self._kind != "text":
+            self._start_segment("text")
+        self._composer.add_text(self._key, piece)
+
+    def _add_tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> None:
+        for kind, piece in parts:
+            if kind == "text":
+                self._add_plain_text(piece)
+            else:
+                self.add_reasoning(piece, [])
+
+    def _start_segment(self, kind: Kind) -> None:
+        """Start a new segment; an open one is closed first."""
+        if self._kind:
+            # The tag splitter may be calling this method, so close_segment must not flush it.
+            tags, self._tags = self._tags, None
+            self.close_segment()
+            self._tags = tags
+        self._kind = kind
+        self._key = ("text_blocks", self._key[1] + 1)
+
+    def _signature(self) -> str:
+        context = self._composer.context
+        target = context.target
+        if target.signing_keys is None:
+            return ""
+        details: Any = merge_details(self._details) or None
+        block = self._composer.find_block(self._key)
+        if context.thinking == "omitted" and details is None and block is not None:
+            # The block shows no reasoning, so its signature contains the text.
+            details = {"text": block.text}
+        reasoning = reasoning_signature.SignedReasoning(
+            upstream=target.upstream,
+            model=target.model,
+            api="chat",
+            details=details,
+        )
+        return reasoning_signature.sign(reasoning, target.signing_keys)

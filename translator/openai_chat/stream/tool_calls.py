@@ -1,0 +1,303 @@
+"""Assign streamed pieces of tool calls to their calls; each call becomes one block.
+
+The pieces of a call should have the same ``index``, and the first piece should have id and name.
+But servers omit the index or always send 0, repeat or omit ids, split names and send arguments as
+objects. The rules here find the call of each piece and lose no piece.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from translator.message_stream.message_composer import MessageComposer
+from translator.notes import Note
+from translator.openai_chat.reasoning import sign_extra_content
+from translator.request.id_mapping import client_call_id
+from translator.stream.tool_arguments import compact_json, parse_arguments
+
+UNSIGNED_EXTRA: Final = Note(
+    "content", "dropped", "a call's thought signature: no keys to sign it with"
+)
+
+REPEATED_CALL: Final = Note("content", "ignored", "a repeated call with the same id and arguments")
+
+ARGUMENT_FIELDS: Final = ("parameters", "input")
+"""Other names of the ``arguments`` field: in Llama's own format, and from proxies for Anthropic."""
+
+FUNCTION_CALL: Final = "function_call"
+"""Used as the index of the single call in OpenAI's older ``function_call`` API."""
+
+EMPTY_OBJECT: Final = "{}"
+"""Bedrock sends these arguments at the start of a call; the real arguments follow in pieces.
+
+https://github.com/openai/openai-agents-js/pull/712
+"""
+
+
+@dataclass(slots=True, eq=False)
+class StreamedToolCall:
+    """One tool call while it is streamed."""
+
+    ordinal: int
+    index: Any = None  # the index that the server sent; may be missing or wrong
+    id: str = ""
+    name: str = ""
+    # Argument pieces received before the block starts.
+    pending_arguments: list[str] = field(default_factory=list)
+    is_started: bool = False
+    # Gemini's ``thought_signature``, which must be sent back with the call.
+    extra_content: Any = None
+    changes_id: bool = False  # the server sends a different id with each piece
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return ("call", self.ordinal)
+
+
+class ToolCalls:
+    """Assigns the pieces of tool calls to their calls.
+
+    A call's block starts when its first arguments arrive, because its name is complete then.
+    """
+
+    def __init__(self, composer: MessageComposer, close_other_block: Callable[[], None]) -> None:
+        """Create an instance; ``close_other_block`` is called before a tool call starts."""
+        # In order of arrival; cleared when all calls end.
+        self.open_calls: list[StreamedToolCall] = []
+        self.characters = 0  # in all arguments, to estimate the output tokens
+        self.seed = ""  # the message id; missing call ids are derived from it
+        self._composer = composer
+        self._close_other_block = close_other_block
+        self._cumulative = composer.context.target.profile.cumulative_arguments
+        self._by_id: dict[str, StreamedToolCall] = {}
+        self._by_index: dict[Any, StreamedToolCall] = {}
+        self._client_ids = set(composer.context.call_ids)  # call ids that the client already has
+        self._closed_ids: dict[str, None] = {}  # upstream ids of finished calls
+        self.is_truncated = False  # a call ended with incomplete arguments
+        self._has_incomplete_call = False  # other content followed a call with incomplete arguments
+
+    def feed(self, piece: dict[str, Any], *, is_complete: bool) -> None:
+        """Process one element of ``tool_calls``; with ``is_complete`` it has all arguments."""
+        function = piece.get("function")
+        # Some servers omit the wrapper object ``function``.
+        function = function if isinstance(function, dict) else piece
+        index, id_ = piece.get("index"), _string(piece.get("id"))
+        name = _string(function.get("name"))
+        arguments, was_object = function.get("arguments"), False
+        if arguments is None:
+            arguments = next((function[word] for word in ARGUMENT_FIELDS if word in function), None)
+        if arguments is not None and not isinstance(arguments, str):
+            arguments, was_object = compact_json(arguments), True
+        may_repeat = bool(id_ and name) and not is_complete
+        if may_repeat and arguments and self._is_repeated(id_, index, arguments):
+            self._composer.add_note(REPEATED_CALL)
+            return
+        # Each element of a complete message is a separate call, whatever its id.
+        call = None if is_complete else self._find_call(index, id_, name, arguments or "")
+        if call is None:
+            self.flush_before_text()
+            call = StreamedToolCall(len(self.open_calls), index)
+            self.open_calls.append(call)
+        self._update_call(call, index, id_, name)
+        call.extra_content = call.extra_content or piece.get("extra_content")
+        if arguments:
+            self._add_arguments(call, arguments, is_complete=is_complete or was_object)
+
+    def feed_function_call(self, function: Any, *, is_complete: bool) -> None:
+        """Process the single call of OpenAI's older API; ignore it if already in ``tool_calls``."""
+        if all(call.index == FUNCTION_CALL for call in self.open_calls):
+            self.feed({"index": FUNCTION_CALL, "function": function}, is_complete=is_complete)
+
+    def has_call(self, piece: Any) -> bool:
+        """Return whether this complete call was already received.
+
+        If ``piece`` has no id: return whether any call was received.
+        """
+        id_ = _string(piece.get("id")) if isinstance(piece, dict) else ""
+        if not id_:
+            return self._composer.tool_calls > 0
+        return id_ in self._by_id or id_ in self._closed_ids
+
+    def flush_before_text(self) -> None:
+        """Start waiting calls and close calls with complete arguments, before other content."""
+        for call in self.open_calls:
+            self._start_call(call)
+            block = self._composer.find_block(call.key)
+            if block is None or block.is_closed:
+                continue
+            if _is_complete_object(block.text):
+                self._composer.close_block(call.key)
+            else:
+                self._has_incomplete_call = True
+
+    def finish(self) -> None:
+        """Start and close every call; drop calls without a name, at the end of the response."""
+        self.flush_before_text()
+        self.is_truncated = not self.arguments_complete
+        for call in self.open_calls:
+            if not call.is_started:
+                self._composer.notes.append(
+                    Note("content", "dropped", "a tool call without a name")
+                )
+            self._composer.close_block(call.key)
+        self.open_calls.clear()
+        self._closed_ids |= dict.fromkeys(self._by_id)
+        self._by_id.clear()
+        self._by_index.clear()
+
+    @property
+    def arguments_complete(self) -> bool:
+        """Return whether every open call has complete JSON arguments, or no arguments."""
+        blocks = [self._composer.find_block(call.key) for call in self.open_calls]
+        return all(
+            b is None or b.is_closed or not b.text or _is_complete_object(b.text) for b in blocks
+        )
+
+    def _is_repeated(self, id_: str, index: Any, arguments: str) -> bool:
+        """Return whether an earlier call has this id and exactly these complete arguments."""
+        call = self._by_id.get(id_)
+        if call is None or self._cumulative or index not in (None, call.index):
+            return False
+        return arguments == self._arguments_so_far(call) and _is_complete_object(arguments)
+
+    def _find_call(
+        self, index: Any, id_: str, name: str, arguments: str
+    ) -> StreamedToolCall | None:
+        """Return the open call that a piece belongs to; None if the piece starts a new call."""
+        call = self._by_id.get(id_) if id_ else None
+        if call is not None and index in (None, call.index):
+            return None if name and self._starts_second_object(call, arguments) else call
+        if index is not None:
+            call = self._by_index.get(index)
+        else:
+            call = self.open_calls[-1] if self.open_calls and not id_ else None
+        if call is None:
+            return None
+        if id_ and call.id and id_ != call.id:
+            # A new id means a new call, unless the server invents an id for each piece.
+            return call if self._continues(call, name, arguments) else None
+        return None if self._starts_new_call(call, index, name, arguments) else call
+
+    def _continues(self, call: StreamedToolCall, name: str, arguments: str) -> bool:
+        """Return whether a piece with a new id still continues the arguments of ``call``.
+
+        If the client forced a tool, old vLLM versions also repeat the tool's name in each piece and
+        send an empty piece at the end.
+        """
+        arguments_so_far = self._arguments_so_far(call)
+        is_complete = _is_complete_object(arguments_so_far)
+        if not name:
+            return not is_complete
+        if name != call.name or not arguments_so_far or (is_complete and not call.changes_id):
+            return False
+        call.changes_id = not (is_complete and arguments.lstrip().startswith("{"))
+        return call.changes_id
+
+    def _starts_new_call(
+        self, call: StreamedToolCall, index: Any, name: str, arguments: str
+    ) -> bool:
+        """Return whether a piece with a name starts a new call, despite the index of ``call``.
+
+        Before the first arguments, such a name may be the rest of a split name. After the first
+        arguments, the same name is a repetition, unless a second JSON object starts.
+        """
+        if not name:
+            return False
+        if not (call.is_started or call.pending_arguments):
+            return index is None and bool(call.name) and name != call.name
+        if call.name and name != call.name:
+            return True
+        return self._starts_second_object(call, arguments)
+
+    def _starts_second_object(self, call: StreamedToolCall, arguments: str) -> bool:
+        """Return whether ``arguments`` start a second JSON object after a complete first one."""
+        if not arguments.lstrip().startswith("{"):
+            return False
+        arguments_so_far = self._arguments_so_far(call)
+        return _is_complete_object(arguments_so_far) and not (
+            self._cumulative and arguments.startswith(arguments_so_far)
+        )
+
+    def _arguments_so_far(self, call: StreamedToolCall) -> str:
+        block = self._composer.find_block(call.key)
+        if block is None:
+            return "".join(call.pending_arguments) if call.name else ""
+        return block.text
+
+    def _update_call(self, call: StreamedToolCall, index: Any, id_: str, name: str) -> None:
+        if index is not None:
+            call.index = index
+            self._by_index[index] = call
+        if id_:
+            call.id = call.id or id_
+            self._by_id[id_] = call
+        if name and not call.is_started and name != call.name:
+            call.name += name
+
+    def _add_arguments(self, call: StreamedToolCall, arguments: str, *, is_complete: bool) -> None:
+        if not call.is_started:
+            if call.pending_arguments == [EMPTY_OBJECT] and arguments.startswith("{"):
+                call.pending_arguments.clear()
+            if not call.name or (
+                arguments == EMPTY_OBJECT and not (is_complete or call.pending_arguments)
+            ):
+                call.pending_arguments.append(arguments)
+                return
+            self._start_call(call)
+        block = self._composer.find_block(call.key)
+        arguments_so_far = block.text if block is not None and self._cumulative else ""
+        if arguments_so_far and arguments.startswith(arguments_so_far):
+            arguments = arguments[len(arguments_so_far) :]
+        self.characters += len(arguments)
+        if is_complete:
+            self._composer.finish_arguments(call.key, arguments)
+            self._composer.close_block(call.key)
+            return
+        self._composer.add_arguments(call.key, arguments)
+        if self._has_incomplete_call and block is not None and _is_complete_object(block.text):
+            self._composer.close_block(call.key)
+
+    def _start_call(self, call: StreamedToolCall) -> None:
+        if call.is_started or not call.name:
+            return
+        call.is_started = True
+        upstream_id = call.id or self._derived_id(call)
+        id_ = client_call_id(upstream_id, self._client_ids)
+        self._client_ids.add(id_)
+        self._close_other_block()
+        self._send_extra_content(call, id_)
+        self._composer.start_tool_call(call.key, id=id_, name=call.name)
+        for piece in call.pending_arguments:
+            self.characters += len(piece)
+            self._composer.add_arguments(call.key, piece)
+
+    def _send_extra_content(self, call: StreamedToolCall, id_: str) -> None:
+        """Send a thinking block without text; its signature has the call's ``extra_content``."""
+        context = self._composer.context
+        if not call.extra_content:
+            return
+        keys = context.target.signing_keys
+        if keys is None or context.thinking == "hidden":
+            self._composer.add_note(UNSIGNED_EXTRA)
+            return
+        self._composer.close_thinking(
+            ("call's extra", call.ordinal),
+            sign_extra_content(id_, call.extra_content, context.target, keys),
+        )
+
+    def _derived_id(self, call: StreamedToolCall) -> str:
+        digest = hashlib.sha256(f"{self.seed}/{call.ordinal}".encode(errors="surrogatepass"))
+        return f"toolu_{digest.hexdigest()[:24]}"
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _is_complete_object(text: str) -> bool:
+    """Return whether ``text`` is one complete JSON object."""
+    if not text.rstrip().endswith("}"):
+        return False
+    value, repaired = parse_arguments(text)
+    return isinstance(value, dict) and not repaired

@@ -1,0 +1,160 @@
+"""Read the token counts of a Chat Completions response, under each vendor's field names."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from translator.anthropic.usage import Usage, usage_from_openai
+from translator.notes import Note
+
+CHARACTERS_PER_TOKEN: Final = 4
+
+ESTIMATED_USAGE: Final = Note(
+    "usage", "emulated", "the upstream reported no final usage; it is estimated"
+)
+
+SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
+"""OpenAI's service tiers -> Anthropic's; any other tier that is reported gives ``standard``."""
+
+CACHED: Final = (
+    "prompt_cache_hit_tokens",
+    "num_cached_tokens",
+    "cached_tokens",
+    "cache_read_input_tokens",
+)
+WRITTEN: Final = ("cache_creation_input_tokens", "cache_creation_tokens")
+"""``CACHED`` and ``WRITTEN`` are names that vendors use instead of OpenAI's
+``prompt_tokens_details``: DeepSeek, Mistral and Moonshot, and Databricks and LiteLLM as proxies for
+Anthropic. ``prompt_tokens`` always includes these tokens. Qwen uses the names of ``WRITTEN`` inside
+``prompt_tokens_details``, and LiteLLM the shorter of them."""
+
+LIFETIMES: Final = ("cache_creation", "cache_creation_token_details")
+"""Fields in which Qwen and LiteLLM count cache writes by lifetime (five minutes, one hour)."""
+
+INPUT_COUNTS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
+OUTPUT_COUNTS: Final = ("output", "reasoning")
+
+Counts = Mapping[str, Any]
+
+NO_COUNTS: Final[Counts] = {}
+
+
+def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
+    """Return the usage object of a chunk or response; None if there is none.
+
+    Groq and Moonshot nest usage elsewhere. llama.cpp reports timings even if no usage was
+    requested.
+    """
+    counts = chunk.get("usage")
+    if type(counts) is not dict:
+        counts = NO_COUNTS
+    if not counts and "x_groq" in chunk:
+        counts = _details(_details(chunk, "x_groq"), "usage")
+    if not counts and choices and type(choices) is list:
+        first = choices[0]
+        if type(first) is dict and "usage" in first:
+            counts = _details(first, "usage")
+    if not counts and "timings" in chunk:
+        counts = _counts_of_timings(_details(chunk, "timings"))
+    return counts or None
+
+
+def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note]]:
+    """Convert a vendor's token counts to Anthropic's (docs/mapping.md 3.4)."""
+    prompt = _details(counts, "prompt_tokens_details")
+    cached = prompt.get("cached_tokens")
+    reasoning = _details(counts, "completion_tokens_details").get("reasoning_tokens")
+    if reasoning is None:
+        reasoning = counts.get("reasoning_tokens")
+    if cached is None:
+        candidates = (counts[name] for name in CACHED if name in counts)
+        cached = next((count for count in candidates if count is not None), None)
+    written, written_1h = prompt.get("cache_write_tokens"), None
+    for name in WRITTEN:
+        if written is None and (name in prompt or name in counts):
+            holder = prompt if name in prompt else counts
+            written, written_1h = holder[name], _written_for_an_hour(holder)
+    # A few servers use the field names of the Responses API.
+    total = counts["prompt_tokens"] if "prompt_tokens" in counts else counts.get("input_tokens")
+    output = counts.get("completion_tokens" if "completion_tokens" in counts else "output_tokens")
+    searches = None
+    if "server_tool_use_details" in counts:  # only OpenRouter sends it
+        searches = _details(counts, "server_tool_use_details").get("web_search_requests")
+    tier = None
+    if type(service_tier) is str:
+        tier = SERVICE_TIERS.get(service_tier, "standard")
+    return usage_from_openai(
+        total_input=total,
+        output=_total_output(counts, total, output, reasoning) if reasoning else output,
+        cached=cached,
+        written=written,
+        written_1h=written_1h,
+        reasoning=reasoning,
+        web_searches=searches if type(searches) is int and searches > 0 else None,
+        service_tier=tier,
+    )
+
+
+def merge_usage(previous: Usage, latest: Usage) -> Usage:
+    """Merge two usage objects of one response. Counts only grow, so a later zero is ignored.
+
+    Some proxies report the input in the first chunk and the output in the last one, or send zeros
+    in the last chunk.
+    """
+    missing_names: tuple[str, ...] = ()
+    if not (latest.input or latest.cache_read or latest.cache_write_5m or latest.cache_write_1h):
+        missing_names = INPUT_COUNTS
+    if not latest.output:
+        missing_names += OUTPUT_COUNTS
+    if not missing_names:
+        return latest
+    latest = replace(latest, **{name: getattr(previous, name) for name in missing_names})
+    latest.source = "missing" if latest.input is None or latest.output is None else "reported"
+    return latest
+
+
+def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> tuple[Usage, Note]:
+    """Estimate counts that were not reported; ``characters`` is the length of the response."""
+    output_estimate = -(-characters // CHARACTERS_PER_TOKEN)
+    estimate = replace(
+        reported,
+        input=input_estimate if reported.input is None else reported.input,
+        output=max(output_estimate, reported.output or 0),
+        source="estimated",
+    )
+    return estimate, ESTIMATED_USAGE
+
+
+def _total_output(counts: Counts, prompt_tokens: Any, output: Any, reasoning: Any) -> Any:
+    """Return all output tokens; ``total_tokens`` shows whether ``output`` excludes reasoning."""
+    if type(output) is not int or type(reasoning) is not int or reasoning <= 0:
+        return output
+    if (
+        type(prompt_tokens) is int
+        and prompt_tokens > 0
+        and counts.get("total_tokens") == prompt_tokens + output + reasoning
+    ):
+        return output + reasoning
+    return output
+
+
+def _written_for_an_hour(holder: Counts) -> Any:
+    """Return the tokens that were written to the cache for one hour; None if not reported."""
+    split = next((_details(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS)
+    return split.get("ephemeral_1h_input_tokens")
+
+
+def _counts_of_timings(timings: Counts) -> Counts:
+    """Return token counts from llama.cpp's timings; old versions do not report cached tokens."""
+    cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
+    total = cached + evaluated if type(cached) is type(evaluated) is int else None
+    return {
+        "prompt_tokens": total,
+        "completion_tokens": timings.get("predicted_n"),
+        "cached_tokens": cached,
+    }
+
+
+def _details(counts: Counts, name: str) -> Counts:
+    details = counts.get(name)
+    return details if type(details) is dict else NO_COUNTS

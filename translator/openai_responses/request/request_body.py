@@ -1,0 +1,282 @@
+"""Build the Responses API body from an Anthropic request, by tables of fields.
+
+Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or REFUSED. Source:
+docs/mapping.md 1.2.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from translator.anthropic.types import MessagesRequest
+from translator.dialect import TranslationTarget, UpstreamRequest
+from translator.errors import BadRequest
+from translator.openai_responses.types import InputItem
+from translator.request.builder import (
+    SYSTEM_ORIGIN,
+    FieldBuilder,
+    RequestBuilder,
+    build_fields,
+    build_response_context,
+    effective_context_edits,
+    identity_fields,
+    local_response,
+    ordered_builders,
+    reject_fields,
+    service_tier_fields,
+)
+from translator.request.json_schema import normalize, to_strict
+from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
+from translator.request.text_fallbacks import system_blocks
+from translator.request.unsent_fields import note_unsent_fields
+
+from .content_parts import PART_BUILDER
+from .input_items import build_input, limit_breakpoints
+from .tools import build_tools
+
+MIN_OUTPUT_TOKENS: Final = 16  # OpenAI returns 400 for less; some clients send 1 as a test
+
+EMPTY_RESPONSE: Final[dict[str, Any]] = {
+    "status": "incomplete",
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "output": [],
+    "usage": {"input_tokens": 0, "output_tokens": 0},
+}
+"""The upstream response that is assumed for ``max_tokens: 0``, without sending a request."""
+
+# OpenAI requires a name, which Anthropic's API does not have.
+OUTPUT_NAME: Final = "structured_output"
+
+
+SAMPLING: Final = ("temperature", "top_p", "top_k")
+
+
+def _model(builder: RequestBuilder) -> dict[str, Any]:
+    return {"model": builder.target.model or builder.request["model"]}
+
+
+def _conversation(builder: RequestBuilder) -> dict[str, Any]:
+    """Return ``input``, and ``instructions`` if the system prompt has no cache breakpoints."""
+    items = build_input(builder)
+    if not items:
+        raise BadRequest("messages", "text content blocks must be non-empty")
+    blocks, notes = system_blocks(builder.request)
+    for note in notes:
+        builder.add_note(note.path, note.fate, note.reason)
+    if builder.profile.cache_breakpoints:
+        limit_breakpoints(items)
+    if not [block for block in blocks if block.get("cache_control")]:
+        text = "\n\n".join([block["text"] for block in blocks])
+        return {"instructions": text, "input": items} if text else {"input": items}
+    parts = [
+        part for block in blocks for part in PART_BUILDER.convert_block(block, "system", builder)
+    ]
+    system: InputItem = {"type": "message", "role": "developer", "content": parts}
+    items.insert(0, system)
+    builder.origins.insert(0, SYSTEM_ORIGIN)
+    if builder.profile.cache_breakpoints:
+        limit_breakpoints(items)
+    return {"input": items}
+
+
+def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
+    requested = builder.request.get("max_tokens")
+    if requested is None:  # ``max_tokens`` is optional in requests to count tokens
+        return {}
+    if requested == 0 and builder.profile.prewarm:
+        builder.add_note(
+            "max_tokens", "emulated", "the upstream warms its cache and answers nothing"
+        )
+        return {"prompt_cache_options": {"prewarm": True}}
+    if 0 < requested < MIN_OUTPUT_TOKENS:
+        builder.add_note(
+            "max_tokens", "clamped", f"this upstream requires at least {MIN_OUTPUT_TOKENS}"
+        )
+    return {"max_output_tokens": max(requested, MIN_OUTPUT_TOKENS)}
+
+
+def _sampling(builder: RequestBuilder) -> dict[str, Any]:
+    """Return temperature and top_p; {} if the server rejects them while the model reasons."""
+    request = builder.request
+    parameters = {n: request[n] for n in SAMPLING if request.get(n) is not None}
+    if not parameters:
+        return {}
+    if parameters.pop("top_k", None) is not None:
+        builder.add_note("top_k", "dropped", "the upstream has no equivalent")
+    effort, _ = choose_effort(builder.request, builder.profile, builder.effort)
+    if builder.profile.sampling_with_reasoning or effort == "none":
+        return parameters
+    for name in parameters:
+        builder.add_note(name, "dropped", "reasoning models do not accept sampling parameters")
+    return {}
+
+
+def _stop_sequences(builder: RequestBuilder) -> dict[str, Any]:
+    if builder.request.get("stop_sequences"):
+        builder.add_note("stop_sequences", "emulated", "found in the response by the gateway")
+    return {}
+
+
+def _reasoning(builder: RequestBuilder) -> dict[str, Any]:
+    """Return ``reasoning`` (docs/mapping.md 1.9), with a summary only if the client shows it."""
+    effort, notes = choose_effort(builder.request, builder.profile, builder.effort)
+    for note in notes:
+        builder.add_note(note.path, note.fate, note.reason)
+    reasoning: dict[str, Any] = {"effort": effort} if effort is not None else {}
+    if thinking_visibility(builder.request) == "shown" and builder.profile.reasoning_summary:
+        reasoning["summary"] = "auto"
+    return {"reasoning": reasoning} if reasoning else {}
+
+
+def _output_config(builder: RequestBuilder) -> dict[str, Any]:
+    config = builder.request.get("output_config") or {}
+    if config.get("task_budget"):
+        builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
+    output_format = config.get("format") or builder.request.get("output_format")
+    if not output_format:
+        return {}
+    if not builder.profile.json_schema:
+        builder.add_note(
+            "output_config.format", "dropped", "this upstream does not accept an output schema"
+        )
+        return {}
+    schema = output_format.get("schema") or {}
+    strict_schema = to_strict(schema) if builder.profile.strict_schemas else None
+    # Strict schemas make optional properties nullable, and the client's schema forbids these nulls.
+    is_strict = strict_schema is not None and not strict_schema.optional
+    text_format = {
+        "type": "json_schema",
+        "name": OUTPUT_NAME,
+        "schema": strict_schema.schema
+        if strict_schema is not None and is_strict
+        else normalize(schema),
+        "strict": is_strict,
+    }
+    return {"text": {"format": text_format}}
+
+
+def _context_management(builder: RequestBuilder) -> dict[str, Any]:
+    """Request compaction if the upstream supports it.
+
+    Other edits are ignored, because they only save tokens.
+    """
+    fields: dict[str, Any] = {}
+    for number, edit in effective_context_edits(builder.request):
+        path = f"context_management.edits.{number}"
+        if not str(edit.get("type")).startswith("compact_"):
+            builder.add_note(path, "dropped", "the history is sent as the client sent it")
+        elif not builder.profile.compaction:
+            builder.add_note(path, "dropped", "the upstream does not compact conversations")
+        else:
+            entry: dict[str, Any] = {"type": "compaction"}
+            if (edit.get("trigger") or {}).get("type") == "input_tokens":
+                entry["compact_threshold"] = edit["trigger"]["value"]
+            fields = {"context_management": [entry]}
+    return fields
+
+
+def _container(builder: RequestBuilder) -> dict[str, Any]:
+    container = builder.request.get("container")
+    if not container:
+        return {}
+    if isinstance(container, dict) and container.get("skills"):
+        raise BadRequest("container.skills", "the upstream does not run skills")
+    builder.add_note("container", "dropped", "the container is another provider's")
+    return {}
+
+
+COPIED: Final = ("stream",)
+RENAMED: Final[Mapping[str, str]] = {}
+"""Empty: ``max_tokens`` has a minimum at OpenAI, so a function sets the upstream's field."""
+
+BUILT: Final[Mapping[str, FieldBuilder]] = {
+    "model": _model,
+    "system": _conversation,
+    "messages": _conversation,
+    "cache_control": _conversation,
+    "max_tokens": _max_tokens,
+    "stop_sequences": _stop_sequences,
+    "temperature": _sampling,
+    "top_p": _sampling,
+    "top_k": _sampling,
+    "tools": build_tools,
+    "tool_choice": build_tools,
+    "mcp_servers": build_tools,
+    "thinking": _reasoning,
+    "output_config": _output_config,
+    "output_format": _output_config,
+    "metadata": identity_fields,
+    "service_tier": service_tier_fields,
+    "speed": service_tier_fields,
+    "context_management": _context_management,
+    "container": _container,
+}
+
+BUILDERS: Final = ordered_builders(
+    BUILT,
+    {
+        # Every request has messages, so this is always called; the model may be missing.
+        _model: ("messages",),
+        build_tools: ("messages",),  # messages may add tools in mid-conversation
+        _reasoning: ("output_config",),
+        # Every request has messages, so this is always called; a header may set the session id.
+        identity_fields: ("messages",),
+    },
+)
+
+DROPPED: Final[Mapping[str, str]] = {
+    "betas": "a header, read by the gateway",
+    "diagnostics": "the upstream reports no cache diagnostics",
+    "fallback_credit_token": "the gateway has its own fallbacks",
+    "fallbacks": "the gateway has its own fallbacks",
+    "user_profile_id": "a header of another provider",
+    "workspace_id": "a header of another provider",
+}
+
+REFUSED: Final[Mapping[str, str]] = {
+    "billing_policy": "the upstream has no billing policies",
+    "compaction": "the upstream cannot summarize conversations on demand",
+    "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
+    "thread": "message threads are not supported",
+}
+
+TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
+
+HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
+"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
+
+
+def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
+    """Return the upstream body, its notes and the context for translating the response.
+
+    Raises BadRequest for request content that the Responses API or the target's profile does not
+    support.
+    """
+    builder = RequestBuilder(request, target)
+    if not request.keys() <= TRANSLATED_FIELDS:
+        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+    # Without store: false, OpenAI would store responses, which no client requested.
+    body = {"store": False, **build_fields(builder, BUILDERS)}
+    if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
+        body |= _reasoning(builder)
+    note_unsent_fields(builder, body["input"])
+    for name in COPIED:
+        if request.get(name):
+            body[name] = request[name]
+    if body.get("stream") and target.profile.stream_obfuscation:
+        body["stream_options"] = {"include_obfuscation": False}
+    if target.profile.encrypted_reasoning:
+        builder.include.insert(0, "reasoning.encrypted_content")
+    if builder.include:
+        body["include"] = list(dict.fromkeys(builder.include))
+    response = None
+    if request.get("max_tokens") == 0 and not target.profile.prewarm:
+        response = local_response(builder, EMPTY_RESPONSE)
+    return UpstreamRequest(
+        body=body,
+        notes=tuple(builder.notes),
+        response_context=build_response_context(
+            builder, returns_compaction="context_management" in body
+        ),
+        local_response=response,
+        origins=tuple(builder.origins),
+    )

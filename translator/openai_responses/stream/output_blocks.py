@@ -1,0 +1,391 @@
+"""Write output items as blocks: text, citations, refusals, reasoning, calls, hosted tools.
+
+Upstreams send the same content several times, first in pieces and then complete; each method sends
+only what is missing. The content sent so far is stored for each item and part.
+"""
+
+from typing import Any, Final
+
+from translator.message_stream.citations import web_citation
+from translator.message_stream.message_composer import Key, MessageComposer
+from translator.notes import Note
+from translator.openai_responses.reasoning import SEPARATORS, compaction_block
+from translator.openai_responses.types import OutputItem
+from translator.request.id_mapping import client_call_id
+from translator.stream.tool_arguments import compact_json
+
+from .hosted_tools import BLOCK_BUILDERS, REQUIRED_CAPABILITY
+from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
+from .signed_reasoning import sign_reasoning
+
+IMAGE: Final = "[an image was generated that cannot be shown here]"
+"""Sent as text in place of an image, because an assistant message has no block type for images."""
+
+
+class OutputBlocks:
+    """Converts the content of output items to the events of one message."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self.composer = composer
+        self.refusal = ""  # the model's refusal so far, which is also sent as text
+        self.searches = 0  # number of web searches sent
+        self.waits_for_approval = False  # an item needs an approval, which no client can give
+        self.characters = 0  # in all content, to estimate the output tokens
+        self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
+        self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
+        self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
+
+    # Text
+
+    def add_text(self, item: ItemState, number: int, piece: Any) -> None:
+        """Add text to a part of an item; the first character opens the part's block."""
+        if item.is_done or not isinstance(piece, str) or not piece:
+            return
+        part = item.get_part("text", number)
+        part.finished_part = None
+        if part.initial_text:
+            piece = part.with_initial_text(piece)
+        self.characters += len(piece)
+        block = self.composer.add_text((item.key, "text", number), piece)
+        if block is not None and (not part.blocks or part.blocks[-1] is not block):
+            part.blocks.append(block)
+
+    def finish_text(self, item: ItemState, number: int, text: Any) -> None:
+        missing_text = self._missing_text(item.get_part("text", number), text)
+        if missing_text:
+            self.add_text(item, number, missing_text)
+
+    def add_refusal(self, item: ItemState, number: int, piece: Any) -> None:
+        """Add a piece of the model's refusal: it is sent as text and sets the stop reason."""
+        if not item.is_done and isinstance(piece, str):
+            self.refusal += piece
+        self.add_text(item, number, piece)
+
+    def finish_refusal(self, item: ItemState, number: int, text: Any) -> None:
+        missing_text = self._missing_text(item.get_part("text", number), text)
+        if missing_text:
+            self.add_refusal(item, number, missing_text)
+
+    def add_citation(self, item: ItemState, number: int, annotation: Any) -> None:
+        """Add a citation to the text, or store it until the cited text has arrived."""
+        part = item.get_part("text", number)
+        if not isinstance(annotation, dict) or item.is_done or annotation in part.annotations:
+            return
+        part.annotations.append(annotation)
+        if isinstance(annotation.get("url_citation"), dict):  # nested as in Chat Completions
+            annotation = {**annotation, **annotation["url_citation"]}
+        if annotation.get("type") != "url_citation":
+            self._add_note("dropped", f"a {annotation.get('type')} has no form as a citation")
+            return
+        part.pending_annotations.append(annotation)
+        end = annotation.get("end_index")
+        if not isinstance(end, int) or end <= len(part.text):
+            self._flush_citations((item.key, "text", number), part)
+
+    def close_text(
+        self, item: ItemState, number: int, finished_part: dict[str, Any] | None = None
+    ) -> None:
+        """Send pending citations and close the text block; ``finished_part`` is the full part."""
+        part = item.parts.get(("text", number))
+        if part is None:
+            return
+        part.finished_part = finished_part
+        if part.pending_annotations:
+            self._flush_citations((item.key, "text", number), part)
+        self.composer.close_block((item.key, "text", number))
+
+    def finish_part(self, item: ItemState, number: int, part: Any) -> None:
+        """Finish a content part of a message; the finished item will repeat this content."""
+        if not isinstance(part, dict):
+            if not isinstance(part, str):
+                return
+            part = {"text": part}
+        known_part = item.parts.get(("text", number))
+        if known_part is not None and known_part.finished_part == part:
+            return
+        match part.get("type"):
+            case "output_text" | "text" | None:
+                self.finish_text(item, number, part.get("text"))
+            case "refusal":
+                self.finish_refusal(item, number, part.get("refusal"))
+            case kind:
+                self._add_note("dropped", f"a content part of type {kind!r} has no block")
+        if part.get("annotations"):
+            for annotation in _list(part["annotations"]):
+                self.add_citation(item, number, annotation)
+        self.close_text(item, number, part)
+
+    # Reasoning
+
+    def add_summary(self, item: ItemState, number: int, piece: Any) -> None:
+        self._add_thinking(item, "summary", number, piece)
+
+    def add_reasoning_text(self, item: ItemState, number: int, piece: Any) -> None:
+        self._add_thinking(item, "content", number, piece)
+
+    def finish_summary(self, item: ItemState, number: int, text: Any) -> None:
+        part = item.parts.get(("summary", number)) or PartState()
+        self._add_thinking(item, "summary", number, self._missing_text(part, text))
+
+    def finish_reasoning_text(self, item: ItemState, number: int, text: Any) -> None:
+        part = item.parts.get(("content", number)) or PartState()
+        self._add_thinking(item, "content", number, self._missing_text(part, text))
+
+    def _add_thinking(self, item: ItemState, channel: Channel, number: int, piece: Any) -> None:
+        """Add reasoning. If an item has both a summary and a full text, the first one is shown."""
+        if item.is_done or not isinstance(piece, str) or not piece:
+            return
+        if item.channel not in ("", channel):
+            return
+        separator = SEPARATORS[channel] if item.channel else ""
+        item.channel = channel
+        part = item.get_part(channel, number)
+        if part.initial_text:
+            piece = part.with_initial_text(piece)
+        prefix = separator if part.append(piece) else ""
+        self.characters += len(piece)
+        self.composer.add_thinking((item.key, "thinking"), prefix + piece)
+
+    def close_reasoning(self, item: ItemState, body: OutputItem) -> None:
+        """Finish a reasoning item: send the missing text, then the signature.
+
+        The full text is sent rather than the summary, unless summary text was sent before.
+        """
+        for channel, finish in (
+            ("content", self.finish_reasoning_text),
+            ("summary", self.finish_summary),
+        ):
+            parts = _list(body.get(channel))
+            for number, part in zip(item.part_numbers(channel, len(parts)), parts, strict=True):
+                finish(item, number, part.get("text") if isinstance(part, dict) else part)
+        if self.items_with_initial_text:
+            self.emit_initial_text(item)
+        signature = sign_reasoning(item, body, self.composer.context.target)
+        # In other cases there is neither text to show nor reasoning to sign.
+        if item.channel or (signature and body.get("encrypted_content")):
+            self.composer.close_thinking((item.key, "thinking"), signature)
+
+    # Tool calls
+
+    def start_call(self, item: ItemState) -> None:
+        """Start a tool call's block, once the call's name and id are known."""
+        if item.is_started or item.is_done or not (item.name and item.call_id):
+            return
+        item.is_started = True
+        call_id = client_call_id(item.call_id, self._call_ids)
+        self._call_ids.add(call_id)
+        self.composer.start_tool_call((item.key, "call"), id=call_id, name=item.name)
+        self.composer.add_arguments((item.key, "call"), "".join(item.pending_arguments))
+
+    def add_arguments(self, item: ItemState, number: int, piece: Any) -> None:
+        if item.is_done or not isinstance(piece, str):
+            return
+        if item.initial_arguments and piece:
+            piece = item.with_initial_arguments(piece)
+        self.characters += len(piece)
+        item.argument_characters += len(piece)
+        if item.is_started:
+            self.composer.add_arguments((item.key, "call"), piece)
+        else:
+            item.pending_arguments.append(piece)
+
+    def finish_arguments(self, item: ItemState, number: int, arguments: Any) -> None:
+        """Take a call's complete arguments: send those not sent yet and close the call's block."""
+        text = arguments if isinstance(arguments, str) else ""
+        if isinstance(arguments, dict):
+            text = compact_json(arguments)
+        text, item.initial_arguments = text or item.initial_arguments, ""
+        self.characters += max(0, len(text) - item.argument_characters)
+        item.argument_characters = max(item.argument_characters, len(text))
+        self.start_call(item)
+        if not item.is_started:
+            item.pending_arguments = [text] if text else item.pending_arguments
+            return  # output_item.done will contain the name
+        self.composer.finish_arguments((item.key, "call"), text)
+        self.composer.close_block((item.key, "call"))
+
+    def add_input_text(self, item: ItemState, number: int, piece: Any) -> None:
+        """Add a piece of a custom tool's input, a text that is sent as one object at its end."""
+        if item.is_done or not isinstance(piece, str) or not piece:
+            return
+        part = item.get_part("input", 0)
+        if part.append(piece):
+            self.open_inputs.append(item)
+        self.characters += len(piece)
+        item.argument_characters += len(piece)
+
+    def finish_input(self, item: ItemState, number: int, text: Any) -> None:
+        """Finish a custom tool's input; if ``text`` is None, use the pieces received so far."""
+        if isinstance(text, dict | list):
+            text = compact_json(text)
+        if not isinstance(text, str) or not text:
+            text = item.get_part("input", 0).text
+        self.finish_arguments(item, number, {"input": text})
+
+    def finish_inputs(self) -> None:
+        """Finish the open inputs of custom tools from their pieces, at the end of the response."""
+        for item in self.open_inputs:
+            if not item.is_done:
+                self.finish_input(item, 0, None)
+        self.open_inputs.clear()
+
+    def truncate_inputs(self) -> None:
+        """End the open inputs of a truncated response as invalid JSON, which cannot be executed."""
+        for item in self.open_inputs:
+            arguments = compact_json({"input": item.get_part("input", 0).text})
+            self.composer.add_arguments((item.key, "call"), arguments.removesuffix('"}'))
+        self.open_inputs.clear()
+
+    def close_call(self, item: ItemState, body: OutputItem) -> None:
+        """Finish a tool call; drop a call without a name, because no client could execute it."""
+        item.call_id = item.call_id or item.id or "call"
+        if not item.name:
+            self._add_note("dropped", "a tool call without a name")
+        elif item.type == "custom_tool_call":
+            self.finish_input(item, 0, body.get("input"))
+        else:
+            self.finish_arguments(item, 0, body.get("arguments"))
+
+    # Initial content: text or arguments in the event that adds an item or part
+
+    def add_initial_parts(self, item: ItemState, parts: Any) -> None:
+        """Store the initial text of an added item's parts."""
+        for number, part in enumerate(_list(parts)):
+            self.add_initial_part(item, number, part)
+
+    def add_initial_arguments(self, item: ItemState, arguments: Any) -> None:
+        """Store the initial arguments of an added call; later arguments replace an empty object."""
+        if (
+            isinstance(arguments, str)
+            and arguments
+            and not (item.argument_characters or item.is_done)
+        ):
+            item.initial_arguments = arguments
+            self.items_with_initial_text.append(item)
+
+    def add_initial_part(self, item: ItemState, number: int, part: Any) -> None:
+        """Store the initial text of an added part, which the following deltas may repeat."""
+        kind = INITIAL_TEXT_KINDS.get(str(part.get("type"))) if isinstance(part, dict) else None
+        if kind is None or item.is_done or not isinstance(part.get("text"), str):
+            return
+        part_state = item.get_part(kind, number)
+        if not part_state.text:
+            part_state.initial_text = part["text"]
+            self.items_with_initial_text.append(item)
+
+    def emit_initial_text(self, item: ItemState) -> None:
+        """Send initial text that no delta repeated, not even under another part number."""
+        for (kind, number), part in list(item.parts.items()):
+            texts = (
+                state.text for (part_kind, _), state in item.parts.items() if part_kind == kind
+            )
+            if not part.initial_text or any(state.startswith(part.initial_text) for state in texts):
+                continue
+            add = {
+                "text": self.add_text,
+                "summary": self.add_summary,
+                "content": self.add_reasoning_text,
+            }[kind]
+            add(item, number, part.initial_text)
+
+    def flush_initial_text(self) -> None:
+        """Send all initial text and arguments that nothing repeated, at the end of the response."""
+        for item in self.items_with_initial_text:
+            if item.initial_arguments:
+                self.add_arguments(item, 0, item.initial_arguments)
+            self.emit_initial_text(item)
+        self.items_with_initial_text.clear()
+
+    # Finished items
+
+    def finish_item(self, item: ItemState, body: OutputItem) -> None:
+        """Finish an output item; finishing it again has no effect."""
+        if item.is_done:
+            return
+        match item.type:
+            case "message":
+                self._finish_message(item, body)
+            case "reasoning":
+                self.close_reasoning(item, body)
+            case "function_call" | "custom_tool_call":
+                self.close_call(item, body)
+            case "mcp_list_tools" if not body.get("error"):
+                pass  # a list of available MCP tools is not content
+            case "mcp_approval_request":
+                self.waits_for_approval = True
+            case "image_generation_call" if body.get("result"):
+                self.add_text(item, 0, IMAGE)
+                self.close_text(item, 0)
+                self._add_note("emulated", "a generated image is replaced by text")
+            case kind if kind in BLOCK_BUILDERS:
+                self._add_hosted_call(item, body)
+            case _:
+                self._add_compaction(item, body)
+        item.is_done = True
+
+    def _finish_message(self, item: ItemState, body: OutputItem) -> None:
+        parts = body.get("content")
+        if not isinstance(parts, list):
+            # A few servers send a string or one part instead of the list of parts.
+            parts = [parts] if isinstance(parts, str | dict) else []
+        for number, finished in zip(item.part_numbers("text", len(parts)), parts, strict=True):
+            self.finish_part(item, number, finished)
+        if self.items_with_initial_text:
+            self.emit_initial_text(item)
+        for (_, number), part in item.parts.items():
+            if part.finished_part is None:
+                self.close_text(item, number)
+
+    def _add_compaction(self, item: ItemState, body: OutputItem) -> None:
+        """Send a compaction block, if it can be signed; drop any other item type with a note."""
+        context = self.composer.context
+        block = None
+        if item.type == "compaction" and context.returns_compaction:
+            block = compaction_block(body, context.target)
+        if block is None:
+            self._add_note("dropped", f"an output item of type {item.type!r} has no block")
+        else:
+            self.composer.add_complete_block((item.key, "compaction"), block)
+
+    def _add_hosted_call(self, item: ItemState, body: OutputItem) -> None:
+        """Send the blocks of a hosted tool call, a call of a tool that OpenAI ran itself."""
+        capability = REQUIRED_CAPABILITY.get(item.type)
+        if capability and not getattr(self.composer.context.target.profile, capability):
+            self._add_note("dropped", f"a {item.type} was not requested")
+            return
+        self.searches += item.type == "web_search_call"
+        for number, block in enumerate(BLOCK_BUILDERS[item.type](body)):
+            key = (item.key, "hosted", number)
+            if block["type"] == "server_tool_use":
+                self.composer.add_server_tool_use(key, block)
+            else:
+                self.composer.add_complete_block(key, block)
+
+    def _flush_citations(self, key: Key, part: PartState) -> None:
+        for annotation in part.pending_annotations:
+            self.composer.add_citation(key, _citation(annotation, part.text))
+        part.pending_annotations.clear()
+
+    def _missing_text(self, part: PartState, text: Any) -> str:
+        """Return the end of a part's complete ``text``, after the text that was already sent."""
+        streamed = part.text
+        if text == streamed or not isinstance(text, str):
+            return ""
+        part.initial_text = ""
+        if text.startswith(streamed):
+            return text[len(streamed) :]
+        self._add_note("ignored", "the finished text differs from the streamed text")
+        return ""
+
+    def _add_note(self, fate: Any, reason: str) -> None:
+        self.composer.add_note(Note("content", fate, reason))
+
+
+def _citation(annotation: dict[str, Any], text: str) -> dict[str, Any]:
+    start, end = annotation.get("start_index"), annotation.get("end_index")
+    quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else ""
+    return web_citation(annotation.get("url"), annotation.get("title"), quoted)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,355 @@
+"""Translate one Responses API response, streaming or not, to Anthropic stream events.
+
+``OutputItems`` finds the item of each event, ``OutputBlocks`` converts the item's content, and the
+message composer writes Anthropic events in a valid order. The final ``response.output`` adds
+content that was never streamed; for a non-streamed response, it is the only source. Source:
+docs/mapping.md 3.1 and 4.3.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from translator.anthropic.stop_reason import INCOMPLETE_REASONS, choose_stop_reason, is_window_full
+from translator.anthropic.types import Event
+from translator.anthropic.usage import NO_USAGE
+from translator.dialect import ResponseContext, UpstreamError
+from translator.errors import BadUpstream
+from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.stream_step import stream_step
+from translator.notes import EMPTY_OUTPUT, Note
+from translator.openai_responses.types import OutputItem, UpstreamEvent
+from translator.request.id_mapping import message_id
+from translator.stream.unknown_events import UnknownEvents
+
+from .error_body import error_in_body, error_in_event, error_in_response
+from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
+from .output_blocks import OutputBlocks
+from .output_items import OutputItems
+from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
+
+PING: Final[Event] = {"type": "ping"}
+FINAL_STATUSES: Final = ("completed", "incomplete")
+"""Values of ``status`` of a response that has ended without failure."""
+
+CALL_TYPES: Final = ("function_call", "custom_tool_call")
+"""Types of output items that require a result from the client."""
+
+APPROVAL_NEEDED: Final = UpstreamError(
+    status=502,
+    error_type="api_error",
+    message="upstream waits for an approval of a tool call, which the gateway cannot give",
+    should_retry=False,
+)
+
+NO_INCOMPLETE_REASON: Final = Note(
+    "stop_reason", "emulated", "the response is incomplete without a reason"
+)
+"""The stop reason is then ``max_tokens``: a truncated response, above all a truncated tool call,
+must not pass as complete."""
+
+PART_FIELDS: Final = ("content", "summary")
+"""Fields of an item that contain parts; usually empty when the item is added."""
+
+
+class ResponsesStream:
+    """Translates one upstream response; ``translator.dialect.Stream`` documents the members."""
+
+    bad_event_message: ClassVar[str] = "upstream sent a bad event"
+
+    def __init__(self, context: ResponseContext) -> None:
+        self.context = context
+        self.composer = MessageComposer(context)
+        self.notes = self.composer.notes
+        self.unknown = UnknownEvents()
+        self.fault: Exception | None = None
+        self.error: UpstreamError | None = None
+        self.usage = NO_USAGE
+        self.stop_reason: str | None = None
+        self.upstream_id = ""
+        self.upstream_model = ""
+        self._items = OutputItems()
+        self._blocks = OutputBlocks(self.composer)
+        self.finished = False
+
+    @stream_step
+    def feed(self, *events: UpstreamEvent) -> None:
+        handlers = self.HANDLERS
+        for event in events:
+            if self.finished:
+                return
+            kind = event.get("type")
+            if type(kind) is not str:
+                kind = str(kind)
+            if kind in handlers:
+                handlers[kind](self, event)
+            elif kind in PART_ADDED and "part" in event:
+                part = event["part"]  # nearly always empty: this saves a call
+                if type(part) is dict and "text" in part and part["text"]:
+                    self._add_initial_text(event)
+            elif kind in self.PINGS:
+                self.composer.writer.events.append(PING.copy())
+            elif "type" not in event and self._read_json_body(event):
+                pass
+            elif kind not in self.IGNORED:
+                # Unknown events are counted and reported, to detect changes of the API; they never
+                # end a stream.
+                self.unknown.add(kind)
+
+    @stream_step
+    def feed_body(self, body: dict[str, Any]) -> None:
+        self._read_response(body)
+
+    def _read_json_body(self, body: dict[str, Any]) -> bool:
+        """Handle a JSON body sent instead of a stream; return False if its format is unknown."""
+        failure = error_in_body(body)
+        if body.get("object") == "response":
+            self._read_response(body)
+        elif failure is not None:
+            self._handle_error(failure)
+        return self.finished
+
+    def _read_response(self, body: dict[str, Any]) -> None:
+        status = body.get("status")
+        failure = error_in_response(body)
+        if failure is not None:
+            self._handle_error(failure, body)
+            return
+        if status not in FINAL_STATUSES and (
+            status is not None or not isinstance(body.get("output"), list)
+        ):
+            raise BadUpstream(f"upstream answered with a response that is {status!r}")
+        self._finish_response(body)
+
+    @stream_step
+    def end(self) -> None:
+        """Handle the end of the upstream's bytes: without a final event, this is an error."""
+        raise BadUpstream("upstream stream ended early")
+
+    def fail(self, error: UpstreamError) -> list[Event]:
+        events = self.composer.writer.events = []
+        self.end_with_error(error)
+        return events
+
+    def end_with_error(self, error: UpstreamError) -> None:
+        """End the stream with an error, unless it has already ended."""
+        if not self.finished:
+            self.error = error
+            self.finished = True
+            self._blocks.flush_initial_text()
+            self._blocks.truncate_inputs()
+            self.composer.fail(error_type=error.error_type, message=error.message)
+
+    # Start and end of the message
+
+    def _start_message(self, response: Any = None) -> None:
+        """Write ``message_start``; called at the first event with content."""
+        if isinstance(response, dict):
+            if not self.upstream_id:
+                self.upstream_id = str(response.get("id") or "")
+            if not self.upstream_model:
+                self.upstream_model = str(response.get("model") or "")
+        if not self.composer.started:
+            self.composer.start(
+                message_id=self.context.message_id or message_id(self.upstream_id),
+                model=self.context.model or self.upstream_model,
+            )
+
+    def _read_response_start(self, event: UpstreamEvent) -> None:
+        if not (self.composer.started and self.upstream_id and self.upstream_model):
+            self._start_message(event.get("response"))
+
+    def _read_final_response(self, event: UpstreamEvent) -> None:
+        response = event.get("response")
+        if not isinstance(response, dict):
+            raise BadUpstream("upstream ended a stream without its response")
+        failure = error_in_response(response)
+        if failure is None:
+            self._finish_response(response)
+        else:
+            self._handle_error(failure, response)
+
+    def _read_failure(self, event: UpstreamEvent) -> None:
+        self._handle_error(error_in_event(event), event.get("response"))
+
+    def _handle_error(self, error: UpstreamError, response: Any = None) -> None:
+        if isinstance(response, dict):  # the provider bills tokens used before the failure
+            self._record_usage(response)
+        if not error.is_refusal:
+            self.end_with_error(error)
+            return
+        # The upstream's content policy rejected the prompt. Agents handle this as a message with
+        # stop_reason refusal; a retry would be useless.
+        self._start_message()
+        self._finish_message("refusal", category=error.refusal_category, explanation=error.message)
+
+    def _finish_response(self, response: dict[str, Any]) -> None:
+        """Send content of the final response that was not sent yet, and end the message."""
+        self._start_message(response)
+        output = response.get("output")
+        if not self._items.matches_output(output):
+            self._emit_missing(output)
+        details = response.get("incomplete_details")
+        incomplete_reason = (
+            str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
+        )
+        if not incomplete_reason and "status" in response and response["status"] == "incomplete":
+            incomplete_reason = "max_output_tokens"
+            self.notes.append(NO_INCOMPLETE_REASON)
+        if self._blocks.items_with_initial_text:
+            self._blocks.flush_initial_text()
+        if self._blocks.open_inputs and not incomplete_reason:
+            self._blocks.finish_inputs()
+        self._record_usage(response)
+        if self.usage.source == "missing" and self._blocks.characters:
+            self._estimate()
+        if self.composer.matched_stop is not None:
+            self._finish_message("stop_sequence")
+            return
+        if self._blocks.waits_for_approval:
+            self.end_with_error(APPROVAL_NEEDED)
+            return
+        if incomplete_reason and incomplete_reason not in INCOMPLETE_REASONS:
+            self.unknown.add(f"incomplete.{incomplete_reason}")
+        cause, window = (
+            INCOMPLETE_REASONS.get(incomplete_reason),
+            self.context.target.profile.context_window,
+        )
+        reason = choose_stop_reason(
+            cause,
+            called_tool=self.composer.tool_calls > 0,
+            refused=bool(self._blocks.refusal),
+            window_full=cause == "max_tokens"
+            and is_window_full(self.usage, window, self.context.max_tokens),
+        )
+        if not (output or incomplete_reason) and self._items.matches_output([]):
+            self.notes.append(EMPTY_OUTPUT)
+        self._finish_message(reason, explanation=self._blocks.refusal or None)
+
+    def _record_usage(self, response: dict[str, Any]) -> None:
+        self.usage, notes = read_usage(response, self._blocks.searches)
+        self.notes += notes
+
+    def _emit_missing(self, output: Any) -> None:
+        output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []
+        for item, body in zip(self._items.match_output(output), output, strict=True):
+            if not item.is_done:
+                self._blocks.finish_item(item, body)
+
+    def _finish_message(
+        self, reason: str, *, category: str | None = None, explanation: str | None = None
+    ) -> None:
+        if self._blocks.open_inputs:
+            self._blocks.truncate_inputs()
+        details = None
+        if reason == "refusal":
+            details = {"type": "refusal", "category": category, "explanation": explanation}
+        self.composer.finish(
+            stop_reason=reason,
+            usage=self.usage.to_wire(),
+            stop_sequence=self.composer.matched_stop,
+            stop_details=details,
+        )
+        self.stop_reason = reason  # set only now, because invalid arguments raise an error instead
+        self.finished = True
+
+    def _finish_at_stop_sequence(self) -> None:
+        """End the message before the response ends, because a stop sequence was found."""
+        self._estimate()
+        self._finish_message("stop_sequence")
+
+    def _estimate(self) -> None:
+        characters = self._blocks.characters - self.composer.characters_after_stop
+        self.usage = estimated_usage(self.usage, self.context.input_estimate, characters)
+        self.notes.append(ESTIMATED_USAGE)
+
+    # Output items
+
+    def _add_item(self, event: UpstreamEvent) -> None:
+        if not self.composer.started:
+            self._start_message()
+        body = _item_in(event)
+        item = self._items.add_item(event, body)
+        if item.type in CALL_TYPES:  # blocks of other items open with their first content
+            self._blocks.start_call(item)
+            self._blocks.add_initial_arguments(item, body.get("arguments"))
+        else:
+            for name in PART_FIELDS:
+                if name in body and body[name]:  # noqa: RUF019 - saves a call
+                    self._blocks.add_initial_parts(item, body[name])
+
+    def _finish_item(self, event: UpstreamEvent) -> None:
+        if not self.composer.started:
+            self._start_message()
+        body = _item_in(event)
+        self._blocks.finish_item(self._items.finish_item(event.get("output_index"), body), body)
+        if self.composer.matched_stop is not None:
+            self._finish_at_stop_sequence()
+
+    def _read_text(self, event: UpstreamEvent) -> None:
+        """Handle an event with text of an item, which is a piece or the complete text."""
+        mapping = EVENT_MAPPINGS[event["type"]]
+        item = self._items.item_for_event(
+            event.get("output_index"), event.get("item_id"), mapping.item_type
+        )
+        number = event.get(mapping.number_field)
+        if not self.composer.started:
+            self._start_message()
+        # An event without a part number belongs to the first part.
+        mapping.handler(
+            self._blocks,
+            item,
+            number if isinstance(number, int) else 0,
+            event.get(mapping.field),
+        )
+        if self.composer.matched_stop is not None:
+            self._finish_at_stop_sequence()
+
+    def _add_initial_text(self, event: UpstreamEvent) -> None:
+        """Handle an event that adds a part with initial text."""
+        number_field, kind = PART_ADDED[event["type"]], event["part"].get("type")
+        item_type = "message" if kind in ("output_text", "text") else "reasoning"
+        item = self._items.item_for_event(
+            event.get("output_index"), event.get("item_id"), item_type
+        )
+        if not self.composer.started:
+            self._start_message()
+        number = event.get(number_field)
+        self._blocks.add_initial_part(item, number if isinstance(number, int) else 0, event["part"])
+
+    def _finish_part(self, event: UpstreamEvent) -> None:
+        """Handle a finished part.
+
+        A reasoning part is handled like a ``response.reasoning_text.done`` event.
+        """
+        part = event["part"] if "part" in event else None  # noqa: SIM401 - saves a call
+        if type(part) is dict and "type" in part and part["type"] == "reasoning_text":
+            text = part.get("text")
+            event = {**event, "type": "response.reasoning_text.done", "text": text}
+        self._read_text(event)
+
+    # At the end of the class, where the functions above can be referenced by name.
+    HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
+        "error": _read_failure,
+        "response.cancelled": _read_failure,  # not in OpenAI's list
+        "response.completed": _read_final_response,
+        "response.created": _read_response_start,
+        "response.done": _read_final_response,  # not in OpenAI's list
+        "response.error": _read_failure,  # not in OpenAI's list
+        "response.failed": _read_failure,
+        "response.in_progress": _read_response_start,
+        "response.incomplete": _read_final_response,
+        "response.output_item.added": _add_item,
+        "response.output_item.done": _finish_item,
+        "response.queued": _read_response_start,
+        **dict.fromkeys(EVENT_MAPPINGS, _read_text),
+        "response.content_part.done": _finish_part,
+    }
+    PINGS: ClassVar = PINGS
+    IGNORED: ClassVar = IGNORED
+
+
+def _item_in(event: UpstreamEvent) -> OutputItem:
+    item = event.get("item")
+    if not isinstance(item, dict):
+        raise BadUpstream("upstream sent an output item that is none")
+    return item

@@ -1,0 +1,69 @@
+"""Read the token counts of a Responses API response (docs/mapping.md 3.4)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from translator.anthropic.usage import Usage, usage_from_openai
+from translator.notes import Note
+
+CHARACTERS_PER_TOKEN: Final = 4
+
+ESTIMATED_USAGE: Final = Note(
+    "usage", "emulated", "the upstream reported no final usage; it is estimated"
+)
+
+NO_COUNTS: Final[Mapping[str, Any]] = {}
+
+CHAT_NAMES: Final = {
+    "prompt_tokens": "input_tokens",
+    "prompt_tokens_details": "input_tokens_details",
+    "completion_tokens": "output_tokens",
+    "completion_tokens_details": "output_tokens_details",
+}
+"""Count names of Chat Completions -> those of the Responses API; some servers use the former."""
+
+SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
+"""OpenAI's service tiers -> Anthropic's; any other tier that is reported gives ``standard``."""
+
+
+def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[Note]]:
+    """Return the usage of a response; ``searches`` applies if it reports no number of searches."""
+    counts = _mapping(response, "usage")
+    if "input_tokens" not in counts and counts:
+        counts = {CHAT_NAMES.get(name, name): count for name, count in counts.items()}
+    read = _mapping(counts, "input_tokens_details")
+    written_1h = None
+    if "cache_write_tokens_details" in read:
+        written_1h = _mapping(read, "cache_write_tokens_details").get("ttl_12h_tokens")
+    if "tool_usage" in response:
+        requests = _mapping(_mapping(response, "tool_usage"), "web_search").get("num_requests")
+        searches = requests if type(requests) is int and requests >= 0 else searches
+    tier = response.get("service_tier")
+    return usage_from_openai(
+        total_input=counts.get("input_tokens"),
+        output=counts.get("output_tokens"),
+        cached=read.get("cached_tokens"),
+        written=read.get("cache_write_tokens"),
+        written_1h=written_1h,
+        reasoning=_mapping(counts, "output_tokens_details").get("reasoning_tokens"),
+        web_searches=searches or None,
+        service_tier=SERVICE_TIERS.get(tier, "standard") if isinstance(tier, str) else None,
+    )
+
+
+def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> Usage:
+    """Estimate counts that were not reported; ``characters`` is the length of the response."""
+    return replace(
+        reported,
+        input=input_estimate if reported.input is None else reported.input,
+        output=-(-characters // CHARACTERS_PER_TOKEN)
+        if reported.output is None
+        else reported.output,
+        source="estimated",
+    )
+
+
+def _mapping(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inner = mapping.get(name)
+    return inner if type(inner) is dict else NO_COUNTS

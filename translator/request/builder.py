@@ -1,0 +1,262 @@
+"""Code that the request builders of both OpenAI APIs share."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from translator.anthropic.request import FIELDS
+from translator.anthropic.types import MessagesRequest
+from translator.anthropic.validators import shorten
+from translator.capabilities import Effort, Profile
+from translator.dialect import NO_FIELDS, ResponseContext, TranslationTarget
+from translator.errors import BadRequest
+from translator.notes import Fate, Note
+
+from .reasoning_effort import end_of_last_user_text, thinking_visibility
+
+SESSION_SUFFIX: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
+"""Claude Code's ``metadata.user_id`` ends with the session id."""
+
+
+SYSTEM_ORIGIN: Final = -1
+"""The origin of history entries built from the system prompt; other origins are message indices."""
+
+
+class RequestBuilder:
+    """The state of one request translation: the request, and data that field builders collect."""
+
+    def __init__(self, request: MessagesRequest, target: TranslationTarget) -> None:
+        self.request = request
+        self.target = target
+        # a separate attribute, because nearly every block reads the profile
+        self.profile: Profile = target.profile
+        self.notes: dict[Note, None] = {}  # an ordered set: several blocks may cause the same note
+        self.tool_names: dict[str, str] = {}  # upstream's tool name -> client's, where they differ
+        self.optional_properties: dict[str, frozenset[str]] = {}
+        self.origins: list[int] = []
+        """For each history entry the index of its message in the request, or ``SYSTEM_ORIGIN``."""
+        # The effort that a message sets, with its path.
+        self.effort: tuple[Effort, str] | None = None
+        self.include: list[str] = []  # Responses API only: the ``include`` field
+        self.system_additions: list[str] = []  # Chat Completions only: texts for the system message
+
+    def add_note(self, path: str, fate: Fate, reason: str) -> None:
+        self.notes[Note(path, fate, reason)] = None
+
+    # Values for the whole request, which are computed once instead of for each block.
+
+    @cached_property
+    def last_user_message(self) -> int:
+        """Return the index of the last user message; -1 if there is none."""
+        messages = self.request["messages"]
+        numbers = range(len(messages) - 1, -1, -1)
+        return next((number for number in numbers if messages[number]["role"] == "user"), -1)
+
+    @cached_property
+    def effort_end(self) -> int:
+        """Return the index of the message before which message efforts apply to the response."""
+        return end_of_last_user_text(self.request["messages"])
+
+    @cached_property
+    def mcp_server_names(self) -> frozenset[str]:
+        return frozenset(server["name"] for server in self.request.get("mcp_servers") or ())
+
+
+MAX_QUOTED_FIELDS: Final = 5  # maximum number of unknown fields quoted in a note
+
+
+FieldBuilder = Callable[[RequestBuilder], dict[str, Any]]
+FieldBuilders = tuple[tuple[FieldBuilder, tuple[str, ...]], ...]
+
+
+def ordered_builders(
+    field_builders: Mapping[str, FieldBuilder], extra_fields: Mapping[FieldBuilder, tuple[str, ...]]
+) -> FieldBuilders:
+    """Return each field builder once, in table order, with the fields that trigger it.
+
+    ``extra_fields`` are further triggers: fields that a builder reads besides those of the table.
+    """
+    fields: dict[FieldBuilder, tuple[str, ...]] = {}
+    for name, build in field_builders.items():
+        fields[build] = (*fields.get(build, extra_fields.get(build, ())), name)
+    return tuple(fields.items())
+
+
+def build_fields(builder: RequestBuilder, builders: FieldBuilders) -> dict[str, Any]:
+    """Call the builders whose fields the request has; return the upstream fields they build."""
+    request = builder.request
+    body: dict[str, Any] = {}
+    for build, names in builders:
+        for name in names:
+            if name in request:
+                body |= build(builder)
+                break
+    return body
+
+
+def reject_fields(
+    builder: RequestBuilder,
+    refused: Mapping[str, str],
+    dropped: Mapping[str, str],
+    harmless: frozenset[str],
+) -> None:
+    """Reject the fields in ``refused``; drop the fields in ``dropped`` and unknown fields.
+
+    Dropped fields get a note. Raises BadRequest for a rejected field.
+    """
+    for name, reason in refused.items():
+        if builder.request.get(name) and not _region_matches(builder, name):
+            raise BadRequest(name, reason)
+    for name, reason in dropped.items():
+        if builder.request.get(name):
+            builder.add_note(name, "ignored" if name in harmless else "dropped", reason)
+    if unknown := [name for name in builder.request if name not in FIELDS and name not in dropped]:
+        # Clients choose these names. Quotes mark them, so that they can be removed where client
+        # text must not be stored.
+        names = "', '".join(shorten(name).replace("'", "?") for name in unknown[:MAX_QUOTED_FIELDS])
+        reason_ = f"{len(unknown)} unknown fields: '{names}'"
+        builder.add_note("request", "dropped", reason_)
+
+
+def _region_matches(builder: RequestBuilder, name: str) -> bool:
+    """Return whether the upstream processes data in the requested region; ``global`` always is."""
+    region = builder.request[name]
+    return name == "inference_geo" and region in ("global", *builder.profile.inference_geos)
+
+
+def effective_context_edits(request: MessagesRequest) -> list[tuple[int, dict[str, Any]]]:
+    """Return the edits of ``context_management`` that change the context, with their indices.
+
+    Claude Code sends an edit with ``keep: all``, which changes nothing, in each request.
+    """
+    edits = (request.get("context_management") or {}).get("edits") or []
+    return [
+        (number, edit)
+        for number, edit in enumerate(edits)
+        if edit.get("keep") != "all" or not str(edit.get("type")).startswith("clear_thinking_")
+    ]
+
+
+def identity_fields(builder: RequestBuilder) -> dict[str, Any]:
+    """Return the fields with the hashed user id and session id.
+
+    The hashed session id is sent as ``prompt_cache_key``.
+    """
+    if "metadata" not in builder.request and not builder.target.session:
+        return {}
+    user = (builder.request.get("metadata") or {}).get("user_id") or ""
+    profile = builder.profile
+    fields: dict[str, Any] = {}
+    if user and profile.safety_identifier:
+        fields["safety_identifier"] = _hash(user)
+    elif user and profile.user_field:
+        fields["user"] = _hash(user)
+    session = builder.target.session or (user and _session(user))
+    if session and profile.prompt_cache_key:
+        fields["prompt_cache_key"] = _hash(session)
+    if user and fields:
+        builder.add_note("metadata.user_id", "renamed", "sent as a hash")
+    elif user:
+        builder.add_note("metadata.user_id", "ignored", "this upstream does not accept a user id")
+    return fields
+
+
+def service_tier_fields(builder: RequestBuilder) -> dict[str, Any]:
+    tier, speed = builder.request.get("service_tier"), builder.request.get("speed")
+    if not builder.profile.service_tier:
+        if tier:
+            builder.add_note("service_tier", "ignored", "this upstream has no service tiers")
+        if speed == "fast":
+            builder.add_note("speed", "dropped", "this upstream has no fast tier")
+        return {}
+    if speed == "fast":
+        return {"service_tier": "fast"}
+    return {"service_tier": "default" if tier == "standard_only" else "auto"} if tier else {}
+
+
+def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseContext:
+    """Return the data of this request that the translation of its response needs."""
+    request = builder.request
+    choice = request.get("tool_choice") or {}
+    return ResponseContext(
+        model=request["model"],
+        target=builder.target,
+        tool_names=builder.tool_names,
+        optional_properties=builder.optional_properties,
+        stop_sequences=_stop_sequences(request),
+        thinking=thinking_visibility(request) if "thinking" in request else "hidden",
+        single_tool_call=bool(choice.get("disable_parallel_tool_use")),
+        call_ids=_call_ids(request),
+        max_tokens=request.get("max_tokens"),
+        reported_fields=NO_FIELDS
+        if REPORTED_FIELDS.isdisjoint(request)
+        else _reported_fields(request),
+        **extra,
+    )
+
+
+MAX_STOP_SEQUENCES: Final = 64
+MAX_STOP_CHARACTERS: Final = 4_096
+"""Maximum characters of all stop sequences, since all text is searched for each sequence."""
+
+
+def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
+    sequences = tuple(request.get("stop_sequences") or ())
+    if len(sequences) > MAX_STOP_SEQUENCES or sum(map(len, sequences)) > MAX_STOP_CHARACTERS:
+        raise BadRequest(
+            "stop_sequences",
+            f"this route takes at most {MAX_STOP_SEQUENCES} sequences"
+            f" of {MAX_STOP_CHARACTERS} characters in all",
+        )
+    return sequences
+
+
+REPORTED_FIELDS: Final = frozenset({"context_management", "diagnostics", "speed"})
+"""Fields whose effect the response reports, if the request has them: context edits, cache
+diagnostics, speed."""
+
+
+def _reported_fields(request: MessagesRequest) -> frozenset[str]:
+    requested = {name for name in REPORTED_FIELDS if request.get(name)}
+    return frozenset(requested if request.get("speed") == "fast" else requested - {"speed"})
+
+
+def local_response(builder: RequestBuilder, response: dict[str, Any]) -> dict[str, Any]:
+    """Return ``response`` for a request that only warms the prompt cache (``max_tokens: 0``)."""
+    builder.add_note(
+        "max_tokens", "emulated", "answered by the gateway: the upstream cannot warm a cache"
+    )
+    return response
+
+
+NO_IDS: Final[frozenset[str]] = frozenset()
+"""One shared object, because an empty frozenset takes 216 bytes."""
+
+
+def _call_ids(request: MessagesRequest) -> frozenset[str]:
+    ids: list[str] = []
+    for message in request["messages"]:
+        if message["role"] == "assistant" and not isinstance(message["content"], str):
+            ids += [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    return frozenset(ids) if ids else NO_IDS
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _session(user: str) -> str | None:
+    """Return the session id inside a user id: at its end, or in a JSON object; None without one."""
+    if match := SESSION_SUFFIX.search(user):
+        return match[1]
+    if "{" not in user:  # a failing JSON parse takes ten times as long as this test
+        return None
+    try:
+        document = json.loads(user)
+    except ValueError:
+        return None
+    session = document.get("session_id") if isinstance(document, dict) else None
+    return session if isinstance(session, str) else None

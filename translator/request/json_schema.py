@@ -1,0 +1,304 @@
+"""Convert JSON schemas of tools and outputs to OpenAI's rules, and to its strict form."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+MAX_DEPTH: Final = 10
+MAX_PROPERTIES: Final = 5000
+"""OpenAI's limit of properties in a strict schema."""
+
+MAX_BRANCHES: Final = 1000
+"""Maximum union branches to read, because a malicious schema could expand without end."""
+
+MAX_REFERENCES: Final = 16
+"""Maximum chain of ``$ref`` at a schema's root; a longer chain is treated as a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrictSchema:
+    """A schema in OpenAI's strict form, and its properties that were optional before.
+
+    ``optional`` contains the paths of properties that became nullable, joined by ``/`` (``*`` for
+    the items of a list): a null in such a property means that the property is absent.
+    """
+
+    schema: Schema
+    optional: frozenset[str]
+
+
+def normalize(schema: Any) -> Schema:
+    """Return the schema with an object at its root, which OpenAI requires.
+
+    A union at the root becomes an object with the properties of all branches, and with the
+    properties required that every branch requires. So every value that matches the original schema
+    also matches the result.
+    """
+    # Fast path for schemas without references and unions: 1.3 µs instead of 14.
+    if type(schema) is dict and EXPANDABLE.isdisjoint(schema):
+        return _plain_object(schema)
+    return _RootNormalizer().root(schema, 0)
+
+
+def to_strict(schema: Any) -> StrictSchema | None:
+    """Return the schema in OpenAI's strict form; None if that form cannot express the schema."""
+    if not isinstance(schema, dict) or any(key in schema for key in COMBINERS):
+        return None
+    converter = _StrictConverter(_definitions(schema))
+    try:
+        strict_schema = converter.object(_resolve_root_reference(schema), "", 0)
+    except _NotStrictError:
+        return None
+    return StrictSchema(strict_schema, frozenset(converter.optional))
+
+
+@dataclass(slots=True)
+class _RootNormalizer:
+    """Merges the nested unions at the root of one schema into an object."""
+
+    branches: int = 0
+
+    def root(self, schema: Any, depth: int) -> Schema:
+        schema = schema if isinstance(schema, dict) else {}
+        if "$ref" in schema:
+            schema = _resolve_root_reference(schema)
+        result = _plain_object(schema)
+        properties: Schema = dict(result["properties"])
+        required = _names(result.get("required"))
+        for combiner in COMBINERS:
+            if combiner not in schema:
+                continue
+            branches = [
+                self.root(branch, depth + 1) for branch in self._branches(schema, combiner, depth)
+            ]
+            for branch in branches:
+                for name, inner in branch["properties"].items():
+                    properties.setdefault(name, inner)
+            required += _required_by(branches, combiner)
+        result["properties"] = properties
+        if required:
+            result["required"] = list(dict.fromkeys(required))
+        return result
+
+    def _branches(self, schema: Schema, combiner: str, depth: int) -> Iterator[Schema]:
+        """Yield the branches of a union, each with the definitions that its references need."""
+        holders = {key: schema[key] for key in DEFINITIONS if key in schema}
+        for branch in _list(schema.get(combiner)):
+            self.branches += 1
+            # Unions can refer to themselves; these limits end such cycles.
+            if isinstance(branch, dict) and depth < MAX_DEPTH and self.branches <= MAX_BRANCHES:
+                yield {**branch, **holders}
+
+
+def _plain_object(schema: Schema) -> Schema:
+    """Return an object schema with the same properties, without keywords invalid at a root."""
+    result: Schema = {}
+    for key in schema:  # a comprehension would take three times as long: 1.1 µs
+        if key not in NOT_AT_ROOT:
+            result[key] = schema[key]
+    result["type"] = "object"
+    if "properties" not in result or type(result["properties"]) is not dict:
+        result["properties"] = {}
+    if "required" in result:
+        required: dict[str, None] = {}  # an ordered set
+        names = result["required"]
+        for name in names if type(names) is list else _list(names):
+            if type(name) is str:
+                required[name] = None
+        if required:
+            result["required"] = [*required]
+    return result
+
+
+class _NotStrictError(Exception):
+    """Raised if OpenAI's strict form cannot express a part of the schema."""
+
+
+@dataclass(slots=True)
+class _StrictConverter:
+    """Converts one schema to the strict form; definitions replace their references."""
+
+    definitions: Mapping[str, Any]
+    optional: set[str] = field(default_factory=set)
+    parts: int = 0
+
+    def any(self, schema: Any, path: str, depth: int) -> Schema:
+        if not isinstance(schema, dict) or depth > MAX_DEPTH:
+            raise _NotStrictError
+        if "$ref" in schema:
+            # MAX_DEPTH ends a cycle: without references, a cyclic schema has no strict form.
+            return self.any(self._resolve(schema["$ref"]), path, depth + 1)
+        if any(key in schema for key in UNSUPPORTED):
+            raise _NotStrictError
+        result = {key: schema[key] for key in STRICT_KEYWORDS if key in schema}
+        if not isinstance(result.get("enum", []), list):
+            raise _NotStrictError
+        union = schema.get("anyOf", schema.get("oneOf"))
+        if union is not None:
+            branches = _list(union)
+            self._count(len(branches))
+            result["anyOf"] = [self.any(branch, path, depth + 1) for branch in branches]
+            return result
+        types = _types(schema)
+        if "object" in types:
+            return self.object(schema, path, depth)
+        if "array" in types:
+            result["items"] = self.any(schema.get("items"), _join_path(path, "*"), depth + 1)
+        elif not types and not ("enum" in result or "const" in result):
+            raise _NotStrictError  # without a type, any value is valid
+        return result
+
+    def object(self, schema: Schema, path: str, depth: int) -> Schema:
+        properties = schema.get("properties") or {}
+        if (
+            not isinstance(properties, dict)
+            or schema.get("additionalProperties") not in CLOSED_OBJECT
+        ):
+            raise _NotStrictError
+        if any(key in schema for key in UNSUPPORTED) or "object" not in _types(schema, "object"):
+            raise _NotStrictError
+        if not properties and depth > 0 and "additionalProperties" not in schema:
+            raise _NotStrictError  # an object with any keys; a strict object would forbid all keys
+        self._count(len(properties))
+        required = _names(schema.get("required"))
+        converted: Schema = {}
+        for name, inner in properties.items():
+            property_path = _join_path(path, escape_name(name))
+            converted[name] = self.any(inner, property_path, depth + 1)
+            if name not in required and not _allows_null(converted[name]):
+                converted[name] = _nullable(converted[name])
+                self.optional.add(property_path)
+        result = {key: schema[key] for key in STRICT_KEYWORDS if key in schema}
+        result["type"] = schema.get("type") or "object"
+        return result | {
+            "properties": converted,
+            "required": list(converted),
+            "additionalProperties": False,
+        }
+
+    def _count(self, more: int) -> None:
+        self.parts += more
+        if self.parts > MAX_PROPERTIES:
+            raise _NotStrictError
+
+    def _resolve(self, reference: Any) -> Any:
+        definition = self.definitions.get(reference) if isinstance(reference, str) else None
+        if definition is None:
+            raise _NotStrictError
+        return definition
+
+
+def escape_name(name: str) -> str:
+    """Return a property name as a path part, with JSON Pointer's escapes (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _join_path(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _definitions(schema: Schema) -> dict[str, Any]:
+    definitions: dict[str, Any] = {"#": schema}
+    for holder in DEFINITIONS:
+        inner = schema.get(holder)
+        if isinstance(inner, dict):
+            definitions |= {
+                f"#/{holder}/{escape_name(name)}": value for name, value in inner.items()
+            }
+    return definitions
+
+
+def _resolve_root_reference(schema: Schema) -> Schema:
+    """Replace a root ``$ref`` to one of the schema's own definitions by that definition."""
+    definitions = _definitions(schema)
+    holders = {key: schema[key] for key in DEFINITIONS if key in schema}
+    for _ in range(MAX_REFERENCES):
+        if "$ref" not in schema:
+            return schema
+        reference = schema["$ref"]
+        target = definitions.get(reference) if isinstance(reference, str) else None
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**(target if isinstance(target, dict) else {}), **rest, **holders}
+    return {key: value for key, value in schema.items() if key != "$ref"}
+
+
+def _required_by(branches: list[Schema], combiner: str) -> list[str]:
+    required = [_names(branch.get("required")) for branch in branches]
+    if combiner == "allOf":
+        return [name for names in required for name in names]
+    first, *others = required or [[]]
+    return [name for name in first if all(name in names for names in others)]
+
+
+def _nullable(schema: Schema) -> Schema:
+    if "anyOf" in schema:
+        return schema | {"anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "const" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
+    result = dict(schema)
+    if "type" in result:
+        result["type"] = [*_list(result["type"]), "null"]
+    if "enum" in result:
+        result["enum"] = [*result["enum"], None]
+    return result
+
+
+def _allows_null(schema: Schema) -> bool:
+    if "anyOf" in schema:
+        return any(_allows_null(branch) for branch in schema["anyOf"])
+    return "null" in _list(schema.get("type")) or None in _list(schema.get("enum"))
+
+
+def _types(schema: Schema, *default: str) -> list[str]:
+    """Return the types that a schema allows; ``default`` if the schema has no ``type``."""
+    types = _list(schema.get("type"))
+    if any(not isinstance(kind, str) or kind not in TYPES for kind in types):
+        raise _NotStrictError
+    return types or [*default]
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in _list(value) if isinstance(name, str)]
+
+
+TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+
+DEFINITIONS: Final[tuple[str, ...]] = ("$defs", "definitions")
+
+COMBINERS: Final = ("allOf", "anyOf", "oneOf")
+
+EXPANDABLE: Final = frozenset({"$ref", *COMBINERS})
+"""Keywords that refer to or combine other schemas."""
+
+NOT_AT_ROOT: Final = frozenset({"$schema", "$id", "$comment", *EXPANDABLE, "enum", "const", "not"})
+
+STRICT_KEYWORDS: Final = ("type", "title", "description", "enum", "const")
+"""Keywords that are copied into a strict schema; bounds, formats and defaults are dropped."""
+
+UNSUPPORTED: Final = frozenset(
+    {
+        "allOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "patternProperties",
+        "prefixItems",
+        "propertyNames",
+        "unevaluatedProperties",
+    }
+)
+"""Keywords that a strict schema cannot contain. They cannot be dropped either, because invalid
+values would become valid."""
+
+CLOSED_OBJECT: Final = (None, False)

@@ -1,0 +1,143 @@
+"""Write notes about request fields that an upstream message cannot contain.
+
+Any block of a long history may have such fields, so one pass finds all of them. For each kind of
+field there is one note, with the first path and the number of fields. Source: docs/mapping.md 1.3,
+1.7.1 and 1.10.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from translator.notes import Fate
+
+from .builder import RequestBuilder
+
+CACHE_CONTROL: Final = "cache_control"
+CACHEABLE_BLOCKS: Final = frozenset({"text", "image", "document"})
+"""Types of user and system blocks whose ``cache_control`` can become a cache breakpoint."""
+
+REASONS: Final[dict[str, tuple[Fate, str]]] = {
+    CACHE_CONTROL: ("dropped", "this upstream does not accept a cache mark here"),
+    "citations": ("dropped", "this upstream does not accept citations of earlier responses"),
+    "allowed_callers": ("dropped", "only direct calls are possible here"),
+    "block_binding": ("dropped", "the upstream does not bind thinking to its block"),
+    "max_characters": ("dropped", "the client's tool is sent as a function without this limit"),
+    "eager_input_streaming": ("ignored", "arguments stream as the upstream sends them"),
+    "ttl": ("clamped", "this upstream caches a marked prefix for at most half an hour"),
+}
+
+TOOL_FIELDS: Final = (CACHE_CONTROL, "eager_input_streaming", "max_characters")
+"""Fields of a tool that OpenAI functions do not have (``allowed_callers`` is handled elsewhere)."""
+
+FieldLocation = tuple[str, str, bool]
+"""A field's name, its path, and whether the upstream may accept the field in that place."""
+
+
+def note_unsent_fields(
+    builder: RequestBuilder,
+    sent: Iterable[Any],
+    *,
+    system_messages: bool = True,
+    long_marks: bool = True,
+) -> None:
+    """Write notes about request fields that the upstream body does not contain.
+
+    The fields are cache marks (``cache_control``), citations and hints. ``sent`` are the messages
+    of the upstream body, with cache marks as ``prompt_cache_breakpoint``. ``system_messages``:
+    cache marks are possible in system messages. ``long_marks``: the upstream's cache has the
+    lifetime ``1h``.
+    """
+    locations = [*_in_options(builder.request), *_in_conversation(builder.request, system_messages)]
+    if builder.request.get(CACHE_CONTROL):
+        locations.append((CACHE_CONTROL, CACHE_CONTROL, True))
+    if not locations:
+        return
+    unsent: dict[str, list[str]] = {}
+    cache_marks: list[str] = []  # paths of cache marks that may have been sent
+    for name, path, has_place in locations:
+        if has_place and builder.profile.cache_breakpoints and name in (CACHE_CONTROL, "ttl"):
+            if name == CACHE_CONTROL:
+                cache_marks.append(path)
+            elif not long_marks:
+                unsent.setdefault(name, []).append(path)
+        elif name != "ttl":  # a ttl is sent together with its cache mark
+            unsent.setdefault(name, []).append(path)
+    # Of too many cache marks, the last ones are sent. Two marks on one part become one.
+    unsent_marks = (
+        cache_marks[: max(0, len(cache_marks) - _breakpoints(sent))] if cache_marks else []
+    )
+    if unsent_marks and unsent_marks != [CACHE_CONTROL]:
+        unsent.setdefault(CACHE_CONTROL, []).extend(unsent_marks)
+    for name, paths in unsent.items():
+        fate, reason = REASONS[name]
+        builder.add_note(paths[0], fate, f"{reason} ({len(paths)} in all)" if paths[1:] else reason)
+
+
+def _in_options(request: dict[str, Any]) -> Iterator[FieldLocation]:
+    thinking = request.get("thinking")
+    if thinking and thinking.get("block_binding"):
+        yield "block_binding", "thinking.block_binding", False
+    for number, tool in enumerate(request.get("tools") or ()):
+        for name in TOOL_FIELDS:
+            if name in tool and tool[name]:  # noqa: RUF019 - saves a call for each tool
+                yield name, f"tools.{number}.{name}", False
+        if "allowed_callers" in tool and tool["allowed_callers"] not in (None, [], ["direct"]):
+            yield "allowed_callers", f"tools.{number}.allowed_callers", False
+
+
+def _in_conversation(request: dict[str, Any], system_messages: bool) -> Iterator[FieldLocation]:
+    system = request.get("system")
+    if system.__class__ is list:
+        yield from _in_blocks(system, "system", takes_marks=True)
+    for number, message in enumerate(request["messages"]):
+        content = message["content"]
+        if content.__class__ is not list:
+            continue
+        # An inline loop, because a call for each list would be slow: most lists have no such field.
+        for block in content:
+            if (
+                CACHE_CONTROL in block
+                or "citations" in block
+                or "source" in block
+                or "content" in block
+            ):
+                role = message["role"]
+                takes_marks = role == "user" or (role == "system" and system_messages)
+                yield from _in_blocks(
+                    content, f"messages.{number}.content", takes_marks=takes_marks
+                )
+                break
+
+
+def _in_blocks(blocks: list[Any], path: str, *, takes_marks: bool) -> Iterator[FieldLocation]:
+    for number, block in enumerate(blocks):
+        block_path = f"{path}.{number}"
+        has_place = takes_marks and block["type"] in CACHEABLE_BLOCKS
+        if CACHE_CONTROL in block and block[CACHE_CONTROL]:  # noqa: RUF019 - saves a call
+            yield CACHE_CONTROL, f"{block_path}.{CACHE_CONTROL}", has_place
+            if block[CACHE_CONTROL].get("ttl") == "1h":
+                yield "ttl", f"{block_path}.{CACHE_CONTROL}.ttl", has_place
+        if "citations" in block and block["citations"].__class__ is list and block["citations"]:
+            yield "citations", f"{block_path}.citations", False
+        if "content" in block and block["content"].__class__ is list:
+            inner = [
+                inner_block
+                for inner_block in block["content"]
+                if inner_block.__class__ is dict and "type" in inner_block
+            ]
+            yield from _in_blocks(inner, f"{block_path}.content", takes_marks=False)
+        source = block["source"] if "source" in block else None  # noqa: SIM401 - saves a call
+        if source.__class__ is dict and source.get("content").__class__ is list:
+            yield from _in_blocks(
+                source["content"], f"{block_path}.source.content", takes_marks=has_place
+            )
+
+
+def _breakpoints(sent: Iterable[Any]) -> int:
+    parts = (
+        part
+        for message in sent
+        if message.get("content").__class__ is list
+        for part in message["content"]
+    )
+    return sum("prompt_cache_breakpoint" in part for part in parts)

@@ -1,0 +1,161 @@
+"""Parse tool arguments from upstreams, repair them where this is safe, and encode them."""
+
+import json
+import re
+from collections.abc import Set as AbstractSet
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+MAX_DEPTH: Final = 200
+"""More deeply nested arguments are not parsed, because parsers and clients could overflow their
+stacks: they remain a raw string."""
+
+
+_chunks: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True
+)
+"""The encoder that ``JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode`` creates on
+each call.
+
+With this encoder, a call's arguments take 1.9 µs instead of 4.2.
+"""
+
+
+def compact_json(value: Any) -> str:
+    """Return compact JSON without ASCII escapes; equal values give equal text for prompt caches."""
+    return "".join(_chunks(value, 0))
+
+
+def parse_arguments(text: str) -> tuple[Any, bool]:
+    """Return the value of a call's arguments, and whether they had to be repaired.
+
+    Empty text and ``null`` become ``{}``; any other value that is no object becomes
+    ``{"value": …}``, since Anthropic's ``input`` is an object. Text that cannot be repaired is
+    returned unchanged, with True. Truncated JSON is never completed, because a partial command
+    must not be executed.
+    """
+    if not text or text.isspace():
+        return {}, False
+    if not _is_shallow(text):
+        return text, True
+    try:
+        return _as_object(_STRICT.decode(text))
+    except ValueError:
+        pass
+    for repaired in (text, _python_to_json(text)):
+        try:
+            value = _LENIENT.decode(repaired)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            return value, True
+    return text, True
+
+
+def without_nulls(value: dict[str, Any], optional: AbstractSet[str]) -> dict[str, Any]:
+    """Remove nulls of optional properties, which OpenAI's strict mode made nullable.
+
+    ``optional`` contains paths as in ``StrictSchema``: a name, or names joined by ``/``.
+    """
+    result: dict[str, Any] = _without_nulls(value, optional, "")
+    return result
+
+
+def _without_nulls(value: Any, optional: AbstractSet[str], path: str) -> Any:
+    if isinstance(value, dict):
+        paths = {key: path + key.replace("~", "~0").replace("/", "~1") for key in value}
+        return {
+            key: _without_nulls(inner, optional, f"{paths[key]}/")
+            for key, inner in value.items()
+            if inner is not None or paths[key] not in optional
+        }
+    if isinstance(value, list):
+        return [_without_nulls(inner, optional, f"{path}*/") for inner in value]
+    return value
+
+
+def _as_object(value: Any) -> tuple[Any, bool]:
+    match value:
+        case dict():
+            return value, False
+        case None:
+            return {}, False
+        case str():
+            # Some servers encode the arguments as JSON twice.
+            try:
+                inner = _STRICT.decode(value)
+            except ValueError:
+                inner = None
+            return (inner, True) if isinstance(inner, dict) else ({"value": value}, True)
+        case _:
+            return {"value": value}, True
+
+
+def _is_shallow(text: str) -> bool:
+    """Return whether brackets nest at most MAX_DEPTH deep; brackets in strings also count."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return True
+    depth = 0
+    for bracket in _BRACKET.findall(text):
+        depth += 1 if bracket in "{[" else -1
+        if depth > MAX_DEPTH:
+            return False
+    return True
+
+
+def _python_to_json(text: str) -> str:
+    """Convert a Python literal to JSON and remove trailing commas; "" if that is impossible."""
+    pieces: list[str] = []
+    for token in _TOKEN.finditer(text):
+        piece, kind = token.group(), token.lastgroup
+        # An unclosed string shows that the text is truncated.
+        if kind in QUOTED and token[f"{kind}_end"] is None:
+            return ""
+        match kind:
+            case "single":
+                pieces.append(_double_quoted(piece[1:-1]))
+            case "comma":
+                continue
+            case "word":
+                pieces.append(PYTHON_WORDS[piece])
+            case _:
+                pieces.append(piece)
+    return "".join(pieces)
+
+
+def _double_quoted(inner: str) -> str:
+    return '"' + _QUOTE.sub(lambda m: {"\\'": "'", '"': '\\"'}.get(m[0], m[0]), inner) + '"'
+
+
+def _parse_finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(digits)  # JSON cannot encode this number
+    return number
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(name)  # NaN and Infinity are valid in Python, not in JSON
+
+
+QUOTED: Final = frozenset({"double", "single"})
+PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+
+_STRICT: Final = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_reject_constant)
+_LENIENT: Final = json.JSONDecoder(
+    strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
+)  # strict=False accepts line breaks inside strings
+_BRACKET: Final = re.compile(r"[\[\]{}]")
+_QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
+    | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+    | (?P<comma>,(?=\s*[}\]]))
+    | (?P<word>\b(?:True|False|None)\b)
+    | (?P<other>[^"',TFN]+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Matches one token of a Python or JSON literal. An unclosed string also matches, without its end
+group; otherwise the pattern would try each quote inside the string as a start."""

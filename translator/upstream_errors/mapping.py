@@ -1,0 +1,306 @@
+"""Map failures of OpenAI-compatible upstreams to Anthropic errors (docs/mapping.md 5.2)."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from translator.anthropic.error_body import client_message
+from translator.dialect import UpstreamError
+
+from .body_parser import ErrorFields, read_error
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMapping:
+    """The error for the client. An empty ``message`` stands for the upstream's own message."""
+
+    status: int
+    error_type: str
+    message: str = ""
+    should_retry: bool | None = None
+
+
+INVALID: Final = ErrorMapping(400, "invalid_request_error")
+FAILED: Final = ErrorMapping(500, "api_error", "", True)
+BROKEN: Final = ErrorMapping(502, "api_error")
+SLOW: Final = ErrorMapping(504, "timeout_error")
+OVERLOADED: Final = ErrorMapping(529, "overloaded_error")
+LIMITED: Final = ErrorMapping(429, "rate_limit_error")
+# Never 401, because the client would then discard its own valid key.
+UNAUTHENTICATED: Final = ErrorMapping(500, "api_error", "upstream authentication failed", False)
+UNPAID: Final = ErrorMapping(402, "billing_error", "", False)
+FORBIDDEN: Final = ErrorMapping(403, "permission_error")
+NO_MODEL: Final = ErrorMapping(404, "not_found_error")
+NO_ENDPOINT: Final = ErrorMapping(500, "api_error", "upstream has no such endpoint", False)
+
+TOO_LARGE: Final = (
+    413  # the status alone decides: Groq calls 413 a rate limit, but waiting does not help
+)
+
+BY_STATUS: Final = {
+    400: INVALID,
+    401: UNAUTHENTICATED,
+    402: UNPAID,
+    403: FORBIDDEN,
+    404: NO_ENDPOINT,
+    405: NO_ENDPOINT,
+    408: ErrorMapping(408, "timeout_error"),
+    409: ErrorMapping(409, "conflict_error"),
+    TOO_LARGE: ErrorMapping(413, "request_too_large"),
+    415: INVALID,
+    422: INVALID,
+    429: LIMITED,
+    500: FAILED,
+    503: OVERLOADED,
+    504: SLOW,
+    524: SLOW,
+    529: OVERLOADED,
+}
+"""HTTP status -> error; any other status is ``BROKEN``, since a model server should not return
+it."""
+
+BY_CODE: Final = {
+    # Error codes
+    "insufficient_quota": UNPAID,
+    "billing_hard_limit_reached": UNPAID,
+    "billing_not_active": UNPAID,
+    "Arrearage": UNPAID,  # Qwen
+    "exceeded_current_quota_error": UNPAID,  # Moonshot
+    "1113": UNPAID,  # GLM
+    "minimax.1008": UNPAID,
+    "model_not_found": NO_MODEL,
+    "DeploymentNotFound": NO_MODEL,
+    "invalid_api_key": UNAUTHENTICATED,
+    "minimax.1004": UNAUTHENTICATED,
+    "minimax.2049": UNAUTHENTICATED,
+    "unsupported_country_region_territory": FORBIDDEN,
+    "rate_limit_exceeded": LIMITED,
+    "RateLimitReached": LIMITED,
+    "RESOURCE_EXHAUSTED": LIMITED,
+    "rate_limit_reached_error": LIMITED,  # Moonshot
+    "too_many_requests": LIMITED,
+    "minimax.1002": LIMITED,
+    "minimax.1039": LIMITED,
+    "minimax.1041": LIMITED,
+    "minimax.2056": LIMITED,
+    "minimax.1001": SLOW,
+    "server_is_overloaded": OVERLOADED,
+    "engine_overloaded_error": OVERLOADED,  # Moonshot
+    "data_residency_mismatch": FORBIDDEN,
+    # Error codes of failed responses, which have no HTTP status
+    "server_error": FAILED,
+    "vector_store_timeout": FAILED,
+    "invalid_prompt": INVALID,
+    "minimax.2013": INVALID,
+    "invalid_image": INVALID,
+    "invalid_image_format": INVALID,
+    "invalid_base64_image": INVALID,
+    "invalid_image_url": INVALID,
+    "invalid_image_mode": INVALID,
+    "image_too_large": INVALID,
+    "image_too_small": INVALID,
+    "image_parse_error": INVALID,
+    "image_file_too_large": INVALID,
+    "image_file_not_found": INVALID,
+    "unsupported_image_media_type": INVALID,
+    "empty_image_file": INVALID,
+    "failed_to_download_image": INVALID,
+    # Error types
+    "authentication_error": UNAUTHENTICATED,
+    "not_found_error": NO_MODEL,
+    "overloaded_error": OVERLOADED,
+}
+
+BY_TYPE_ALONE: Final = {
+    "invalid_request_error": INVALID,
+    "BadRequestError": INVALID,
+    "rate_limit_error": LIMITED,
+    "tokens": LIMITED,
+    "requests": LIMITED,
+    "timeout_error": SLOW,
+    "api_error": FAILED,
+}
+"""Error type -> error, for errors that are sent with HTTP status 200 and contain no other
+status."""
+
+BY_PHRASE: Final = (
+    (
+        (re.compile(r"(?:incorrect|invalid) api key|api key not valid", re.IGNORECASE),),
+        UNAUTHENTICATED,
+    ),
+    (
+        (
+            re.compile(r"\bmodel\b", re.IGNORECASE),
+            re.compile(r"\b(?:not found|does not exist)", re.IGNORECASE),
+        ),
+        NO_MODEL,
+    ),
+    ((re.compile(r"\boverloaded\b", re.IGNORECASE),), OVERLOADED),
+)
+"""Phrases that must appear in this order, and the error they mean. A single pattern such as
+``model.*not found`` would scan the rest of the text for each ``model`` in it."""
+
+TOO_LONG: Final = re.compile(
+    r"context[ _](?:length|window|size)|(?:prompt|messages|input) (?:is )?too long"
+    r"|too_many_prompt_tokens|too many tokens|maximum prompt length|input token count"
+    r"|exceeded model token limit|prompt exceeds max|range of input length"
+    r"|exceeds the maximum allowed length|must have less than \d+ tokens",
+    re.IGNORECASE,
+)
+"""Error texts for a prompt that is too long: of OpenAI, Mistral, llama.cpp; Perplexity, Cohere,
+xAI, Gemini; Moonshot, GLM, Qwen; SGLang, TGI.
+
+Anthropic's ``input length and `max_tokens` exceed context limit`` is not included: clients parse
+its numbers and request less output.
+"""
+
+TOO_LONG_CODES: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_max_prompt_tokens_exceeded",  # Copilot
+        "tokens_limit_reached",  # GitHub Models
+        "too_many_prompt_tokens",
+    }
+)
+LIMIT: Final = re.compile(
+    r"\d tokens > (\d{1,9})"
+    r"|(?:context (?:length|window|size)[^\d.]{0,40}|max(?:imum)?\D{0,40})(\d{1,9})"
+    r"|(?:limit of|less than) (\d{1,9})|(\d{1,9}) maximum context"
+)
+TOKEN_COUNT: Final = re.compile(
+    r"(\d{1,9}) tokens > \d"
+    r"|(?:total of at least|requested|resulted in|has|contains|request|token count|Given:)"
+    r"[^\d.]{0,30}(\d{1,9}) ?(?:tokens|input)?"
+)
+
+REFUSALS: Final = {
+    "content_filter": None,
+    "ResponsibleAIPolicyViolation": None,
+    "data_inspection_failed": None,  # Qwen
+    "1301": None,  # GLM
+    "minimax.1026": None,  # MiniMax, for the prompt and for the response
+    "minimax.1027": None,
+    "content_policy_violation": None,
+    "image_content_policy_violation": None,
+    "bio_policy": "bio",
+    "cyber_policy": "cyber",
+    "misalignment_policy_violation": None,
+}
+"""Codes of content filters that rejected the prompt, and Anthropic's refusal category, if any."""
+
+
+def map_error(status: int, body: Any) -> UpstreamError:
+    """Map an HTTP status and a decoded error body (dict, list, text, None) to an error."""
+    fields = read_error(body)
+    if fields.code in REFUSALS or fields.type in REFUSALS:
+        return _refusal(fields)
+    if _is_too_long(status, fields):
+        return UpstreamError(
+            status=400,
+            error_type="invalid_request_error",
+            message=_too_long_message(fields.message),
+            should_retry=False,
+            code=fields.code or fields.type,
+        )
+    mapping = _find_mapping(status, fields)
+    message = mapping.message or client_message(_error_message(status, fields))
+    return UpstreamError(
+        status=mapping.status,
+        error_type=mapping.error_type,
+        message=message,
+        should_retry=mapping.should_retry,
+        retry_after_s=fields.retry_after_s,
+        # For "model", the gateway inserts the model name that the client sent.
+        param="model" if mapping is NO_MODEL else fields.param or None,
+        code=fields.code or fields.type,
+    )
+
+
+def status_of_error(fields: ErrorFields) -> int:
+    """Return the HTTP status that fits an error sent with HTTP status 200."""
+    if fields.status is not None:
+        return fields.status
+    mapping = BY_TYPE_ALONE.get(fields.type)
+    return mapping.status if mapping is not None else 502
+
+
+def _find_mapping(status: int, fields: ErrorFields) -> ErrorMapping:
+    """Find the client's error: by code, otherwise by HTTP status, otherwise by phrase."""
+    status_mapping = BY_STATUS.get(status, BROKEN)
+    for word in (fields.code, fields.type) if status != TOO_LARGE else ():
+        mapping = BY_CODE.get(word)
+        if mapping is FAILED and status_mapping not in (OVERLOADED, SLOW):
+            status_mapping = FAILED  # OpenAI also sends the code server_error with 503 and 504
+        elif mapping is not None and mapping is not FAILED:
+            return mapping
+    if status_mapping in (INVALID, NO_ENDPOINT, BROKEN, FAILED):
+        for phrases, mapping in BY_PHRASE:
+            if fields.readable and _contains_in_order(fields.message, phrases):
+                return mapping
+    return status_mapping
+
+
+def _contains_in_order(text: str, phrases: tuple[re.Pattern[str], ...]) -> bool:
+    """Return whether ``text`` contains all phrases in this order, in one pass over the text."""
+    end = 0
+    for phrase in phrases:
+        match_ = phrase.search(text, end)
+        if match_ is None:
+            return False
+        end = match_.end()
+    return True
+
+
+def _error_message(status: int, fields: ErrorFields) -> str:
+    if fields.readable and fields.message:
+        return fields.message
+    return http_status_message(status, "" if fields.readable else fields.message)
+
+
+def http_status_message(status: int, text: str) -> str:
+    """Return an error message for a response whose body is not JSON.
+
+    ``text`` is the body, which may be HTML; "" is an empty body.
+    """
+    kind = ""
+    if text:
+        kind = " (text/html)" if text.lstrip().startswith("<") else " (text/plain)"
+    return f"upstream returned HTTP {status}{kind}"
+
+
+def _is_too_long(status: int, fields: ErrorFields) -> bool:
+    if fields.code in TOO_LONG_CODES or fields.type in TOO_LONG_CODES:
+        return True
+    return status in (400, 422) and fields.readable and bool(TOO_LONG.search(fields.message))
+
+
+def _too_long_message(message: str) -> str:
+    """Return Anthropic's own error text, at which clients compact their conversation."""
+    limit_match = LIMIT.search(message)
+    limit = int(limit_match[limit_match.lastindex or 0]) if limit_match else 0
+    # vLLM names the output tokens first, a number that alone does not exceed the limit.
+    token_counts = [int(match_[match_.lastindex or 0]) for match_ in TOKEN_COUNT.finditer(message)]
+    for tokens in token_counts:
+        if tokens > limit > 0:
+            return f"prompt is too long: {tokens} tokens > {limit} maximum"
+    if message.startswith("prompt is too long"):
+        return client_message(message)
+    return client_message(f"prompt is too long: {message}")
+
+
+def _refusal(fields: ErrorFields) -> UpstreamError:
+    message = client_message(fields.message)
+    if fields.filters or not fields.readable or not message:
+        filter_names = f": {', '.join(fields.filters)}" if fields.filters else ""
+        message = f"the upstream's content filter refused the prompt{filter_names}"
+    return UpstreamError(
+        status=400,
+        error_type="invalid_request_error",
+        message=message,
+        should_retry=False,
+        is_refusal=True,
+        refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
+        param=fields.param or None,
+        code=fields.code or fields.type,
+    )
