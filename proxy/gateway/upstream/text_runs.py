@@ -1,54 +1,106 @@
 """Find and join runs of plain text deltas. Nearly all events of a large read are such deltas.
 
 Consecutive deltas that only add text to the same content block are translated as one event with the
-joined text. In a large read this takes 3 µs for each delta, instead of 9 one by one.
+joined text. The types below describe such deltas exactly, so that one call of the JSON decoder both
+recognises a delta and reads its text. In a large read this takes 1 µs for each delta, instead of 5
+one by one.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from translator.openai_chat.stream.plain_chunk import plain_text
+import msgspec
+from msgspec import Meta, Struct
+
+from proxy.gateway.http.lenient_json import DECODE_ERRORS
 
 Event = dict[str, Any]
-Location = Hashable
-"""Identifies the content to which an event adds text. Consecutive events with equal locations are
-joined."""
+Text = Annotated[str, Meta(min_length=1)]
 
 
-def chat_text(chunk: Event) -> Location | None:
-    """Return where the Chat Completions chunk adds text; None if it contains anything else."""
-    return "content" if plain_text(chunk) else None
+Piece = tuple[Hashable, str]
+"""The text that an event adds, after its location: the content to which the text is added.
+Consecutive pieces with equal locations are joined. The location is None if the event is not a plain
+text delta."""
+NO_TEXT: Final[Piece] = (None, "")
 
 
-def join_chat_text(run: list[Event]) -> tuple[Event, list[str]]:
-    """Return one chunk that replaces a run of chunks, and the texts of the single chunks."""
-    pieces = [chunk["choices"][0]["delta"]["content"] for chunk in run]
-    first = run[0]["choices"][0]
-    delta = {**first["delta"], "content": "".join(pieces)}
-    return {**run[0], "choices": [{**first, "delta": delta}]}, pieces
+class ChatDelta(Struct, forbid_unknown_fields=True, gc=False):
+    content: Text
+    role: str | None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    refusal: None = None
+    tool_calls: None = None
 
 
-def responses_text(event: Event) -> Location | None:
-    """Return where the Responses event adds text; None if it is not a text delta."""
-    if event.get("type") != "response.output_text.delta":
-        return None
-    text = event.get("delta")
-    location = event.get("item_id"), event.get("output_index"), event.get("content_index")
-    is_plain = type(text) is str and text and type(location[0]) is str
-    return location if is_plain and type(location[1]) is type(location[2]) is int else None
+class ChatChoice(Struct, gc=False):
+    delta: ChatDelta
+    index: Literal[0] = 0
+    error: None = None
+    finish_reason: None = None
+    usage: None = None
 
 
-def join_responses_text(run: list[Event]) -> tuple[Event, list[str]]:
-    """Return one event that replaces a run of events, and the texts of the single events."""
-    pieces = [event["delta"] for event in run]
-    return {**run[0], "delta": "".join(pieces)}, pieces
+class ChatChunk(Struct, gc=False):
+    """A chunk of Chat Completions that adds only text. ``plain_text`` accepts all such chunks."""
+
+    choices: tuple[ChatChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    base_resp: None = None
+    citations: None = None
+    error: None = None
+    search_results: None = None
+    timings: None = None
+    type: None = None
+    usage: None = None
+    x_groq: None = None
 
 
-TextLocator = Callable[[Event], Location | None]
-TextJoiner = Callable[[list[Event]], tuple[Event, list[str]]]
+class OutputTextDelta(Struct, gc=False, tag_field="type", tag="response.output_text.delta"):
+    """An event of the Responses API that adds only text."""
 
-TEXT_RUNS: Final[Mapping[str, tuple[TextLocator, TextJoiner]]] = {
-    "chat": (chat_text, join_chat_text),
-    "responses": (responses_text, join_responses_text),
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: Text
+
+
+_decode_chunk: Final = msgspec.json.Decoder(ChatChunk).decode
+_decode_delta: Final = msgspec.json.Decoder(OutputTextDelta).decode
+
+
+def chat_piece(data: bytes) -> Piece:
+    try:
+        return "content", _decode_chunk(data).choices[0].delta.content
+    except DECODE_ERRORS:
+        return NO_TEXT
+
+
+def responses_piece(data: bytes) -> Piece:
+    try:
+        event = _decode_delta(data)
+    except DECODE_ERRORS:
+        return NO_TEXT
+    return (event.item_id, event.output_index, event.content_index), event.delta
+
+
+def set_chat_text(chunk: Event, text: str) -> None:
+    chunk["choices"][0]["delta"]["content"] = text
+
+
+def set_responses_text(event: Event, text: str) -> None:
+    event["delta"] = text
+
+
+PieceReader = Callable[[bytes], Piece]
+TextSetter = Callable[[Event, str], None]
+
+TEXT_RUNS: Final[Mapping[str, tuple[PieceReader, TextSetter]]] = {
+    "chat": (chat_piece, set_chat_text),
+    "responses": (responses_piece, set_responses_text),
 }
-"""By dialect: the function that locates an event's text, and the function that joins a run."""
+"""By dialect: the function that reads the text of an event from its JSON (``NO_TEXT`` if the event
+is not a plain text delta), and the function that replaces the text of a decoded delta."""

@@ -1,12 +1,14 @@
 """A run of text deltas translated as one event has the same result as one by one."""
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.gateway.http.sse_encoder import BatchedTextDelta
 from proxy.gateway.upstream.response_decoder import ResponseDecoder
-from proxy.gateway.upstream.text_runs import responses_text
+from proxy.gateway.upstream.text_runs import NO_TEXT, chat_piece, responses_piece
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -20,6 +22,7 @@ from tests.translator.openai_responses.responses import (
 from translator.capabilities import Profile
 from translator.dialect import TranslationTarget
 from translator.message_stream.events_to_message import fold
+from translator.openai_chat.stream.plain_chunk import CHOICE_FIELDS, CHUNK_FIELDS, plain_text
 
 from .test_response_decoder import frame, one_by_one, stream_of
 
@@ -75,6 +78,8 @@ EVENTS = PIECES | st.sampled_from(
     ]
 )
 A = text("a", item_id="msg_1")
+VALUES = st.sampled_from([None, 0, 1, "", "a", "error", "chat.completion.chunk", [], ["a"], {}])
+DELTA_FIELDS = ("role", "refusal", "tool_calls", "reasoning_content", "reasoning", "audio")
 STOPS = st.sampled_from([(), ("STOP",)])
 
 
@@ -135,7 +140,32 @@ def test_a_run_keeps_an_event_for_each_piece(dialect):
     "event", [A | {"delta": ""}, A | {"delta": 1}, A | {"item_id": None}, {"type": "ping"}, {}]
 )
 def test_a_responses_event_without_text_at_a_place_is_in_no_run(event):
-    assert responses_text(event) is None
+    assert responses_piece(json.dumps(event).encode()) == NO_TEXT
+
+
+@given(CHUNKS, st.dictionaries(st.sampled_from([*CHUNK_FIELDS, "object", "id"]), VALUES))
+def test_a_chat_chunk_in_a_run_is_plain_text_for_the_translator(chunk, fields):
+    """The type of a plain chunk accepts no chunk that the translator would read otherwise."""
+    chunk = chunk | fields
+    location, found = chat_piece(json.dumps(chunk).encode())
+
+    assert found == ("" if location is None else plain_text(chunk))
+
+
+@given(st.dictionaries(st.sampled_from([*CHOICE_FIELDS, "logprobs"]), VALUES))
+def test_a_choice_with_other_content_is_in_no_run(fields):
+    chunk = {"choices": [{"delta": {"content": "a"}} | fields]}
+    location, found = chat_piece(json.dumps(chunk).encode())
+
+    assert found == ("" if location is None else plain_text(chunk))
+
+
+@given(st.dictionaries(st.sampled_from([*DELTA_FIELDS, "content", "new_field"]), VALUES))
+def test_a_delta_with_other_content_is_in_no_run(fields):
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"} | fields}]}
+    location, found = chat_piece(json.dumps(chunk).encode())
+
+    assert found == ("" if location is None else plain_text(chunk))
 
 
 def test_the_names_of_the_first_event_of_a_run_are_kept():
