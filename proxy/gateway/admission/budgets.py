@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from proxy.conf import conf
 from proxy.counters.backends import budget_store
@@ -21,11 +21,14 @@ from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.maintenance.export import usd
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.posting.pricing import PriceList, charge_of, cost_of
 from proxy.ledger.recorder import recorder
+from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget
 from translator.notes import Note
 
@@ -38,6 +41,17 @@ SEEDINGS: Final = 3
 UNPRICED: Final = 1
 """The nano-dollars reserved for a model without a price, so that an exhausted budget rejects its
 requests, too."""
+
+
+class SpendingUnknown(Exception):
+    """Neither a counter nor the ledger knows what a hard budget has spent."""
+
+
+UNCHECKED: Final[Mapping[type[BaseException], str]] = {
+    StoreUnavailable: "counters",
+    SpendingUnknown: "ledger",
+}
+"""Errors because of which budgets cannot be checked, and what the metric reports as unavailable."""
 
 _pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="budgets")
 
@@ -89,7 +103,8 @@ async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Rese
     """Reserve the worst-case cost of the request in every budget of the caller.
 
     Raises HttpError 402 if a hard budget is exhausted. Raises HttpError 503 if no counter store can
-    be reached, because no money may be spent without a check.
+    be reached, or if neither a counter nor the ledger knows what a hard budget has spent, because
+    no money may be spent without a check.
     """
     budgets, at = caller.budgets, planned.created
     notes: list[Note] = []
@@ -104,8 +119,10 @@ async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Rese
         )
     except BaseException as exc:  # also on cancellation: the thread may still reserve
         reservation.settle(None)
-        if not isinstance(exc, StoreUnavailable):
+        reason = UNCHECKED.get(type(exc))
+        if reason is None:
             raise
+        BUDGETS_UNCHECKED.labels(reason).inc()
         log.error("budgets cannot be checked: %s", exc)  # noqa: TRY400 - not a bug, so no traceback
         raise _store_unavailable() from None
     if result.full:  # a budget has too little left, and nothing was reserved
@@ -167,14 +184,27 @@ def _reserve_in_store(
 
 
 def _seed(budget: BudgetConfig, at: float) -> None:
+    """Set a new counter to the ledger's sum.
+
+    If the ledger is unavailable, a soft budget is counted from 0 until the ledger is back. A hard
+    budget raises SpendingUnknown: counting from 0 would allow its whole limit again.
+    """
     try:
+        check_present()  # SQLite would create an empty ledger in place of a missing one
         row = Budget.objects.select_related("team", "key", "user").get(pk=budget.id)
         budget_sync.publish(row, budget.window(at))
     except StoreUnavailable:
         budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
-    except (DatabaseError, Budget.DoesNotExist) as exc:
-        log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
+    except Budget.DoesNotExist:  # deleted: the next snapshot does not contain it
+        budget_store().publish(budget.counter(at), 0)
+    except (DatabaseError, InterfaceError, LedgerUnavailable) as exc:
         budget_sync.DIRTY.set()
+        if budget.hard:
+            raise SpendingUnknown(
+                f"the ledger is unavailable, and no counter has the spending of {budget.owner}, "
+                f"whose budget is hard: {exc}"
+            ) from exc
+        log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
         budget_store().publish(budget.counter(at), 0)
     finally:
         connection.close()

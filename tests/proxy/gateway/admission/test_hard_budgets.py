@@ -1,5 +1,6 @@
 """A hard budget is charged for all that may have been spent, however a request ends."""
 
+import contextlib
 import itertools
 import threading
 from decimal import Decimal
@@ -7,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 from proxy.live.running_requests import RUNNING
+from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import ApiKey, Budget, Upstream
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
@@ -318,3 +320,65 @@ def _check_reports(
     assert Decimal(totals["cost_estimated_usd"]).scaleb(9) == lost
     state = report(f"/api/v1/budgets/{budget.pk}/status/")
     assert Decimal(state["spent_usd"]).scaleb(9) == cost
+
+
+@pytest.fixture
+def missing_ledger(database):
+    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
+
+    @contextlib.contextmanager
+    def moved_away():
+        file = database / "ledger.sqlite3"
+        away = file.rename(database / "moved-away.sqlite3")
+        try:
+            yield
+        finally:
+            away.rename(file)
+
+    return moved_away
+
+
+def test_a_hard_budget_refuses_while_neither_counter_nor_ledger_know_its_spending(
+    budget_gateway, missing_ledger, caplog
+):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    counted = BUDGETS_UNCHECKED.labels("ledger")._value.get()
+
+    with missing_ledger():
+        refused = budget_gateway.send(name)
+    again = budget_gateway.send(name)
+
+    assert (refused.status, refused.json["error"]["type"]) == (503, "api_error")
+    assert refused.headers["retry-after"] == "5"
+    assert f"no counter has the spending of team {budget_gateway.cleo.team.name}" in caplog.text
+    assert BUDGETS_UNCHECKED.labels("ledger")._value.get() == counted + 1
+    assert again.status == 200
+    assert len(budget_gateway.scripted.requests_for(name)) == 1
+    row(refused.id, outcome="gateway_error", status=503, detail="budgets", cost_nanousd=None)
+    assert budget_gateway.charged(budget) == REPORTED
+
+
+def test_a_soft_budget_refuses_nothing_while_the_ledger_is_unavailable(
+    budget_gateway, missing_ledger
+):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1", hard=False)
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+
+    with missing_ledger():
+        reply = budget_gateway.send(name)
+
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == REPORTED
+
+
+def test_a_known_counter_needs_no_ledger(budget_gateway, missing_ledger):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    assert budget_gateway.send(name).status == 200
+
+    with missing_ledger():
+        reply = budget_gateway.send(name)
+
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == 2 * REPORTED
