@@ -3,13 +3,15 @@
 import contextlib
 import itertools
 import threading
+import time
 from decimal import Decimal
 
 import pytest
 
+from proxy.gateway.admission import budgets, counter_thread
 from proxy.live.running_requests import RUNNING
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
-from proxy.models import ApiKey, Budget, Upstream
+from proxy.models import ApiKey, Budget, BudgetNotice, Upstream
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
     Close,
@@ -382,3 +384,44 @@ def test_a_known_counter_needs_no_ledger(budget_gateway, missing_ledger):
 
     assert reply.status == 200
     assert budget_gateway.charged(budget) == 2 * REPORTED
+
+
+def test_a_request_that_reaches_the_limit_creates_the_notices_before_it_is_in_the_ledger(
+    budget_gateway,
+):
+    name = budget_gateway.model("chat")
+    budget = budget_gateway.cleo.budget("0.000062", hard=False)
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+
+    assert budget_gateway.send(name).status == 200
+
+    deadline = time.monotonic() + 60
+    while BudgetNotice.objects.filter(budget=budget).count() < 2:
+        assert time.monotonic() < deadline, "a notice is missing"
+        time.sleep(0.05)
+    assert {each.threshold for each in budget.notices.all()} == {80, 100}
+    assert {each.used_nanousd for each in budget.notices.all()} == {REPORTED}
+
+
+def test_requests_are_shed_while_the_counters_do_not_answer(budget_gateway, monkeypatch):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert go_on.wait(60)
+
+    budgets._thread.submit(block)
+    assert blocked.wait(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(counter_thread, "max_wait_s", lambda: 0.05)
+        refused = budget_gateway.send(name)
+    go_on.set()
+    reply = budget_gateway.send(name)
+
+    assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error")
+    assert refused.headers["retry-after"] == "1"
+    row(refused.id, status=529, detail="counters", cost_nanousd=None)
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == REPORTED
