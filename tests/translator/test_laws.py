@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.upstreams import response_strategies as made
 from tests.fakes.upstreams.grammar import faults_of_bytes, faults_of_events
-from tests.fakes.upstreams.hypothesis_profiles import law
+from tests.lanes.hypothesis_profiles import law
 from tests.fakes.upstreams.hypothesis_strategies import CHAT_CHUNKS, RESPONSES_EVENTS
 from translator import (
     format_sse,
