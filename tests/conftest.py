@@ -9,10 +9,12 @@ from hypothesis import is_hypothesis_test
 
 from tests import lanes
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.lanes import hypothesis_profiles
+from tests.lanes import hypothesis_profiles, report, time_limit
 
 SIDE_BY_SIDE: Final = 2
 """Maximum processes of a full run; one test already runs a client, a gateway and upstreams."""
+
+LIMIT: Final = "time limit"
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
@@ -31,10 +33,29 @@ runs files that need a core.
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    time_limit.add_options(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the lane before test files are imported, because they ask for its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
+    limit = time_limit.TimeLimit(config)
+    config.pluginmanager.register(limit, LIMIT)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(report.Report(limit, whole=is_whole(config)))
+        if lanes.is_slow() and config.option.verbose == 0:
+            config.option.verbose = 1  # a line for each test, since one may take minutes
+
+
+def pytest_report_header() -> str:
+    return f"lane: {lanes.name()} (docs/contributing.md)"
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return True if the command names no path."""
+    return config.args == config.getini("testpaths")
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
@@ -43,8 +64,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
     A part runs in the main process, so that a debugger and prints work.
     """
-    whole = config.args == config.getini("testpaths")
-    return min(SIDE_BY_SIDE, len(os.sched_getaffinity(0))) if whole else 0
+    return min(SIDE_BY_SIDE, len(os.sched_getaffinity(0))) if is_whole(config) else 0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,7 +82,9 @@ def pytest_collection_modifyitems(
             ):
                 item.add_marker("slow")
     yield
-    if hasattr(config, "workerinput"):
+    if lanes.is_slow():
+        items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
+    elif hasattr(config, "workerinput"):
         places = {name: place for place, name in enumerate(FIRST)}
         items.sort(key=lambda item: places.get(item.nodeid.split("::", 1)[0], len(FIRST)))
 

@@ -30,6 +30,10 @@ def is_slow() -> bool:
     return _running == "slow"
 
 
+def name() -> str:
+    return _running
+
+
 def repeat(*, fast: Size, slow: Size, variable: str = "") -> Size:
     """Return the number of repetitions (or a duration, or a name of a selection) of the running lane.
 

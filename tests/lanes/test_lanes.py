@@ -1,15 +1,17 @@
 """The lanes select tests by marker, and tests get the numbers of the lane that runs."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import lanes
-from tests.lanes import hypothesis_profiles, repeat
+from tests.lanes import hypothesis_profiles, repeat, time_limit
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -64,11 +66,46 @@ def test_only_an_expression_that_selects_slow_tests_chooses_the_slow_lane(marker
     assert bool(lanes.SELECTS_SLOW.search(markers)) is slow
 
 
+def test_no_test_starts_after_the_time_limit_and_the_report_counts_them():
+    output = run_pytest("-m", "slow", "--minutes", "0")
+
+    assert re.search(
+        r"seconds +ran +failed +left\n +0\.0 +0 +0 +3  tests/lanes/test_lanes\.py", output
+    )
+
+
+def test_report_counts_the_tests_that_ran():
+    output = run_pytest("-m", "slow", "--minutes", "5")
+
+    assert re.search(r"[\d.]+ +3 +0 +0  tests/lanes/test_lanes\.py", output)
+
+
+@pytest.mark.parametrize("size", [1, 2, 6, 7, 8, 100])
+def test_each_file_is_early_on_one_day_of_a_week(size):
+    items = [
+        SimpleNamespace(nodeid=f"test_{n}.py::test_{half}") for n in range(size) for half in "ab"
+    ]
+    reached = -(-size // time_limit.STEP) * 2  # tests of each day
+
+    days = [time_limit.rotated(items, day) for day in range(739_000, 739_007)]
+
+    assert {item.nodeid for day in days for item in day[:reached]} == {
+        item.nodeid for item in items
+    }
+    assert all(sorted(day, key=items.index) == items for day in days)
+
+
 def collected(*options: str) -> set[str]:
     """Return the names of the tests of this file that pytest selects with these options."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *options, __file__]
+    lines = run_pytest("--collect-only", "-q", *options).splitlines()
+    return {line.split("::")[1] for line in lines if "::" in line}
+
+
+def run_pytest(*options: str) -> str:
+    """Run pytest on this file with these options; return its output."""
     done = subprocess.run(  # noqa: S603 - our own command line
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "pytest", *options, __file__],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return {line.split("::")[1] for line in done.stdout.splitlines() if "::" in line}
+    return done.stdout
