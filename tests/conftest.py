@@ -14,7 +14,7 @@ SIDE_BY_SIDE: Final = 2
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/translator/test_laws.py",
+    "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
     "tests/repo/lint/test_coverage.py",

@@ -18,13 +18,13 @@ from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
-from proxy.config_row_validation import USER, fetch_all, split_readable
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models.config_row_validation import USER, fetch_all, split_readable
 from proxy.models.keys import NO_SECRET
 from proxy.models.revision import WATCHED
-from proxy.sandbox import SANDBOXES
+from proxy.models.routes import SANDBOXES
 from proxy.secrets import ConfigError, has_root
 from translator.capabilities import PROFILES
 

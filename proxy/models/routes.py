@@ -23,6 +23,8 @@ RESERVED = {
 """Keys that ``extra_body`` cannot have, because the ledger would not show the values sent."""
 ENDPOINTS = ("/chat/completions", "/responses", "/v1/messages", "/messages")
 """Paths that the gateway appends to the base URL of an upstream."""
+SANDBOXES = {"sandbox": "responses", "sandbox-chat": "chat"}
+"""Names and dialects (APIs) of the upstreams that the first start creates for the sandbox."""
 
 
 def check_base_url(url: str, *, allow_http: bool) -> None:

@@ -19,6 +19,7 @@ from proxy.ledger.transcripts.encoding import (
     failed_attempts_of,
     reads_of,
 )
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
 from . import budget_sync, hash_chain, key_last_used, new_names, rollups, sessions
@@ -32,7 +33,6 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
-from .pricing import PriceList
 
 MUTABLE_COLUMNS = [name for name in FIELDS if name != "id"]
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.translator.requests import KEYS
+from tests.fakes.anthropic_requests import KEYS
 from translator.capabilities import profile_with
 from translator.dialect import Dialect, TranslationTarget, UpstreamRequest
 from translator.message_stream.events_to_message import fold
@@ -18,7 +18,7 @@ from translator.stream import reasoning_signature
 from translator.stream.reasoning_signature import SigningKeys
 from translator.stream.sse import SSEDecoder, format_sse
 
-ROOT = Path(__file__).parents[1] / "cases"
+ROOT = Path(__file__).parents[2] / "cases"
 ALL_AT_ONCE = 2**20
 
 

@@ -5,14 +5,14 @@ import json
 import httpx
 import pytest
 
-from proxy.sandbox.script import (
+from proxy.bootstrap.sandbox.script import (
     SandboxRequest,
     build_response,
     ends_with_tool_result,
     is_harmless,
     sample_value,
 )
-from proxy.sandbox.server import free_socket, running
+from proxy.bootstrap.sandbox.server import free_socket, running
 
 TOOL = {
     "type": "object",

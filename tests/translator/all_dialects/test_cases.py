@@ -2,12 +2,12 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.translator.openai_responses.request.strict_types import assert_valid
 from translator import openai_chat, openai_responses
 
 from .cases import Cases, expect, pretty
-from .requests import KEYS
 
 CHAT = Cases("openai_chat", openai_chat.DIALECT, "generic", "qwen3")
 RESPONSES = Cases("openai_responses", openai_responses.DIALECT, "openai", "gpt-5.2", KEYS)

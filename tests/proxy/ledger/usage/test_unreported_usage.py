@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.ledger.posting.unreported_usage import fill_unreported
+from proxy.ledger.usage.unreported_usage import fill_unreported
 from translator.anthropic.usage import Usage
 
 WORST = {"input": 70, "output": 900}

@@ -7,8 +7,7 @@ from decimal import Decimal
 import pytest
 from django.core.management import call_command
 
-from proxy.config import apply, load
-from proxy.importers import litellm
+from proxy.config import apply, litellm, load
 from proxy.models import ApiKey, RouteTarget, Upstream
 from proxy.secrets import ConfigError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.ledger.maintenance.export import usd
-from proxy.ledger.posting.pricing import (
+from proxy.ledger.usage.pricing import (
     PriceList,
     charge_of,
     cost_of,

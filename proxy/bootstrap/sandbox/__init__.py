@@ -3,8 +3,3 @@
 The sandbox is not a model, and each of its responses states this. The module ``script`` chooses the
 response, ``responses`` and ``chat`` encode it for their OpenAI API, ``server`` listens on a port.
 """
-
-from typing import Final
-
-SANDBOXES: Final = {"sandbox": "responses", "sandbox-chat": "chat"}
-"""Names and dialects (APIs) of the upstreams that the gateway's first start creates for it."""
