@@ -58,7 +58,7 @@ STAGES = {  # the functions of proxy.ledger in which each begins
     "budgets, keys, prices": (
         "posting.budget_sync:apply_closed_rows",
         "posting.key_last_used:update_last_used",
-        "posting.pricing:PriceList.load",
+        "usage.pricing:PriceList.load",
     ),
     "mark as posted": ("journal.reader:JournalReader.mark_posted",),
 }

@@ -1,4 +1,4 @@
-"""Write the generated parts of the docs: ``python docs/generate.py``; ``--check`` only compares.
+"""Write the generated parts of the docs: ``python docs/generate``; ``--check`` only compares.
 
 A generated part is between ``<!-- generated: NAME -->`` and ``<!-- end -->``. The picture
 ``layers.svg`` is generated as a whole.
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+DOCS = Path(__file__).parents[1]
+sys.path.insert(0, str(DOCS.parent))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 
 # These imports need the path and the settings from above.
@@ -102,7 +102,7 @@ def main() -> int:
         if updated == text:
             continue
         if "--check" in sys.argv:
-            sys.stderr.write(f"{page.name} is out of date; run python docs/generate.py\n")
+            sys.stderr.write(f"{page.name} is out of date; run python docs/generate\n")
             stale = 1
         else:
             page.write_text(updated, encoding="utf-8")

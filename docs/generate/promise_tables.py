@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.slow.faults.catalogue import SECTIONS, catalogue
 
-THREATS = Path(__file__).parents[1] / "tests/slow/faults/tables/threats.toml"
+THREATS = Path(__file__).parents[2] / "tests/slow/faults/tables/threats.toml"
 
 
 def faults() -> str:

@@ -1,4 +1,4 @@
-"""Draw the import layers: ``python docs/layers.py`` writes layers.svg; ``--check`` only compares.
+"""Draw the import layers: ``python docs/generate`` writes layers.svg; ``--check`` only compares.
 
 Each folder is a box that imports only boxes below it. The imports are read from the source, those
 inside functions too. A module beside the folders has no box, but imports through it count. A cycle
@@ -13,8 +13,8 @@ from typing import Final
 
 from layer_drawing import Graph, draw
 
-REPOSITORY: Final = Path(__file__).parents[1]
-PICTURE: Final = Path(__file__).with_name("layers.svg")
+REPOSITORY: Final = Path(__file__).parents[2]
+PICTURE: Final = REPOSITORY / "docs/images/layers.svg"
 PACKAGES: Final = ("proxy", "translator")
 """From the top of the picture to its bottom; a package imports only those below it."""
 OPENED: Final = ("proxy", "proxy.gateway", "proxy.ledger", "translator")
@@ -165,11 +165,7 @@ def write_layers(*, check: bool) -> int:
     if PICTURE.exists() and PICTURE.read_text(encoding="utf-8") == svg:
         return 0
     if check:
-        sys.stderr.write(f"{PICTURE.name} is out of date; run python docs/layers.py\n")
+        sys.stderr.write(f"{PICTURE.name} is out of date; run python docs/generate\n")
         return 1
     PICTURE.write_text(svg, encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(write_layers(check="--check" in sys.argv))

@@ -17,7 +17,7 @@ from translator.message_stream.events_to_message import fold
 from translator.notes import Note
 from translator.stream.sse import DONE, SSEDecoder
 
-CORPUS = Path(__file__).parents[2] / "shared/corpus"
+CORPUS = Path(__file__).parents[3] / "shared/corpus"
 
 DIALECTS = {
     "responses": openai_responses.DIALECT,
