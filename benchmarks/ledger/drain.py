@@ -54,7 +54,7 @@ STAGES = {  # the functions of proxy.ledger in which each begins
     "rollups": ("posting.rollups:add",),
     "hash chain": ("posting.hash_chain:append_links",),
     "body digests": ("transcripts.encoding:Conversation.digest",),
-    "new names": ("posting.new_names:NewNameRecorder.note",),
+    "new names": ("posting.drift:NewNameRecorder.note",),
     "budgets, keys, prices": (
         "posting.budget_sync:apply_closed_rows",
         "posting.key_last_used:update_last_used",

@@ -9,7 +9,10 @@ from typing import Any
 from translation_tables import code, table
 
 from translator import anthropic_upstream, openai_chat, openai_responses
-from translator.anthropic.request import parse_count_tokens_request, parse_messages_request
+from translator.anthropic.request_validation import (
+    parse_count_tokens_request,
+    parse_messages_request,
+)
 from translator.capabilities import profile_with
 from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
 from translator.errors import BadRequest

@@ -20,7 +20,7 @@ from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.models import DrainWatermark, Upstream
 from proxy.models.config_row_validation import SKIPPED
-from proxy.models.routes import SANDBOXES
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
     Reader,
     can_open_admin,

@@ -26,7 +26,7 @@ from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client
 from proxy.ledger.posting import budget_sync
-from proxy.ledger.posting.new_names import new_name_recorder
+from proxy.ledger.posting.drift import new_name_recorder
 from proxy.ledger.recorder import recorder
 from proxy.live import shared_live_view
 from proxy.live.running_requests import RUNNING

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from translator import openai_chat, openai_responses
-from translator.anthropic.request import FIELDS, parse_messages_request
+from translator.anthropic.request_validation import FIELDS, parse_messages_request
 from translator.capabilities import PROFILES, profile_with
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest

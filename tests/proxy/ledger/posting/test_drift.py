@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.ledger.posting import ledger_writer, new_names
-from proxy.ledger.posting.new_names import (
+from proxy.ledger.posting import drift, ledger_writer
+from proxy.ledger.posting.drift import (
     MAX_NAMES,
     MAX_PER_REQUEST,
     OTHERS,
@@ -24,7 +24,7 @@ UNUSUAL = body(
 @pytest.fixture(autouse=True)
 def recorder(monkeypatch) -> NewNameRecorder:
     recorder = NewNameRecorder()
-    monkeypatch.setattr(new_names, "new_name_recorder", recorder)
+    monkeypatch.setattr(drift, "new_name_recorder", recorder)
     return recorder
 
 

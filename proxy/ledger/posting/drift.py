@@ -21,7 +21,7 @@ from django.db.models import F
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.models import Drift, DriftKind
 from translator.anthropic.content_blocks import BLOCKS_BY_ROLE, RESULT_PARTS
-from translator.anthropic.request import FIELDS
+from translator.anthropic.request_validation import FIELDS
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .budget_store import StoreUnavailable
-from .failover import PAUSE_S
+from .budget_store_failover import PAUSE_S
 from .shared_state import Change, States, Texts
 
 log = logging.getLogger("proxy.counters")

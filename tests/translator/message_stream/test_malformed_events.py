@@ -4,8 +4,8 @@ import pytest
 
 from translator.dialect import ResponseContext
 from translator.errors import IllegalMove
+from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.stream_step import INTERNAL_ERROR
 from translator.openai_chat.stream.chat_stream import ChatStream
 
 

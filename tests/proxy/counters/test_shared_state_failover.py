@@ -3,9 +3,9 @@
 import pytest
 
 from proxy.counters.budget_store import StoreUnavailable
-from proxy.counters.failover import PAUSE_S
-from proxy.counters.failover_state import FailoverStates, MemoryStates
+from proxy.counters.budget_store_failover import PAUSE_S
 from proxy.counters.shared_state import SqliteStates
+from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
 
 from .conftest import Clock
 

@@ -26,7 +26,7 @@ INTERNAL_ERROR: Final = UpstreamError(status=500, error_type="api_error", messag
 
 
 class StepStream(Protocol):
-    """The members of a stream that the decorator ``stream_step`` uses."""
+    """The members of a stream that the decorator ``end_on_malformed_data`` uses."""
 
     bad_event_message: ClassVar[str]  # the error text for the client if upstream data is malformed
     error: UpstreamError | None
@@ -41,7 +41,7 @@ P = ParamSpec("P")
 S = TypeVar("S", bound=StepStream)
 
 
-def stream_step(
+def end_on_malformed_data(
     handler: Callable[Concatenate[S, P], None],
 ) -> Callable[Concatenate[S, P], list[Event]]:
     """Make a handler of an upstream event return the Anthropic events that it wrote.

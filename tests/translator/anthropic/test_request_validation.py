@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translator.anthropic.request import (
+from translator.anthropic.request_validation import (
     FIELDS,
     MAX_MESSAGES,
     MAX_STOP_SEQUENCE,

@@ -8,9 +8,9 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.db import DatabaseError
 
-from proxy.ledger.maintenance import scheduler as module
+from proxy.ledger.maintenance import purge_schedule as module
 from proxy.ledger.maintenance.purge_jobs import DAILY_PURGE, runner
-from proxy.ledger.maintenance.scheduler import Nightly, start_if_due
+from proxy.ledger.maintenance.purge_schedule import Nightly, start_if_due
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Purge, PurgeState, Team, Transcript
 from tests.proxy.ledger.factories import body, closing, opening

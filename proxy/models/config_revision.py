@@ -8,7 +8,9 @@ from django.db.models.signals import post_delete, post_save
 from .budgets import Budget
 from .drift import UpstreamPolicy
 from .keys import ApiKey, Team
-from .routes import Price, Route, RouteTarget, Upstream
+from .prices import Price
+from .routes import Route, RouteTarget
+from .upstreams import Upstream
 
 WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy)
 
