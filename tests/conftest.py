@@ -18,7 +18,7 @@ LIMIT: Final = "time limit"
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/translator/test_laws.py",
+    "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
     "tests/repo/lint/test_coverage.py",

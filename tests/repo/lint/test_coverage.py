@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-LAWS: Final = "tests/translator/test_laws.py"
+LAWS: Final = "tests/translator/all_dialects/test_laws.py"
 """Excluded from the measurement: property tests choose random examples."""
 
 COPIED: Final = ("bridge_project", "proxy", "tests", "translator")
@@ -51,9 +51,9 @@ MODULES: Final = {
         "journal_posting",
         "ledger_writer",
         "orphans",
-        "pricing",
     ),
     "proxy/ledger/transcripts": ("storage",),
+    "proxy/ledger/usage": ("pricing",),
 }
 LEDGER_AND_ADMISSION: Final = frozenset(
     f"{folder}/{name}.py" for folder, names in MODULES.items() for name in names
@@ -101,9 +101,9 @@ TEST_MODULES: Final = {
         "journal_posting",
         "ledger_writer",
         "orphans",
-        "pricing",
     ),
     "tests/proxy/ledger/transcripts": ("storage",),
+    "tests/proxy/ledger/usage": ("pricing",),
 }
 TESTS_OF_LEDGER_AND_ADMISSION: Final = (
     "tests/slow/threats/accounts/test_key_check.py",
