@@ -15,7 +15,7 @@ from proxy.counters.budget_store import (
     StoreUnavailable,
     UsedChange,
 )
-from proxy.counters.failover import PAUSE_S, FailoverBudgets
+from proxy.counters.budget_store_failover import PAUSE_S, FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer

@@ -16,7 +16,7 @@ from django.core import mail
 from django.db import connections
 from django.utils.timezone import now
 
-from proxy.counters.failover import FailoverBudgets
+from proxy.counters.budget_store_failover import FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.gateway.admission import budget_alerts
