@@ -289,7 +289,11 @@ class ResponsesStream:
         """Handle an event with text of an item, which is a piece or the complete text."""
         mapping = EVENT_MAPPINGS[event["type"]]
         item = self._items.item_for_event(
-            event.get("output_index"), event.get("item_id"), mapping.item_type
+            event.get("output_index"),
+            event.get("item_id"),
+            mapping.item_type,
+            call_id=event.get("call_id"),
+            is_delta=mapping.field == "delta",
         )
         number = event.get(mapping.number_field)
         if not self.composer.started:
