@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.gateway import Gateway
 from tests.lanes import repeat
 
 log = logging.getLogger(__name__)
@@ -91,12 +91,9 @@ class KeyOwners:
 
 @pytest.mark.repeated
 @pytest.mark.timeout(600)
-def test_each_of_many_revoked_keys_is_rejected_permanently(tmp_path):
-    upstream = {"dialect": "chat", "base_url": "http://127.0.0.1:9/v1"}
-    route = '\n[[routes]]\nmodel = "x"\ntargets = [{ upstream = "chat" }]\n'
-    config = toml_for({"chat": upstream}, route)
+def test_each_of_many_revoked_keys_is_rejected_permanently(gateway):
     all_numbers = range(KEYS)
-    with Gateway(tmp_path / "gateway", config=config) as gateway, connect(gateway) as connection:
+    with connect(gateway) as connection:
         secrets = run_script(gateway, ISSUE)
         wait_until_known(gateway, secrets[-1])
         key_owners = KeyOwners(connection, secrets)
