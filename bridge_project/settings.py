@@ -101,7 +101,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
-    # The last one: it replaces the response to a sign-in that is locked out.
+    # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "bridge_project.urls"
@@ -150,7 +150,8 @@ OIDC_GROUPS_CLAIM = env_str("BRIDGE_OIDC_GROUPS_CLAIM")
 OIDC_SCOPES = env_str("BRIDGE_OIDC_SCOPES")
 OIDC_ALGORITHM = env_str("BRIDGE_OIDC_ALGORITHM")
 OIDC_LABEL = env_str("BRIDGE_OIDC_LABEL")
-if OIDC_ISSUER:  # without an issuer, existing sessions of OIDC users end
+# Without an issuer, Django ends the sessions of OIDC users, because their backend is missing.
+if OIDC_ISSUER:
     AUTHENTICATION_BACKENDS.append("proxy.signin.backend.Backend")
 AUTH_PASSWORD_VALIDATORS = [
     {
@@ -239,7 +240,8 @@ UNFOLD = {
     "SITE_TITLE": "Messages Bridge",
     "SITE_HEADER": "Messages Bridge",
     "SITE_URL": None,
-    "COLORS": {},  # in proxy/static/proxy/theme.css, because the CSP forbids inline styles
+    # The colors are in proxy/static/proxy/theme.css, because the CSP forbids inline styles.
+    "COLORS": {},
     "ENVIRONMENT": "proxy.admin.site_notices.environment",
     "GLOBAL_CALLBACK": "proxy.admin.site_notices.context",
     "DASHBOARD_CALLBACK": "proxy.admin.dashboard.views.context",
@@ -248,7 +250,7 @@ UNFOLD = {
 
 # Times are in UTC; reports accept any IANA zone.
 USE_TZ = True
-FORMAT_MODULE_PATH = "bridge_project.formats"  # the same date format in every language
+FORMAT_MODULE_PATH = "bridge_project.formats"  # every language uses the same date format
 TIME_ZONE = "UTC"
 
 STATIC_URL = "static/"

@@ -58,7 +58,8 @@ class SqliteBudgets:
                 and limit.limit is not None
                 and standing.used + standing.reserved + amount > limit.limit
             )
-            if not full or not amount:  # a request that costs nothing may run with a full budget
+            # A request that costs nothing may run although the budget is exhausted.
+            if not full or not amount:
                 connection.executemany(
                     "INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?)",
                     [(c.counter, request_id, amount, holder, now + LEASE_S) for c in limits],

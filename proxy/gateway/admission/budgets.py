@@ -60,7 +60,7 @@ class Reservation:
     def settle(self, closing: CloseRecord | None) -> None:
         """Replace the reservation by the actual cost, in the background.
 
-        ``closing`` None: release it.
+        If ``closing`` is None, release it.
         """
         if closing is None:
             change = _pool.submit(budget_store().release, self.request_id, self.counters)
@@ -171,7 +171,8 @@ def _seed(budget: BudgetConfig, at: float) -> None:
         row = Budget.objects.select_related("team", "key", "user").get(pk=budget.id)
         budget_sync.publish(row, budget.window(at))
     except StoreUnavailable:
-        budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
+        # Only the local counter was created; the sum is written to Redis later.
+        budget_sync.DIRTY.set()
     except (DatabaseError, Budget.DoesNotExist) as exc:
         log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
         budget_sync.DIRTY.set()
