@@ -1,4 +1,4 @@
-"""Check an installation of the gateway; each check reports a finding, with a hint for the repair."""
+"""Check an installation of the gateway; each check reports a finding with a hint for the repair."""
 
 import email.utils
 import os
