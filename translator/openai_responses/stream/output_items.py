@@ -92,7 +92,7 @@ class ItemState:
     call_id: str = ""
     name: str = ""
     is_started: bool = False  # whether the block of this tool call was started
-    is_done: bool = False  # output_item.done was received; later content is ignored
+    is_done: bool = False  # whether output_item.done was received; later content is ignored
     channel: Channel = ""  # which of the two texts of a reasoning item is shown
     # Arguments of a call whose block has not started.
     pending_arguments: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ class OutputItems:
         if type(index) is int and index in self._by_index:
             item = self._by_index[index]
             if item.id == item_id:
-                return item  # as for nearly every event
+                return item  # this is the usual case
         item_by_id = self._by_item_id.get(item_id) if isinstance(item_id, str) else None
         if not isinstance(index, int):
             return item_by_id or self._latest_open_item(kind) or self._new_item(None)
