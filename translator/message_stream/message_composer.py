@@ -42,7 +42,8 @@ class MessageComposer:
         self.writer = MessageWriter()
         self.notes: list[Note] = []
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
-        self.characters_after_stop = 0  # in the piece that completed the stop sequence
+        # Number of characters after the stop sequence, in the same piece.
+        self.characters_after_stop = 0
         self.tool_calls = 0  # number of tool_use blocks sent or queued
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
@@ -52,7 +53,8 @@ class MessageComposer:
         # Calls to drop, because the client wants only one. A dict, since an empty set takes 216
         # bytes.
         self._dropped_calls: dict[Key, None] = {}
-        self._has_invalid_arguments = False  # set only if the profile makes invalid ones an error
+        # This is set only if the profile treats invalid arguments as an error.
+        self._has_invalid_arguments = False
 
     @property
     def active_block(self) -> Block | None:

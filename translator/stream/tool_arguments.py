@@ -142,9 +142,10 @@ QUOTED: Final = frozenset({"double", "single"})
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 _STRICT: Final = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_reject_constant)
+# strict=False accepts line breaks inside strings.
 _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
-)  # strict=False accepts line breaks inside strings
+)
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
 _TOKEN: Final = re.compile(

@@ -201,7 +201,11 @@ class Attempt:
         """Send the body to the upstream; retry once if the upstream cannot have received it."""
         timeouts = self.target.server.timeouts
         self.watch.begin(
-            timeouts, conf.write_timeout_s, self._tick, conf.ping_interval_s, conf.hold_s
+            timeouts,
+            conf.write_timeout_s,
+            self._tick,
+            conf.ping_interval_s,
+            conf.first_event_wait_s,
         )
         self.entry.attempts.body_digest = hashlib.sha256(self.body).hexdigest()
         try:

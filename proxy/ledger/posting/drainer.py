@@ -28,9 +28,12 @@ from . import journal_posting, orphans
 logger = logging.getLogger(__name__)
 
 IDLE_S: Final = 1.0
-MIN_REST_S: Final = 0.25  # to collect records: a batch of ten costs as much as two batches of one
-ROUND_S: Final = 0.3  # CPU time of one round of writing records to the database; a rest follows
-REST_FACTOR: Final = 9  # rest divided by CPU time of the round; streams need the interpreter lock
+# The thread rests to collect records: one batch of ten costs as much as two batches of one.
+MIN_REST_S: Final = 0.25
+ROUND_S: Final = 0.3  # CPU time of one round of posting, which is followed by a rest
+# A rest is this many times as long as the CPU time of the round, because streams need the
+# interpreter lock.
+REST_FACTOR: Final = 9
 MAX_REST_S: Final = 3.0
 MAX_LAG_S: Final = 30.0
 """The longer the oldest record has waited, the shorter the rest; from 30 s on there is no rest."""
@@ -121,7 +124,7 @@ class Drainer:
         """Save how many records wait, for the metrics, also while the database is unavailable."""
         if self._reader is not None:
             self._update_backlog(self._reader)
-            with contextlib.suppress(OSError):  # on a full disk the last watermark stays valid
+            with contextlib.suppress(OSError):  # on a full disk the last watermark file stays valid
                 self._reader.save_watermark()
 
     def _fail(self, exc: Exception, retry_s: float) -> float:
@@ -140,7 +143,8 @@ class Drainer:
             self._stopping.wait(retry_s)
             return
         if self._has_more and self._is_alone():
-            return  # no request needs the interpreter lock: mostly at a start after a crash
+            # No request needs the interpreter lock; this is mostly so at a start after a crash.
+            return
         if self._has_more or self._wake.wait(IDLE_S):
             self._stopping.wait(rest_after(self._computed_s, self.lag_s))
         self._wake.clear()
@@ -193,7 +197,7 @@ class Drainer:
         availability.shrink_sqlite_cache()
         open_delay_s = 0 if self._stopping.is_set() else OPEN_DELAY_S
         yield from journal_posting.post_all(reader, open_delay_s)
-        if self._orphans is None:  # they are known now, because the whole journal was read
+        if self._orphans is None:  # all orphans are known now, because the whole journal was read
             yield from self._close_orphans(reader)
             yield from journal_posting.post_all(reader, OPEN_DELAY_S)
 

@@ -168,7 +168,7 @@ def gateway(world: str) -> Iterator[GatewayClient]:
 
 @pytest.fixture
 def tuned() -> Iterator[Callable[..., None]]:
-    """Change settings for one test: ``tuned(hold_s=0.2)``."""
+    """Change settings for one test: ``tuned(first_event_wait_s=0.2)``."""
     before: dict[str, Any] = {}
 
     def tune(**values: Any) -> None:

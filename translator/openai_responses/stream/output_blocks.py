@@ -19,7 +19,7 @@ from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
 
 IMAGE: Final = "[an image was generated that cannot be shown here]"
-"""Sent as text in place of an image, because an assistant message has no block type for images."""
+"""This text is sent in place of an image, because Anthropic's assistant messages have no images."""
 
 
 class OutputBlocks:
@@ -29,9 +29,11 @@ class OutputBlocks:
         self.composer = composer
         self.refusal = ""  # the model's refusal so far, which is also sent as text
         self.searches = 0  # number of web searches sent
-        self.waits_for_approval = False  # an item needs an approval, which no client can give
-        self.characters = 0  # in all content, to estimate the output tokens
-        self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
+        # Whether an item needs an approval, which no client can give.
+        self.waits_for_approval = False
+        self.characters = 0  # number of characters in all content, to estimate the output tokens
+        # Items whose initial text may not have been sent yet.
+        self.items_with_initial_text: list[ItemState] = []
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
         # Items whose text or reasoning may still be open, in case the upstream finishes them late.
         self._open_items: dict[int, ItemState] = {}

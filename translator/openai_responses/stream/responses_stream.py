@@ -83,7 +83,7 @@ class ResponsesStream:
             if kind in handlers:
                 handlers[kind](self, event)
             elif kind in PART_ADDED and "part" in event:
-                part = event["part"]  # nearly always empty: this saves a call
+                part = event["part"]  # the part is nearly always empty, so this check saves a call
                 if type(part) is dict and "text" in part and part["text"]:
                     self._add_initial_text(event)
             elif kind in self.PINGS:
@@ -249,7 +249,8 @@ class ResponsesStream:
             stop_sequence=self.composer.matched_stop,
             stop_details=details,
         )
-        self.stop_reason = reason  # set only now, because invalid arguments raise an error instead
+        # This is set last, because invalid arguments raise an error instead.
+        self.stop_reason = reason
         self.finished = True
 
     def _finish_at_stop_sequence(self) -> None:

@@ -40,7 +40,7 @@ def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines)
 
 def test_an_answer_that_arrives_as_the_hold_time_ends_is_sent_once(gateway, scripted, tuned):
     """The loop is blocked, so that it then finds both an expired timer and a response."""
-    tuned(hold_s=1.0)
+    tuned(first_event_wait_s=1.0)
     gate = threading.Event()
     scripted.on("chat-just-then", [WaitForGate(gate), *upstream_scripts.chat()])
 

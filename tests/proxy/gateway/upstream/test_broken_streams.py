@@ -61,7 +61,7 @@ def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
 def test_a_delayed_stream_is_committed_in_time_and_pinged(
     gateway: GatewayClient, scripted: ScriptedUpstream, tuned
 ):
-    tuned(hold_s=0.1, ping_interval_s=0.1)
+    tuned(first_event_wait_s=0.1, ping_interval_s=0.1)
     gate = threading.Event()
     scripted.on("chat-late", [WaitForGate(gate), *upstream_scripts.chat()])
 
