@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Final
 
 import pytest
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 from tests.fakes.upstreams import hypothesis_profiles  # noqa: F401 - loads the profile before any property is defined
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -52,3 +55,16 @@ def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted upstream on a loopback port; set its responses with ``upstream.on``."""
     with ScriptedUpstream() as running:
         yield running
+
+
+@receiver(setting_changed)
+def _change_conf(**_: object) -> None:
+    """Let the fixture ``settings`` and ``override_settings`` also change ``proxy.conf.conf``.
+
+    The gateway reads Django's settings once, into an object that is immutable.
+    """
+    from proxy.conf import Conf, conf  # when settings exist
+
+    changed = Conf.from_settings()
+    for field in fields(Conf):
+        object.__setattr__(conf, field.name, getattr(changed, field.name))

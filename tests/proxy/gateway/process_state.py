@@ -12,8 +12,8 @@ from typing import Any
 from asgiref.sync import SyncToAsync
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
+from django.test import override_settings
 
-from proxy.conf import conf
 from proxy.config_row_validation import SKIPPED
 from proxy.counters import backends
 from proxy.gateway.admission import budgets, shared_rate_limits
@@ -52,15 +52,13 @@ STORES: tuple[Any, ...] = (
 @contextlib.contextmanager
 def new_process_state(folder: Path) -> Iterator[None]:
     """Use ``folder`` as the data directory, with the state that a new process has."""
-    before = conf.data_dir
     _reset()
-    object.__setattr__(conf, "data_dir", folder)
-    try:
-        yield
-    finally:
-        _stop()
-        _reset()
-        object.__setattr__(conf, "data_dir", before)
+    with override_settings(DATA_DIR=folder):
+        try:
+            yield
+        finally:
+            _stop()
+            _reset()
 
 
 def _stop() -> None:

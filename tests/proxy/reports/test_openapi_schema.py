@@ -9,14 +9,14 @@ back after each operation.
 
 import math
 import os
-from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
 import schemathesis
 from django.utils.timezone import now
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -98,12 +98,12 @@ IDENTS = {"users": "user_ben", "workspaces": "wrkspc_platform"}
 
 
 @pytest.fixture
-def ledger(db, monkeypatch, tmp_path):
+def ledger(db, settings, monkeypatch, tmp_path):
     """Create requests of all kinds; yield names for paths, keys by caller and cookies."""
     monkeypatch.setattr(
         ReaderThrottle, "rate", "100000/s"
     )  # the test sends more than 600 requests per minute
-    monkeypatch.setattr(jobs, "conf", replace(jobs.conf, data_dir=tmp_path))
+    settings.DATA_DIR = tmp_path
     ci, _ = factories.key("ci", user=factories.staff("ben"), limits={"rpm": 5})
     first = factories.record(key=ci, opening={"session_id": "s1"})
     price = factories.price()
@@ -260,7 +260,7 @@ def given_cases(strategy, examples):
     """Return a decorator that calls a function with this number of cases, the same in each run."""
 
     def decorator(send):
-        return settings(
+        return hypothesis_settings(
             max_examples=examples,
             deadline=None,
             database=None,
