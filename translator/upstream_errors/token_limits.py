@@ -151,10 +151,8 @@ def read_token_limits(text: str) -> TokenLimits:
     if (formula := _read_formula(text, output)) is not None:
         prompt, output, window = formula
         total = prompt + output
-    elif total and output < total and not prompt:
-        prompt = total - output
-    elif total > prompt + output and output:
-        prompt = total - output  # OpenRouter names the parts of the prompt
+    elif output and total > prompt + output:
+        prompt = total - output  # OpenRouter names only the parts of the prompt
     return TokenLimits(
         prompt=prompt,
         output=output,

@@ -125,6 +125,7 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     assert json.dumps(body) == before, "the body that was sent is not touched"
     assert repair(found.body, 400, error) is None, "and never twice"
     assert repair(body, 500, error) is None
+    assert repair(body, 401, error) is None
 
 
 def test_reasoning_is_removed_if_unsupported_with_tools():

@@ -168,6 +168,7 @@ def test_the_counts_of_llama_cpp_s_own_fields_are_read():
               " is less than the `context_window` for this model")),
         (400, "max_tokens=128000 cannot be greater than max_model_len=40960."),
         (429, "Rate limit reached: the context length of 8192 tokens, 9000 input tokens"),
+        (400, "model retired on 2026-11-24, see the list of 3 models"),
         (500, "failed to allocate the context window"),
         (400, "messages: text content blocks must be non-empty"),
         (400, "Invalid 'metadata.key': string too long. Expected at most 64 characters."),
