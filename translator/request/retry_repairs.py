@@ -43,6 +43,7 @@ BYTES_PER_TOKEN: Final = 3
 TOKENS_PER_DATA_URL: Final = 1_600
 SPARE_TOKENS: Final = 16
 """SGLang requires the total to be smaller than the window, not equal to it."""
+MIN_OUTPUT: Final = re.compile(r"(?:>= ?|greater than or equal to |at least )`?(\d{1,4})(?!\d)")
 DATA_URL: Final = re.compile(r'"data:[^"]*"')
 
 
@@ -162,6 +163,15 @@ def _estimated_prompt(body: Body) -> int:
     return len(text.encode(errors="replace")) // BYTES_PER_TOKEN + urls * TOKENS_PER_DATA_URL
 
 
+def _raise_output_limit(body: Body, refusal: str) -> Body | None:
+    """Raise the output limit to the minimum in the upstream's error text."""
+    match_ = MIN_OUTPUT.search(refusal)
+    sent = body.get("max_output_tokens")
+    if match_ is None or type(sent) is not int or sent >= int(match_[1]):
+        return None
+    return {**body, "max_output_tokens": int(match_[1])}
+
+
 def _disable_reasoning(body: Body, _: str) -> Body | None:
     """Set the effort to "none"; models that reason by default also reject a missing effort."""
     if body.get("reasoning_effort") == "none" or not body.get("tools"):
@@ -226,6 +236,12 @@ RESPONSES_FIXES: Final = (
     ),
     *_SAMPLING,
     _STREAM_OPTIONS,
+    Fix(
+        re.compile(r"max_output_tokens"),
+        _raise_output_limit,
+        Note("max_tokens", "clamped", "less than the upstream's minimum: sent with that minimum"),
+        must_be_unsupported=False,
+    ),
     _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (

@@ -33,6 +33,7 @@ class OutputBlocks:
         self.characters = 0  # in all content, to estimate the output tokens
         self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
+        self.last_arguments: str | None = None  # of the call that was finished last
         self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
 
     # Text
@@ -202,6 +203,8 @@ class OutputBlocks:
             item.pending_arguments = [text] if text else item.pending_arguments
             return  # output_item.done will contain the name
         self.composer.finish_arguments((item.key, "call"), text)
+        block = self.composer.find_block((item.key, "call"))
+        self.last_arguments = block.text if block is not None else None
         self.composer.close_block((item.key, "call"))
 
     def add_input_text(self, item: ItemState, number: int, piece: Any) -> None:
