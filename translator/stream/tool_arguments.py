@@ -53,7 +53,7 @@ def parse_arguments(text: str) -> tuple[Any, bool]:
 
 
 def is_unclosed(text: str) -> bool:
-    """Return whether text starts as a JSON object and ends inside of it, so that it is truncated."""
+    """Return whether text starts as a JSON object and ends inside of it: it is truncated."""
     if _OBJECT_START.match(text) is None:
         return False
     depth = 0
