@@ -3,14 +3,24 @@
 from django.contrib import admin
 
 from .requests import exchange_admin
-from .setup import budget_admin, drift_admin, key_admin, route_admin, user_admin
+from .setup import (
+    budget_admin,
+    drift_admin,
+    key_admin,
+    price_admin,
+    route_admin,
+    upstream_admin,
+    user_admin,
+)
 
 __all__ = [
     "budget_admin",
     "drift_admin",
     "exchange_admin",
     "key_admin",
+    "price_admin",
     "route_admin",
+    "upstream_admin",
     "user_admin",
 ]
 

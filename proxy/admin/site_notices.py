@@ -16,17 +16,17 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.dashboard.budget_status import budget_statuses
-from proxy.config_row_validation import SKIPPED
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.models import DrainWatermark, Upstream
+from proxy.models.config_row_validation import SKIPPED
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
     Reader,
     can_open_admin,
     reader_of_user,
     visible_budgets,
 )
-from proxy.sandbox import SANDBOXES
 from proxy.secrets import ConfigError
 
 from .dashboard import queries

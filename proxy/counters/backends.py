@@ -7,10 +7,10 @@ from typing import Final
 from proxy.conf import conf
 
 from .budget_store import BudgetStore
-from .failover import FailoverBudgets
-from .failover_state import FailoverStates, MemoryStates
+from .budget_store_failover import FailoverBudgets
 from .idempotent_responses import FailoverResponses, RedisResponses, ResponseStore, SqliteResponses
 from .shared_state import RedisStates, SqliteStates, States
+from .shared_state_failover import FailoverStates, MemoryStates
 from .sqlite_budgets import SqliteBudgets
 
 FILE: Final = "counters.sqlite3"

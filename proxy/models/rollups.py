@@ -117,7 +117,7 @@ class CountsByModel(UsageCounts, ModelDimensions):
 class HasLatencyHistogram(models.Model):
     """Latency histograms: {metric: {bucket: requests}}, such as {"ttft_ms": {"37": 2, …}, …}.
 
-    See ``proxy.ledger.posting.latency_histogram``.
+    See ``proxy.ledger.usage.latency_histogram``.
     """
 
     latency = models.JSONField(default=dict)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from translator.anthropic.request import FIELDS
+from translator.anthropic.request_validation import FIELDS
 from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import shorten
 from translator.capabilities import Effort, Profile

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 from django.db.models import Sum
 from django.utils.timezone import now
 
-from proxy.ledger.posting.latency_histogram import merge_histograms, percentile
+from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
 from proxy.models import UsageBySessionDay
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.rendering import column_names, stream_rows
 from proxy.reports.core.time_ranges import (
@@ -40,7 +41,6 @@ from proxy.reports.usage.rollup_queries import (
     usage,
 )
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
-from proxy.sandbox import SANDBOXES
 
 __all__ = [
     "Counts",

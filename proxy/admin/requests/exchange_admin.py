@@ -9,8 +9,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.urls import URLPattern, path, reverse
 
-from proxy.admin.core.base import ReadOnlyAdmin
 from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.model_admin import ReadOnlyAdmin
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.models import ApiKey, Exchange

@@ -18,8 +18,8 @@ from django.utils.functional import cached_property
 from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
-from proxy.sandbox import SANDBOXES
 
 MAX_CHOICES: Final = 300
 MAX_NUMBER: Final = 10**9

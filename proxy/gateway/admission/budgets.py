@@ -24,8 +24,8 @@ from proxy.gateway.snapshot.config_snapshot import Caller
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.maintenance.export import usd
 from proxy.ledger.posting import budget_sync
-from proxy.ledger.posting.pricing import PriceList, charge_of, cost_of
 from proxy.ledger.recorder import recorder
+from proxy.ledger.usage.pricing import PriceList, charge_of, cost_of
 from proxy.models import Budget
 from translator.notes import Note
 

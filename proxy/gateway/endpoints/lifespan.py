@@ -25,9 +25,9 @@ from proxy.gateway.upstream.client import close_transport
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
-from proxy.ledger.maintenance.scheduler import nightly
+from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.recorder import recorder
-from proxy.live.sync import live_view_sync
+from proxy.live.live_view_sync import live_view_sync
 
 log = logging.getLogger("proxy.gateway")
 

@@ -18,9 +18,9 @@ from proxy.gateway.http.request_json import count_values_limited, decode_object
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content
 from proxy.gateway.upstream.failover import try_targets
-from proxy.json_bounds import VALUE_BYTES
-from proxy.ledger.posting.new_names import new_name_recorder
-from translator.anthropic.request import parse_messages_request, unknown_fields
+from proxy.json_value_limit import VALUE_BYTES
+from proxy.ledger.posting.drift import new_name_recorder
+from translator.anthropic.request_validation import parse_messages_request, unknown_fields
 from translator.anthropic.validators import MAX_MODEL
 from translator.errors import BadRequest
 

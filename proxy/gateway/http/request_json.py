@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from proxy.json_bounds import MAX_VALUES, count_values
+from proxy.json_value_limit import MAX_VALUES, count_values
 from translator.errors import BadRequest
 
 MAX_DEPTH: Final = 100

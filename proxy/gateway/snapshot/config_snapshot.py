@@ -19,10 +19,9 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
-from proxy.config_row_validation import SKIPPED, UnreadableRow
 from proxy.ledger.database import credentials
 from proxy.ledger.database.availability import database_file
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.metrics.definitions import SECRET_FILE_CHANGES
 from proxy.models import (
     ApiKey,
@@ -36,6 +35,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.models.config_row_validation import SKIPPED, UnreadableRow
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, carrier_keys
 from translator.capabilities import Profile, profile_with

@@ -27,7 +27,7 @@ from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
 from translator.dialect import ResponseContext, Stream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream
-from translator.message_stream.stream_step import INTERNAL_ERROR
+from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
 from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from django.db.models import QuerySet
 
-from proxy.ledger.posting.pricing import Cost, cost_of, failed_attempts_cost
+from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 
 from .reprice import usage_of

@@ -14,9 +14,8 @@ from django.db import models
 
 from proxy.ledger.database.bulk_sql import padded_keys, select
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
+from proxy.ledger.usage.pricing import PriceList, charge_of, source_of
 from proxy.models import Exchange, Outcome, State
-
-from .pricing import PriceList, charge_of, source_of
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 

@@ -18,6 +18,7 @@ from proxy.bootstrap import (
     startup_lock,
     wait_for_database,
 )
+from proxy.bootstrap.sandbox import server as sandbox
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
 from proxy.conf import conf
 from proxy.config import apply, load
@@ -25,7 +26,6 @@ from proxy.config.schema import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.ledger.journal.locks import refuse_old_records
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.sandbox import server as sandbox
 from proxy.server import server
 
 

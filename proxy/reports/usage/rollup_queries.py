@@ -13,10 +13,10 @@ from django.db.models.functions import Cast, Concat, Substr, TruncHour
 from django.db.models.lookups import GreaterThanOrEqual
 from django.utils.timezone import now
 
-from proxy.ledger.posting.latency_histogram import Histograms, merge_histograms
-from proxy.ledger.posting.pricing import SOURCE_OF
 from proxy.ledger.posting.rollups import DIMENSIONS as COLUMNS
 from proxy.ledger.posting.rollups import WITH_LATENCY, rows_of
+from proxy.ledger.usage.latency_histogram import Histograms, merge_histograms
+from proxy.ledger.usage.pricing import SOURCE_OF
 from proxy.models import (
     DrainWatermark,
     UsageByCallerDay,

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.counters import redis_budgets, sqlite_budgets
 from proxy.counters.budget_store import BudgetLimit, Standing, StoreUnavailable
-from proxy.counters.failover import PAUSE_S, FailoverBudgets
+from proxy.counters.budget_store_failover import PAUSE_S, FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer

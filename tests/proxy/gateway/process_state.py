@@ -14,7 +14,6 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connections
 
 from proxy.conf import conf
-from proxy.config_row_validation import SKIPPED
 from proxy.counters import backends
 from proxy.gateway.admission import budgets, shared_rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
@@ -27,10 +26,11 @@ from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client
 from proxy.ledger.posting import budget_sync
-from proxy.ledger.posting.new_names import new_name_recorder
+from proxy.ledger.posting.drift import new_name_recorder
 from proxy.ledger.recorder import recorder
 from proxy.live import shared_live_view
 from proxy.live.running_requests import RUNNING
+from proxy.models.config_row_validation import SKIPPED
 from proxy.secrets import SECRET_FILES
 
 SERVICES: tuple[Any, ...] = (

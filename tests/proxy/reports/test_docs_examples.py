@@ -1,4 +1,4 @@
-"""Each example of docs/reports-api.md runs unchanged against a running server."""
+"""Each example of docs/reference/reports-api.md runs unchanged against a running server."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.proxy.admin import factories
 
 from .live_server import gateway_snapshot
 
-PAGE = (Path(__file__).parents[3] / "docs/reports-api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/reports-api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [text for kind, text in EXAMPLES if kind == "curl"]
 

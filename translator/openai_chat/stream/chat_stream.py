@@ -14,8 +14,8 @@ from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
 from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import BadUpstream
+from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.stream_step import stream_step
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_chat.reasoning_details import (
     OPAQUE,
@@ -89,7 +89,7 @@ class ChatStream:
             self._texts.flush_tags()
             self.composer.fail(error_type=error.error_type, message=error.message)
 
-    @stream_step
+    @end_on_malformed_data
     def feed(self, *chunks: Any) -> None:
         for chunk in chunks:
             if self.finished:
@@ -113,7 +113,7 @@ class ChatStream:
             if choice.get("finish_reason"):
                 self._set_finish_reason(choice)
 
-    @stream_step
+    @end_on_malformed_data
     def feed_body(self, body: Any) -> None:
         failure = find_error(body)
         if failure is not None:
@@ -128,7 +128,7 @@ class ChatStream:
         if not self.finished:
             self._finish()
 
-    @stream_step
+    @end_on_malformed_data
     def end(self) -> None:
         """Handle the end of the bytes or ``[DONE]``; neither counts as a finish reason.
 

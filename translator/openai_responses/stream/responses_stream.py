@@ -20,8 +20,8 @@ from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
 from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import BadUpstream
+from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.stream_step import stream_step
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
@@ -78,7 +78,7 @@ class ResponsesStream:
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
 
-    @stream_step
+    @end_on_malformed_data
     def feed(self, *events: UpstreamEvent) -> None:
         handlers = self.HANDLERS
         for event in events:
@@ -102,7 +102,7 @@ class ResponsesStream:
                 # end a stream.
                 self.unknown.add(kind)
 
-    @stream_step
+    @end_on_malformed_data
     def feed_body(self, body: dict[str, Any]) -> None:
         self._read_response(body)
 
@@ -127,7 +127,7 @@ class ResponsesStream:
             raise BadUpstream(f"upstream answered with a response that is {status!r}")
         self._finish_response(body)
 
-    @stream_step
+    @end_on_malformed_data
     def end(self) -> None:
         """Handle the end of the upstream's bytes: without a final event, this is an error."""
         raise BadUpstream("upstream stream ended early")

@@ -18,8 +18,8 @@ from proxy.gateway.admission.budgets import PlannedRequest, Reservation, worst_c
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.ledger.posting import budget_sync
-from proxy.ledger.posting.pricing import PriceList
 from proxy.ledger.recorder import recorder
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import ApiKey, Budget, Team
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.gateway.endpoints.http_consumer import MIB
 from proxy.gateway.http.body_memory import body_memory
-from proxy.json_bounds import MAX_VALUES
+from proxy.json_value_limit import MAX_VALUES
 from proxy.models import ApiKey, Exchange, Team
 from tests.fakes.upstreams.script_steps import WaitForGate
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -7,7 +7,7 @@ import pytest
 from proxy.gateway.admission.budgets import Reservation
 from proxy.gateway.exchange import ledger_records, request_context
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Price
 from tests.proxy.gateway.request_context_factory import RecordedContext
 from translator.anthropic.usage import Usage

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from proxy.json_bounds import MAX_VALUES
+from proxy.json_value_limit import MAX_VALUES
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
     Close,

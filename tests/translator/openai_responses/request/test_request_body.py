@@ -6,8 +6,16 @@ import pytest
 from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
+from tests.fakes.anthropic_requests import (
+    WEATHER,
+    assistant,
+    call,
+    make_request,
+    result,
+    text,
+    user,
+)
 from tests.translator.openai_responses.requests import body, build, fates, input_message
-from tests.translator.requests import WEATHER, assistant, call, make_request, result, text, user
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given
 
+from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.hypothesis_strategies import RESPONSES_EVENTS
@@ -26,7 +27,6 @@ from tests.translator.openai_responses.responses import (
     target,
     text,
 )
-from tests.translator.requests import KEYS
 from translator.anthropic.stop_reason import LIMIT_REACHED
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, UpstreamError
