@@ -37,6 +37,8 @@ class OutputBlocks:
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
         # Items whose text or reasoning may still be open, in case the upstream finishes them late.
         self._open_items: dict[int, ItemState] = {}
+        # The arguments of the call that was finished last.
+        self.last_arguments: str | None = None
         self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
 
     # Text
@@ -242,6 +244,8 @@ class OutputBlocks:
             item.pending_arguments = [text] if text else item.pending_arguments
             return  # output_item.done will contain the name
         self.composer.finish_arguments((item.key, "call"), text)
+        block = self.composer.find_block((item.key, "call"))
+        self.last_arguments = block.text if block is not None else None
         self.composer.close_block((item.key, "call"))
 
     def add_input_text(self, item: ItemState, number: int, piece: Any) -> None:
