@@ -13,7 +13,7 @@ from .bounded_labels import BoundedLabels, Counter, Gauge, Histogram
 from .multiprocess import GAUGE_MODE, existing_labels, open_worker_files, worker
 
 disable_created_metrics()  # Prometheus does not need the ``_created`` series
-# before the first metric is created: a metric without labels opens its file at once
+# This precedes the first metric, because a metric without labels opens its file at once.
 open_worker_files()
 
 # A model's first token takes from tenths of a second to minutes.

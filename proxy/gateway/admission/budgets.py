@@ -77,7 +77,7 @@ class Reservation:
     def settle(self, closing: CloseRecord | None) -> None:
         """Replace the reservation by the actual cost, in the background.
 
-        ``closing`` None: release it.
+        If ``closing`` is None, release it.
         """
         cost = closing and (charge_of(closing.usage, closing.price, closing.attempts) or 0)
         change = _thread.submit(self._settle_in_store, cost)

@@ -225,7 +225,7 @@ class SharedLimiter:
         _thread.submit(self.release, slot, tokens, slots)
 
     def release(self, slot: ConcurrencySlot, tokens: float, slots: int) -> None:
-        """Add ``tokens`` to the token buckets (negative: subtract), and free ``slots`` slots."""
+        """Add ``tokens``, which may be negative, to the token buckets, and free ``slots`` slots."""
         names = [state.name for state in slot.states]
         self._taken.subtract(dict.fromkeys(names, slots))
         change = LimitChange(
