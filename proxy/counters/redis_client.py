@@ -77,7 +77,8 @@ class _Cluster:
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         self._url = url
-        self._options = {**options, "cluster_error_retry_attempts": 1}
+        # One retry: after a failover, the first call learns the new nodes.
+        self._options = {**options, "retry": Retry(NoBackoff(), 1)}
         self._connected: redis.RedisCluster | None = None
 
     def __getattr__(self, name: str) -> Any:
