@@ -123,6 +123,9 @@ class Profile:
     """Accepts its API key only as ``Authorization: Bearer``, not as ``x-api-key``."""
     refused_fields: tuple[str, ...] = ()
     """Top-level request fields that the server rejects; each is dropped with a note."""
+    unsigned_thinking: bool = False
+    """Accepts thinking blocks without a signature. Otherwise they are removed from requests, with
+    notes."""
     server_tools: bool = True
     """Runs Anthropic's server tools; otherwise these tools are removed from requests, with
     notes."""
@@ -193,6 +196,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             reasoning_field="reasoning_content",
             thinking_switch="enable_thinking",
+            unsigned_thinking=True,
         ),
         Profile(
             name="deepseek",
