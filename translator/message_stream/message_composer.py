@@ -51,7 +51,7 @@ class MessageComposer:
         self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
         # Calls to drop, because the client wants only one (an empty set would take 216 bytes).
         self._dropped_calls: dict[Key, None] = {}
-        self._has_invalid_arguments = False  # set only if the profile makes invalid ones an error
+        self._has_invalid_arguments = False  # and the profile treats them as an error
 
     @property
     def active_block(self) -> Block | None:

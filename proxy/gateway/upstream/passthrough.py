@@ -24,8 +24,9 @@ from translator.errors import BadUpstream
 from translator.secret_redaction import mask_secrets, redact_error_body
 from translator.stream.sse import SSEDecoder
 
-from .attempt import MAX_ANSWER_BYTES, Attempt, upstream_error
+from .attempt import MAX_ANSWER_BYTES, Attempt
 from .client import UpstreamResponse
+from .error_responses import upstream_error
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 FORWARDED: Final = re.compile(

@@ -20,7 +20,7 @@ from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
 
 IMAGE: Final = "[an image was generated that cannot be shown here]"
-"""Sent as text in place of an image, because an assistant message has no block type for images."""
+"""This text is sent in place of an image, because Anthropic's assistant messages have no images."""
 
 
 class OutputBlocks:
@@ -31,10 +31,11 @@ class OutputBlocks:
         self.refusal = ""  # the model's refusal so far, which is also sent as text
         self.searches = 0  # number of web searches sent
         self.waits_for_approval = False  # an item needs an approval, which no client can give
-        self.characters = 0  # in all content, to estimate the output tokens
+        self.characters = 0  # number of characters in all content, to estimate the output tokens
         self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
         self._open_items = OpenItems(composer)
+        self.last_arguments: str | None = None  # of the call that was finished last
         self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
 
     # Text
@@ -56,9 +57,7 @@ class OutputBlocks:
             part.blocks.append(block)
 
     def finish_text(self, item: ItemState, number: int, text: Any) -> None:
-        missing_text = self._missing_text(item.get_part("text", number), text)
-        if missing_text:
-            self.add_text(item, number, missing_text)
+        self.add_text(item, number, self._missing_text(item.get_part("text", number), text))
         item.has_whole_text = True
 
     def add_refusal(self, item: ItemState, number: int, piece: Any) -> None:
@@ -68,9 +67,7 @@ class OutputBlocks:
         self.add_text(item, number, piece)
 
     def finish_refusal(self, item: ItemState, number: int, text: Any) -> None:
-        missing_text = self._missing_text(item.get_part("text", number), text)
-        if missing_text:
-            self.add_refusal(item, number, missing_text)
+        self.add_refusal(item, number, self._missing_text(item.get_part("text", number), text))
 
     def add_citation(self, item: ItemState, number: int, annotation: Any) -> None:
         """Add a citation to the text, or store it until the cited text has arrived."""
@@ -116,9 +113,8 @@ class OutputBlocks:
                 self.finish_refusal(item, number, part.get("refusal"))
             case kind:
                 self._add_note("dropped", f"a content part of type {kind!r} has no block")
-        if part.get("annotations"):
-            for annotation in _list(part["annotations"]):
-                self.add_citation(item, number, annotation)
+        for annotation in _list(part.get("annotations")):
+            self.add_citation(item, number, annotation)
         self.close_text(item, number, part)
 
     # Reasoning
@@ -179,8 +175,7 @@ class OutputBlocks:
     def _end_others(self, item: ItemState) -> None:
         """End open content of other items, so that the content of ``item`` need not wait."""
         for other in self._open_items.end_others(item):
-            for number in [number for kind, number in other.parts if kind == "text"]:
-                self.close_text(other, number)
+            self._close_texts(other)
 
     # Tool calls
 
@@ -220,6 +215,8 @@ class OutputBlocks:
             item.pending_arguments = [text] if text else item.pending_arguments
             return  # output_item.done will contain the name
         self.composer.finish_arguments((item.key, "call"), text)
+        block = self.composer.find_block((item.key, "call"))
+        self.last_arguments = block.text if block is not None else None
         self.composer.close_block((item.key, "call"))
 
     def add_input_text(self, item: ItemState, number: int, piece: Any) -> None:
@@ -347,6 +344,9 @@ class OutputBlocks:
             self.finish_part(item, number, finished)
         if self.items_with_initial_text:
             self.emit_initial_text(item)
+        self._close_texts(item)
+
+    def _close_texts(self, item: ItemState) -> None:
         for (_, number), part in item.parts.items():
             if part.finished_part is None:
                 self.close_text(item, number)
