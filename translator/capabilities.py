@@ -136,6 +136,9 @@ class Profile:
     ``x-api-key``."""
     refused_fields: tuple[str, ...] = ()
     """Top-level request fields that the server rejects; each is dropped with a note."""
+    unsigned_thinking: bool = False
+    """Accepts thinking blocks without a signature. Otherwise they are removed from requests, with
+    notes."""
     server_tools: bool = True
     """Whether the server runs Anthropic's server tools; otherwise these tools are removed from
     requests, with notes."""
@@ -208,6 +211,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             reasoning_field="reasoning_content",
             thinking_switch="enable_thinking",
+            unsigned_thinking=True,
         ),
         Profile(
             name="deepseek",

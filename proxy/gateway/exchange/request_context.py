@@ -31,7 +31,6 @@ from proxy.metrics.definitions import WORKER_IN_FLIGHT
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream
 from translator.notes import Note
-from translator.request.token_estimate import estimate_tokens
 
 from .attempt_record import AttemptRecord
 from .attempts import Attempts
@@ -246,8 +245,8 @@ class RequestContext:
             model=self.request.model,
             created=self.request.created,
             prices=self.admission.prices,
-            input_tokens=estimate_tokens(self.request.fields),
-            max_tokens=int(self.request.fields["max_tokens"]),
+            input_tokens=self.request.token_estimate,
+            max_tokens=self.request.max_tokens,
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:
