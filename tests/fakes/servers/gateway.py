@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-REPOSITORY = Path(__file__).parents[3]
+from .prepared import REPOSITORY, copy_ledger
+
 KEY = "sk-br-" + "e2e0" * 12
 """The gateway key of the tests; the process receives it in the environment."""
 
@@ -75,6 +76,7 @@ class Gateway:
     ready_within_s: float = 120
     cwd: Path = REPOSITORY
     ready_status: int = 200  # the status of /readyz when the gateway has started
+    migrated: bool = True  # start with a ledger that has the schema; False: test the first start
     open_files: int | None = None  # hard limit of file descriptors; the soft limit is half of it
 
     @property
@@ -100,6 +102,9 @@ class Gateway:
 
     def start(self) -> None:
         """Start the process and wait until /readyz has the status ``ready_status``."""
+        data = self.folder / "data"
+        if self.migrated and "DATABASE_URL" not in self.environment and not data.exists():
+            copy_ledger(data)
         command = self._command()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command line
