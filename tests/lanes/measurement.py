@@ -39,9 +39,10 @@ MODULES: Final = {
     "proxy/ledger/maintenance": ("close_stale_rows",),
     "proxy/ledger/posting": (
         "budget_sync", "drainer", "exchange_columns", "hash_chain", "journal_posting",
-        "ledger_writer", "orphans", "pricing",
+        "ledger_writer", "orphans",
     ),
     "proxy/ledger/transcripts": ("storage",),
+    "proxy/ledger/usage": ("pricing",),
 }  # fmt: skip
 CRITICAL: Final = frozenset(
     f"{folder}/{name}.py" for folder, names in MODULES.items() for name in names

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).parents[3]
+from .command_server import REPOSITORY
+
 VARIABLE: Final = "TESTS_PREPARED_FILES"
 """Names the folder of the files; child processes inherit it."""
 
