@@ -33,9 +33,7 @@ from proxy.gateway.snapshot.config_snapshot import (
     ModelAllowList,
     TeamEntry,
 )
-from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
-
-__all__ = ["redis_server", "running_redis"]  # fixtures
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 
 @pytest.fixture(params=["sqlite", "redis"])
