@@ -8,7 +8,7 @@ from translator.stream.sse import format_sse
 from translator.stream.surrogates import SurrogateJoiner
 
 from . import openai_chat, openai_responses
-from .anthropic.request import check_for_translation
+from .anthropic.request_validation import check_for_translation
 from .anthropic.types import Event, Message, MessagesRequest
 from .capabilities import PROFILES
 from .dialect import (

@@ -54,11 +54,11 @@ STAGES = {  # the functions of proxy.ledger in which each begins
     "rollups": ("posting.rollups:add",),
     "hash chain": ("posting.hash_chain:append_links",),
     "body digests": ("transcripts.encoding:Conversation.digest",),
-    "new names": ("posting.new_names:NewNameRecorder.note",),
+    "new names": ("posting.drift:NewNameRecorder.note",),
     "budgets, keys, prices": (
         "posting.budget_sync:apply_closed_rows",
         "posting.key_last_used:update_last_used",
-        "posting.pricing:PriceList.load",
+        "usage.pricing:PriceList.load",
     ),
     "mark as posted": ("journal.reader:JournalReader.mark_posted",),
 }

@@ -91,7 +91,7 @@ def floor(directory: Path) -> list[float]:
 def translator(body: bytes) -> Callable[[], object]:
     """Return the work of the gateway between the open record and the upstream call."""
     from proxy.gateway.snapshot.dialects import DIALECTS
-    from translator.anthropic.request import parse_messages_request
+    from translator.anthropic.request_validation import parse_messages_request
     from translator.capabilities import PROFILES
     from translator.dialect import TranslationTarget
 

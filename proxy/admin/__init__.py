@@ -3,16 +3,27 @@
 from django.contrib import admin
 
 from .requests import exchange_admin
-from .setup import budget_admin, drift_admin, key_admin, route_admin, user_admin
+from .setup import (
+    budget_admin,
+    drift_admin,
+    key_admin,
+    price_admin,
+    route_admin,
+    upstream_admin,
+    user_admin,
+)
 
 __all__ = [
     "budget_admin",
     "drift_admin",
     "exchange_admin",
     "key_admin",
+    "price_admin",
     "route_admin",
+    "upstream_admin",
     "user_admin",
 ]
 
 admin.site.index_title = "Dashboard"
-admin.site.login_template = "proxy/signin/login.html"  # with the button for single sign-on
+# This template has the button for single sign-on.
+admin.site.login_template = "proxy/signin/login.html"

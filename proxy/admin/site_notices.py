@@ -16,24 +16,23 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.dashboard.budget_status import budget_statuses
-from proxy.config_row_validation import SKIPPED
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.models import DrainWatermark, Upstream
+from proxy.models.config_row_validation import SKIPPED
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
     Reader,
     can_open_admin,
     reader_of_user,
     visible_budgets,
 )
-from proxy.sandbox import SANDBOXES
 from proxy.secrets import ConfigError
 
 from .dashboard import queries
 
-MAX_DRAIN_DELAY: Final = timedelta(
-    seconds=60
-)  # a drainer (journal -> database) with a longer delay is behind
+# A longer delay of a drainer (which posts journal records to the database) gets a notice.
+MAX_DRAIN_DELAY: Final = timedelta(seconds=60)
 MAX_WATERMARK_AGE: Final = timedelta(minutes=10)
 UNPRICED_DAYS: Final = 7
 MAX_NAMED: Final = 4

@@ -1,4 +1,4 @@
-"""Check an installation of the gateway: each check reports a finding, with a hint how to fix it."""
+"""Check an installation of the gateway; each check reports a finding with a hint for the repair."""
 
 import email.utils
 import os
@@ -18,13 +18,13 @@ from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
-from proxy.config_row_validation import USER, fetch_all, split_readable
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models.config_revision import WATCHED
+from proxy.models.config_row_validation import USER, fetch_all, split_readable
 from proxy.models.keys import NO_SECRET
-from proxy.models.revision import WATCHED
-from proxy.sandbox import SANDBOXES
+from proxy.models.upstreams import SANDBOXES
 from proxy.secrets import ConfigError, has_root
 from translator.capabilities import PROFILES
 
@@ -101,7 +101,7 @@ def _check_settings() -> Iterator[Finding]:
         yield Finding("settings", ok=True, text="all system checks pass")
     for variable in settings.BRIDGE_VARIABLES:
         for name in (variable.name, f"{variable.name}_FILE"):
-            if name in os.environ:  # other settings have their default, see docs/settings.md
+            if name in os.environ:  # other variables have their defaults
                 hidden = variable.secret and name == variable.name
                 text = f"{'set' if hidden else repr(os.environ[name])}, from the environment"
                 yield Finding(f"setting {name}", ok=None, text=text)

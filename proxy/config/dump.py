@@ -21,7 +21,7 @@ from proxy.models import (
     Team,
     Upstream,
 )
-from proxy.sandbox import SANDBOXES
+from proxy.models.upstreams import SANDBOXES
 
 Table = Mapping[str, Any]
 

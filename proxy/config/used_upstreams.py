@@ -8,8 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 
 from proxy.models import Upstream
-from proxy.models.routes import SEALED
-from proxy.sandbox import SANDBOXES
+from proxy.models.upstreams import SANDBOXES, SEALED
 from proxy.secret_encryption import reencrypt_secret
 from proxy.secrets import ConfigError, resolve
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.ledger.journal.records import CloseRecord
-from proxy.ledger.posting.pricing import SOURCE_OF, charge_of, source_of
+from proxy.ledger.usage.pricing import SOURCE_OF, charge_of, source_of
 
 from .definitions import (
     COST_USD,

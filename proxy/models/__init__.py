@@ -1,6 +1,7 @@
 """The database models."""
 
 from .budgets import Budget, BudgetNotice, Period
+from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
 from .keys import ApiKey, Scope, Store, Team
@@ -16,8 +17,8 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
+from .prices import Price
 from .purges import Purge, PurgeState
-from .revision import Revision
 from .rollups import (
     UsageByCallerDay,
     UsageByCallerQuarterHour,
@@ -28,16 +29,9 @@ from .rollups import (
     UsageQuarterHour,
     UsageSummaryDay,
 )
-from .routes import (
-    ConnectionReuse,
-    DialectName,
-    OnClientDisconnect,
-    Price,
-    Route,
-    RouteTarget,
-    Upstream,
-)
+from .routes import Route, RouteTarget
 from .saved_view import SavedView
+from .upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
 
 __all__ = [
     "ApiKey",

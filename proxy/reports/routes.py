@@ -10,16 +10,16 @@ from .requests import raw_bodies, sessions, transcripts
 from .requests import views as requests_views
 from .setup import admission_dry_run
 from .setup import write_views as setup
-from .usage import breakdowns, budgets, me, summary, usage
+from .usage import budgets, latency_errors_cache, me, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
     "summary": summary.SummaryView,
     "timeseries": summary.TimeseriesView,
     "top": summary.TopView,
-    "latency": breakdowns.LatencyView,
-    "errors": breakdowns.ErrorsView,
-    "cache": breakdowns.CacheView,
+    "latency": latency_errors_cache.LatencyView,
+    "errors": latency_errors_cache.ErrorsView,
+    "cache": latency_errors_cache.CacheView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,

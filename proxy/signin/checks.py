@@ -9,5 +9,5 @@ from .oidc_settings import setting_errors
 
 def check_sign_in(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
     """Return an error for each missing or invalid sign-in setting."""
-    hint = "See docs/sign-in.md; without any BRIDGE_OIDC_* users sign in with a password."
+    hint = "See docs/guides/sign-in.md; without any BRIDGE_OIDC_* users sign in with a password."
     return [checks.Error(message, hint=hint, id="proxy.E020") for message in setting_errors()]

@@ -16,7 +16,7 @@ from translator import (
     translate_openai_events,
 )
 from translator.anthropic.content_blocks import BLOCKS_BY_ROLE
-from translator.anthropic.request import check_for_translation
+from translator.anthropic.request_validation import check_for_translation
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, TranslationTarget
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from translator.anthropic.request import FIELDS
+from translator.anthropic.request_validation import FIELDS
 from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import shorten
 from translator.capabilities import Effort, Profile
@@ -33,7 +33,8 @@ class RequestBuilder:
         self.target = target
         # a separate attribute, because nearly every block reads the profile
         self.profile: Profile = target.profile
-        self.notes: dict[Note, None] = {}  # an ordered set: several blocks may cause the same note
+        # This is an ordered set, because several blocks may cause the same note.
+        self.notes: dict[Note, None] = {}
         self.tool_names: dict[str, str] = {}  # upstream's tool name -> client's, where they differ
         self.optional_properties: dict[str, frozenset[str]] = {}
         self.origins: list[int] = []

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 from django.db.models import Sum
 from django.utils.timezone import now
 
-from proxy.ledger.posting.latency_histogram import merge_histograms, percentile
+from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
 from proxy.models import UsageBySessionDay
+from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.rendering import column_names, stream_rows
 from proxy.reports.core.time_ranges import (
@@ -40,7 +41,6 @@ from proxy.reports.usage.rollup_queries import (
     usage,
 )
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
-from proxy.sandbox import SANDBOXES
 
 __all__ = [
     "Counts",
@@ -156,9 +156,12 @@ class Health:
 def read_health(
     reader: Reader, at: datetime, zone: ZoneInfo
 ) -> tuple[TimeRange, Mapping[str, Health]]:
-    """Return the last 24 hours and the health of each upstream used in that time; two queries.
+    """Return the last 24 hours as a range, and the health of each upstream used in them.
+
+    Makes two queries.
 
     The time range ends with the current quarter of an hour, the smallest bucket of the rollups.
+
     """
     end = ceil_quarter(at)
     time_range = TimeRange([end - n * HOUR for n in range(HOURS, -1, -1)], "1h", zone)
@@ -175,7 +178,8 @@ def read_health(
             day=_percentiles(_merge_buckets(first[name])),
         )
         for name, sums in hours.items()
-        if name  # without a name: the gateway rejected the request before it chose an upstream
+        # Without an upstream's name, the gateway rejected the request before it chose an upstream.
+        if name
     }
 
 

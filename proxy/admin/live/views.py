@@ -23,8 +23,8 @@ from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url
 from proxy.audit_log import note
 from proxy.counters.budget_store import StoreUnavailable
+from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import STATES, LiveRow, running_rows, seen_by
-from proxy.live.sync import live_view_sync
 from proxy.models import Exchange, State, TokenSource
 from proxy.permissions.row_permissions import (
     Reader,

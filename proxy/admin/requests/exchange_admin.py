@@ -9,8 +9,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.urls import URLPattern, path, reverse
 
-from proxy.admin.core.base import ReadOnlyAdmin
 from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.model_admin import ReadOnlyAdmin
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.models import ApiKey, Exchange
@@ -59,7 +59,8 @@ LAST_CHARACTER = "\U0010ffff"
 
 @admin.register(Exchange)
 class ExchangeAdmin(ReadOnlyAdmin):
-    list_display = ("id",)  # not shown: the template shows the values of list_row()
+    # The list does not show this column: the template shows the values of list_row().
+    list_display = ("id",)
     list_display_links = None
     list_filter = FILTERS
     list_per_page = 50

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
-from proxy.admin.core.base import Inline, ManagedAdmin, ModelForm
 from proxy.admin.core.lookup_limits import CheckedChangeList
+from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.admin.core.number_format import NANO, UNKNOWN, dollars
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.models import Budget, BudgetNotice

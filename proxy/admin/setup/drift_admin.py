@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from proxy.admin.core.base import LogsFieldChanges, ReadOnlyAdmin
+from proxy.admin.core.model_admin import LogsFieldChanges, ReadOnlyAdmin
 from proxy.models import Drift, DriftKind, Exchange, PolicyAction, PolicyKind, UpstreamPolicy
 
 KNOWN_LABELS: Final = {True: "known", False: "not known", None: "not checked"}

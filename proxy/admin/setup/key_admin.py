@@ -17,8 +17,8 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.admin.core.base import ManagedAdmin, refuse_managed
 from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.audit_log import note, rotated
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay, json_field_types

@@ -16,8 +16,8 @@ from proxy.admin.transcript.truncation import printable
 from proxy.audit_log import note
 from proxy.models import RouteTarget, Upstream
 from proxy.permissions.write_permissions import may_probe
-from proxy.probe_api import QUESTIONS, Finding, probe
 from proxy.secrets import ConfigError
+from proxy.upstream_probe import QUESTIONS, Finding, probe
 from translator.errors import TranslatorError
 
 

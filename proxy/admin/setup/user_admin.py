@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from proxy.admin.core.base import Inline, LogsFieldChanges
+from proxy.admin.core.model_admin import Inline, LogsFieldChanges
 from proxy.models import Identity
 from proxy.permissions.write_permissions import choices
 

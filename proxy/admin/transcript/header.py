@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from proxy.admin.core.number_format import cost_of, duration
 from proxy.admin.core.outcome_label import outcome_label
-from proxy.ledger.posting.pricing import CLASSES
+from proxy.ledger.usage.pricing import CLASSES
 from proxy.models import Exchange
 from translator.notes import LOSSY
 

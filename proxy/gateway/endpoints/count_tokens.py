@@ -29,7 +29,7 @@ from proxy.gateway.upstream.passthrough import (
     patch_body,
     returned_headers,
 )
-from translator.anthropic.request import parse_count_tokens_request
+from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
 from translator.errors import BadUpstream, TranslatorError
 from translator.request.token_estimate import estimate_tokens

@@ -18,9 +18,9 @@ from proxy.gateway.http.request_json import count_values_limited, decode_object
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content
 from proxy.gateway.upstream.failover import try_targets
-from proxy.json_bounds import VALUE_BYTES
-from proxy.ledger.posting.new_names import new_name_recorder
-from translator.anthropic.request import parse_messages_request, unknown_fields
+from proxy.json_value_limit import VALUE_BYTES
+from proxy.ledger.posting.drift import new_name_recorder
+from translator.anthropic.request_validation import parse_messages_request, unknown_fields
 from translator.anthropic.validators import MAX_MODEL
 from translator.errors import BadRequest
 
@@ -37,7 +37,7 @@ class MessagesConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = identify(self.headers)
         self.context = RequestContext(self, self.headers, caller)
-        async with self.context as context:  # writes the ledger row at exit
+        async with self.context as context:  # leaving the block writes the ledger row
             authorise(caller, self.headers)
             self.headers.check_names()
             await self._read_request(context)
@@ -61,7 +61,7 @@ class MessagesConsumer(StreamingHttpConsumer):
         try:
             request = await parse_body(self, context.caller, body, parse_messages_request)
         except BadRequest:
-            # So that a query of the ledger by model finds this error.
+            # A query of the ledger by model then also finds this error.
             context.request.model = _parse_model_name(body)
             context.request.rejected_body = body
             raise

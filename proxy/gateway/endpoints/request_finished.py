@@ -7,7 +7,7 @@ from django.conf import settings
 
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.maintenance.export import usd
-from proxy.ledger.posting.pricing import charge_of
+from proxy.ledger.usage.pricing import charge_of
 from proxy.log_format import access
 from proxy.metrics.finished_request import FinishedRequest, count_request
 

@@ -23,9 +23,9 @@ from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord
-from proxy.ledger.posting.pricing import PriceList, cost_of
-from proxy.ledger.posting.unreported_usage import fill_unreported
 from proxy.ledger.recorder import recorder
+from proxy.ledger.usage.pricing import PriceList, cost_of
+from proxy.ledger.usage.unreported_usage import fill_unreported
 from proxy.live.running_requests import RUNNING, LiveRow
 from proxy.metrics.definitions import WORKER_IN_FLIGHT
 from translator.anthropic.usage import Usage

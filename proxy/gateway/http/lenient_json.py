@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.json_bounds import MAX_VALUES, count_values
+from proxy.json_value_limit import MAX_VALUES, count_values
 from translator.errors import BadUpstream
 from translator.stream.surrogates import replace_surrogates
 

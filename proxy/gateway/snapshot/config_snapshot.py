@@ -19,10 +19,9 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
-from proxy.config_row_validation import SKIPPED, UnreadableRow
 from proxy.ledger.database import credentials
 from proxy.ledger.database.availability import database_file
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.metrics.definitions import SECRET_FILE_CHANGES
 from proxy.models import (
     ApiKey,
@@ -36,6 +35,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.models.config_row_validation import SKIPPED, UnreadableRow
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, carrier_keys
 from translator.capabilities import Profile, profile_with
@@ -53,7 +53,7 @@ from .upstream_policies import MESSAGE_KINDS, NO_POLICIES, Policies, build_polic
 log = logging.getLogger("proxy.gateway")
 
 POLL_S: Final = 1.0
-START_WAIT_S: Final = 10.0  # for the first load, as the database may hang
+START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
 STOP_WAIT_S: Final = 5.0
 MAX_CACHED_ROUTES: Final = 4_096  # limited, because clients choose the model names
 
@@ -184,10 +184,12 @@ class ConfigStore:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
-        self._reload_due = False  # True: the snapshot is from the file, or a secret has changed
+        # True if the snapshot is from the file, or if a secret has changed.
+        self._reload_due = False
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
-        self._poll_lock = threading.Lock()  # so that a slow poll cannot replace a newer snapshot
+        # The lock prevents a slow poll from replacing a newer snapshot.
+        self._poll_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_event = threading.Event()
 

@@ -17,13 +17,13 @@ from proxy.gateway.snapshot.config_snapshot import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
 from proxy.models import Upstream, UpstreamPolicy
-from proxy.probe_api import LONGEST_S, QUESTIONS, Finding, Question
+from proxy.upstream_probe import LONGEST_S, QUESTIONS, Finding, Question
 from translator.errors import TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
-from .attempt import upstream_error
 from .client import UpstreamResponse, close_transport, post
+from .error_responses import upstream_error
 
 SHOWN_CHARS: Final = 8_000
 MAX_BYTES: Final = 2**20
@@ -31,7 +31,7 @@ ANTHROPIC: Final = {"anthropic-version": "2023-06-01"}
 
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
-    """Run the probe; see ``proxy.probe_api.probe``."""
+    """Run the probe; see ``proxy.upstream_probe.probe``."""
     upstream.clean()  # checks whether the upstream's address is allowed
     target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
     return asyncio.run(_run_all(target, model))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.posting.exchange_columns import columns_from_close
 from proxy.ledger.posting.journal_posting import adopt
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
 from .amendments import amend

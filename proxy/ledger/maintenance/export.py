@@ -15,13 +15,14 @@ from typing import Any, Final
 import msgspec
 from django.db.models import QuerySet
 
-from proxy.ledger.posting.pricing import Cost, cost_of, failed_attempts_cost
+from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 
 from .reprice import usage_of
 
 CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate the cell
+# An empty text is exported as null.
 TEXT_COLUMNS: Final = (
     "agent_id",
     "parent_agent_id",
@@ -37,7 +38,7 @@ TEXT_COLUMNS: Final = (
     "traceparent",
     "previous_id",
     "preview",
-)  # an empty text is exported as null
+)
 OTHER_COLUMNS: Final = (
     "betas",
     "stream",

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from proxy.ledger.posting.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.ledger.posting.rollups import TOKENS
+from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 
 from .amendments import amend

@@ -1,6 +1,6 @@
 """Rebuild the partial response to a request whose process died.
 
-It is rebuilt from the request's chunk records in the journal.
+The response is rebuilt from the request's chunk records in the journal.
 """
 
 import logging
@@ -11,11 +11,11 @@ import msgspec
 
 from proxy.ledger.transcripts.encoding import Read, reads_of
 from proxy.ledger.transcripts.stream_replay import DIALECTS, Replayed, replay
+from proxy.ledger.usage.unreported_usage import fill_unreported
 from translator.anthropic.usage import Usage
 from translator.request.token_estimate import estimate_tokens
 
 from .ledger_writer import ExchangeRecords
-from .unreported_usage import fill_unreported
 
 logger = logging.getLogger(__name__)
 

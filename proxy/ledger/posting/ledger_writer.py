@@ -19,9 +19,10 @@ from proxy.ledger.transcripts.encoding import (
     failed_attempts_of,
     reads_of,
 )
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
-from . import budget_sync, hash_chain, key_last_used, new_names, rollups, sessions
+from . import budget_sync, drift, hash_chain, key_last_used, rollups, sessions
 from .exchange_columns import (
     FIELDS,
     Row,
@@ -32,7 +33,6 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
-from .pricing import PriceList
 
 MUTABLE_COLUMNS = [name for name in FIELDS if name != "id"]
 
@@ -131,7 +131,7 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
-    new_names.new_name_recorder.note(
+    drift.new_name_recorder.note(
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )
     return len(done)

@@ -1,6 +1,6 @@
 """Update the rollup tables: usage summed by time bucket and dimensions such as team or model.
 
-They are updated in the same transaction as the ledger rows, under the ledger lock.
+The tables are updated in the same transaction as the ledger rows, under the ledger lock.
 """
 
 import hashlib
@@ -14,6 +14,8 @@ import msgspec
 from django.db import models
 
 from proxy.ledger.database.bulk_sql import select, write
+from proxy.ledger.usage.latency_histogram import METRICS, Histograms, bucket_of, merge_histograms
+from proxy.ledger.usage.pricing import CLASSES, SOURCE_OF, Cost, cost_of, estimated_attempts_cost
 from proxy.models import (
     Outcome,
     UsageByCallerDay,
@@ -28,8 +30,6 @@ from proxy.models import (
 from proxy.models.rollups import UsageCounts
 
 from .exchange_columns import AnyRow
-from .latency_histogram import METRICS, Histograms, bucket_of, merge_histograms
-from .pricing import CLASSES, SOURCE_OF, Cost, cost_of, estimated_attempts_cost
 
 WINDOW: Final = "context_window"  # the only dimension that is not a column of a ledger row
 LARGE_PROMPT: Final = 200_000  # tokens; the boundary of context windows in Anthropic's reports
@@ -57,7 +57,7 @@ TOKENS: Final = {name: f"{source}_source" for name, source in SOURCE_OF.items()}
 
 MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
 
-Totals = dict[str, Any]  # the counts of one bucket, and its histograms as "latency"
+Totals = dict[str, Any]  # the counts of one bucket, and its histograms under the key "latency"
 
 
 def _columns(table: type[UsageCounts]) -> list[Any]:

@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from rich.table import Table
 from rich.text import Text
 
-from proxy.importers import litellm
+from proxy.config import litellm
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import render_table
 from proxy.secrets import ConfigError

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 from rest_framework.exceptions import APIException, ParseError
 from rest_framework.parsers import JSONParser
 
-from proxy.json_bounds import count_values
+from proxy.json_value_limit import count_values
 
 MAX_VALUES: Final = 10_000
 """Maximum JSON values in a body. A body has one row; a large route has some hundred values."""
@@ -34,7 +34,7 @@ class BoundedJSON(JSONParser):
         if count_values(body) > MAX_VALUES:
             raise TooManyValues
         try:
-            return json.loads(body, parse_constant=_refuse)  # accepts unpaired surrogates too
+            return json.loads(body, parse_constant=_refuse)  # this also accepts unpaired surrogates
         except RecursionError:
             raise ParseError("the body is nested too deeply") from None
         except ValueError as error:

@@ -11,8 +11,8 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
-from proxy.config_row_validation import is_readable
 from proxy.models import ApiKey
+from proxy.models.config_row_validation import is_readable
 from proxy.permissions.key_validity import INVALID, MESSAGES, RELATED, ends_of, refusal
 from proxy.permissions.row_permissions import Reader, reader_of_key, reader_of_user
 from proxy.secrets import digest_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from proxy.ledger.posting.pricing import NANOUSD_PER_TOKEN, PriceList
+from proxy.ledger.usage.pricing import NANOUSD_PER_TOKEN, PriceList
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import DAY, TimeRange

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.posting.latency_histogram import percentile
+from proxy.ledger.usage.latency_histogram import percentile
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import DIMENSIONS
 from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParameters, Values
@@ -212,7 +212,7 @@ class TimeseriesAnswer(RangeHeader):
 
 
 class TimeseriesView(ReportView):
-    """Return up to four metrics by bucket and one dimension, empty buckets included."""
+    """Return up to four metrics by bucket and one dimension. Empty buckets are included."""
 
     parameters = TimeseriesParameters
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from proxy.sandbox.server import free_socket, running
+from proxy.bootstrap.sandbox.server import free_socket, running
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 
 PAGE = (REPOSITORY / "docs/start.md").read_text(encoding="utf-8")

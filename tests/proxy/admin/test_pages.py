@@ -9,15 +9,15 @@ from django.contrib.auth.models import User
 from django.utils.timezone import now
 
 from proxy.admin import site_notices
-from proxy.config_row_validation import SKIPPED
 from proxy.counters.backends import budget_store
-from proxy.counters.failover import FailoverBudgets
+from proxy.counters.budget_store_failover import FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream
-from proxy.models.routes import SEALED
+from proxy.models.config_row_validation import SKIPPED
+from proxy.models.upstreams import SEALED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.secret_encryption import encrypt_secret
 

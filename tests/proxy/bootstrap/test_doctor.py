@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.db.migrations.recorder import MigrationRecorder
 
 from proxy.bootstrap.doctor import run_checks
+from proxy.bootstrap.sandbox.server import free_socket, running
 from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
-from proxy.sandbox.server import free_socket, running
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Each example of docs/reports-api.md runs unchanged against a running server."""
+"""Each example of docs/reference/reports-api.md runs unchanged against a running server."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import promql_parser
@@ -22,7 +21,7 @@ from tests.proxy.admin import factories
 
 from .live_server import gateway_snapshot
 
-PAGE = (Path(__file__).parents[3] / "docs/reports-api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/reports-api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [text for kind, text in EXAMPLES if kind == "curl"]
 
@@ -33,9 +32,9 @@ def text_of(kind):
 
 
 @pytest.fixture
-def environment(served_url, tmp_path, monkeypatch):
+def environment(served_url, tmp_path, settings):
     """Return the environment variables of the examples; the ledger has one request."""
-    monkeypatch.setattr(jobs, "conf", replace(jobs.conf, data_dir=tmp_path))
+    settings.DATA_DIR = tmp_path
     factories.price()
     factories.record()
     secret = factories.key("finance", scopes=["admin"])[1]

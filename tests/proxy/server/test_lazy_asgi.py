@@ -16,7 +16,7 @@ from proxy.server.lazy_asgi import LazyApplication
 ROOT = Path(__file__).parents[3]
 LAZY_MODULES = (
     "daphne", "django.test", "drf_spectacular.openapi", "httpx", "proxy.admin", "proxy.reports",
-    "proxy.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
+    "proxy.bootstrap.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
     "unfold.sites", "websockets", "xml.dom", "yaml",
 )  # fmt: skip
 LOADED = f"""

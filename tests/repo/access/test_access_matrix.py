@@ -16,7 +16,7 @@ from django.urls import get_resolver
 
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
 from proxy.ledger.recorder import recorder
-from proxy.live.sync import live_view_sync
+from proxy.live.live_view_sync import live_view_sync
 from proxy.models import Budget, Drift, Price, Route, RouteTarget, Upstream, UpstreamPolicy
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.routing import EXACT_PATHS

@@ -249,5 +249,5 @@ def test_the_test_that_a_mark_names_exists(block):
 def test_the_examples_of_the_reports_are_run_on_their_own_page():
     found = {block.page for block in ALL if block.mark == "example"}
 
-    assert found <= {"docs/reports-api.md"}
+    assert found <= {"docs/reference/reports-api.md"}
     assert (REPOSITORY / EXAMPLES).is_file()

@@ -25,7 +25,7 @@ def operate(repository):
 
 @pytest.fixture(scope="module")
 def settings_page(repository):
-    return (repository / "docs/settings.md").read_text(encoding="utf-8")
+    return (repository / "docs/reference/settings.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("variable", TABLE, ids=lambda variable: variable.name)
@@ -109,7 +109,7 @@ def help_of(repository, name):
 
 
 def test_commands_inside_sentences_exist_with_their_options(repository):
-    pages = [*repository.glob("*.md"), *(repository / "docs").glob("*.md")]
+    pages = [*repository.glob("*.md"), *(repository / "docs").rglob("*.md")]
     mentioned = {
         (found["name"], option)
         for page in pages
@@ -130,7 +130,7 @@ CORPUS = Path(__file__).parents[4] / "shared/corpus/index.json"
 def test_every_recording_has_its_row(repository):
     recordings = [each["file"] for each in json.loads(CORPUS.read_bytes())["entries"]]
 
-    page = (repository / "docs/corpus.md").read_text(encoding="utf-8")
+    page = (repository / "docs/reference/corpus.md").read_text(encoding="utf-8")
 
     assert len(recordings) > 300
     assert [name for name in recordings if page.count(f"| `{name}` |") != 1] == []

@@ -11,7 +11,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def layers(repository, monkeypatch):
-    monkeypatch.syspath_prepend(repository / "docs")
+    monkeypatch.syspath_prepend(repository / "docs/generate")
     return importlib.import_module("layers")
 
 

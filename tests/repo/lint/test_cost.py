@@ -19,7 +19,7 @@ from proxy.gateway.http.request_json import decode_object
 from proxy.gateway.http.sse_encoder import encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.response_decoder import ResponseDecoder
-from translator.anthropic.request import parse_messages_request
+from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, TranslationTarget
 from translator.message_stream.events_to_message import MessageFold

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-LAWS: Final = "tests/translator/test_laws.py"
+LAWS: Final = "tests/translator/all_dialects/test_laws.py"
 """Excluded from the measurement: property tests choose random examples."""
 
 COPIED: Final = ("bridge_project", "proxy", "tests", "translator")
@@ -51,9 +51,9 @@ MODULES: Final = {
         "journal_posting",
         "ledger_writer",
         "orphans",
-        "pricing",
     ),
     "proxy/ledger/transcripts": ("storage",),
+    "proxy/ledger/usage": ("pricing",),
 }
 LEDGER_AND_ADMISSION: Final = frozenset(
     f"{folder}/{name}.py" for folder, names in MODULES.items() for name in names
@@ -101,15 +101,15 @@ TEST_MODULES: Final = {
         "journal_posting",
         "ledger_writer",
         "orphans",
-        "pricing",
     ),
     "tests/proxy/ledger/transcripts": ("storage",),
+    "tests/proxy/ledger/usage": ("pricing",),
 }
 TESTS_OF_LEDGER_AND_ADMISSION: Final = (
     "tests/slow/threats/accounts/test_key_check.py",
     *(f"{folder}/test_{name}.py" for folder, names in TEST_MODULES.items() for name in names),
-    "-m", "not hypothesis",  # as above: random examples
-    "-k", "not ten_thousand_operations",  # eight seconds, for the same branches
+    "-m", "not hypothesis and not slow",  # as above: random examples
+    "-k", "not thousands_of_operations",  # eight seconds, for the same branches
 )  # fmt: skip
 """Those that take seconds, not minutes."""
 
@@ -129,7 +129,7 @@ def measured(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"), *tests,
         *(f"--cov={name}" for name in packages), "--cov-branch", f"--cov-report=json:{report}",
     ]  # fmt: skip
-    environment = {**os.environ, "LAWS": "few", "COVERAGE_FILE": str(folder / "measured")}
+    environment = {**os.environ, "COVERAGE_FILE": str(folder / "measured")}
 
     run = subprocess.run(  # noqa: S603 - the command line above
         command, cwd=copy, env=environment, capture_output=True, text=True, check=False

@@ -12,7 +12,7 @@ TOOLS = {
     "mypy": [sys.executable, "-m", "mypy"],
     "imports": [str(Path(sys.executable).with_name("lint-imports"))],
     "migrations": [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"],
-    "docs": [sys.executable, "docs/generate.py", "--check"],
+    "docs": [sys.executable, "docs/generate", "--check"],
 }
 
 

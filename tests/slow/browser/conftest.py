@@ -17,7 +17,7 @@ from tests.fakes.optional_tools import skip_or_fail
 from tests.fakes.servers.gateway import Gateway
 
 REPOSITORY: Final = Path(__file__).parents[3]
-SCREENS: Final = REPOSITORY / "docs" / "screens"
+SCREENS: Final = REPOSITORY / "docs" / "images"
 WRITE_SCREENS: Final = bool(os.environ.get("BRIDGE_WRITE_SCREENS"))
 """Write the screenshots of the docs: BRIDGE_WRITE_SCREENS=1 pytest tests/slow/browser"""
 

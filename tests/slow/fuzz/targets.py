@@ -11,7 +11,7 @@ from proxy.gateway.http.request_json import decode_object
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.grammar import faults_of_events
-from translator.anthropic.request import parse_messages_request
+from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, TranslationTarget
 from translator.errors import BadRequest, BadUpstream

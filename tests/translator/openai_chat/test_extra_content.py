@@ -1,7 +1,7 @@
 """Extra content of a Gemini tool call (``thought_signature``) returns with it, to Gemini only."""
 
+from tests.fakes.anthropic_requests import KEYS, assistant, make_request, result, user
 from tests.translator.openai_chat.requests import build
-from tests.translator.requests import KEYS, assistant, make_request, result, user
 
 from .responses import calls, chunk, message, piece, stream
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import KEYS, assistant, call, make_request, result, text, user
 from tests.translator.openai_chat.requests import body, build, fates, target
-from tests.translator.requests import KEYS, assistant, call, make_request, result, text, user
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat import DIALECT

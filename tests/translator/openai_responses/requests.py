@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.translator.requests import KEYS, make_request
+from tests.fakes.anthropic_requests import KEYS, make_request
 from translator.capabilities import profile_with
 from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.openai_responses import DIALECT

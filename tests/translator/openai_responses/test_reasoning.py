@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import KEYS, assistant, result, user
 from tests.translator.openai_responses.requests import body, sent, target
-from tests.translator.requests import KEYS, assistant, result, user
 from translator.openai_responses.reasoning import restore_reasoning
 from translator.openai_responses.stream.output_items import ItemState
 from translator.openai_responses.stream.signed_reasoning import sign_reasoning

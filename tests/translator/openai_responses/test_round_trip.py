@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
 from tests.translator.openai_responses.requests import build, fates, input_message, sent, target
-from tests.translator.requests import assistant, call, make_request, result, text, user
 from translator.message_stream.events_to_message import fold
 from translator.openai_responses import DIALECT, ResponsesStream
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.translator.requests import assistant, call, result, system, text, user
+from tests.fakes.anthropic_requests import assistant, call, result, system, text, user
 from translator.capabilities import EFFORTS, PROFILES, Profile
 from translator.request.reasoning_effort import (
     choose_effort,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.translator.requests import (
+from tests.fakes.anthropic_requests import (
     KEYS,
     PDF,
     WEATHER,

@@ -9,13 +9,13 @@ Completions does not have. Source: docs/mapping.md 3.2 and 4.4.
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from translator.anthropic.stop_reason import choose_stop_reason, is_window_full
+from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
 from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
+from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.stream_step import stream_step
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_chat.reasoning_details import (
     OPAQUE,
@@ -28,11 +28,10 @@ from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import find_error
 from .finish_reason import (
+    COMPLETE,
     FAILURES,
     FINISH_REASONS,
     PENDING,
-    TRUNCATED_CALL,
-    is_at_limit,
     normalize_finish_reason,
     stop_string_in,
 )
@@ -89,7 +88,7 @@ class ChatStream:
             self._texts.flush_tags()
             self.composer.fail(error_type=error.error_type, message=error.message)
 
-    @stream_step
+    @end_on_malformed_data
     def feed(self, *chunks: Any) -> None:
         for chunk in chunks:
             if self.finished:
@@ -113,12 +112,12 @@ class ChatStream:
     def started(self) -> bool:
         return self.composer.started
 
-    @stream_step
+    @end_on_malformed_data
     def feed_text(self, location: TextLocation, text: str) -> None:
         self._last_was_usage = False
         self._add_text(text)
 
-    @stream_step
+    @end_on_malformed_data
     def feed_body(self, body: Any) -> None:
         failure = find_error(body)
         if failure is not None:
@@ -133,7 +132,7 @@ class ChatStream:
         if not self.finished:
             self._finish()
 
-    @stream_step
+    @end_on_malformed_data
     def end(self) -> None:
         """Handle the end of the bytes or ``[DONE]``; neither counts as a finish reason.
 
@@ -339,9 +338,9 @@ class ChatStream:
             self._finish_message("stop_sequence", stop_sequence=matched)
             return
         cause = FINISH_REASONS.get(self._finish_reason)
-        if self._calls.is_truncated and is_at_limit(cause, self.usage, self.context.max_tokens):
+        if cause in COMPLETE and self._calls.is_cut(self.usage):
             cause = "max_tokens"
-            self.notes.append(TRUNCATED_CALL)
+            self.notes.append(LIMIT_REACHED)
         window = self.context.target.profile.context_window
         reason = choose_stop_reason(
             cause,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.counters.redis_budgets import client_of
+from proxy.counters.redis_client import client_of
 from proxy.counters.shared_state import RedisStates, SqliteStates
+from proxy.live.live_view_sync import live_view_sync
 from proxy.live.shared_live_view import LiveViewStore
-from proxy.live.sync import live_view_sync
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, running_redis
 from tests.proxy.admin.live_fixtures import FakeRunningRequest
 

@@ -7,14 +7,14 @@ import pytest
 from proxy.gateway.admission.budgets import Reservation
 from proxy.gateway.exchange import ledger_records, request_context
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Price
 from tests.proxy.gateway.request_context_factory import RecordedContext
 from translator.anthropic.usage import Usage
 from translator.dialect import ResponseContext
 
-HARD = Reservation("req_1", ("1:0",), {"input": 70, "output": 9})
-SOFT = Reservation("req_1", ("1:0",))
+HARD = Reservation("req_1", {}, {"input": 70, "output": 9})
+SOFT = Reservation("req_1", {})
 
 
 @pytest.mark.parametrize(

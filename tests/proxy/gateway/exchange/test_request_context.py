@@ -14,8 +14,8 @@ from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import HttpError, stopped, to_http_error
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
-from proxy.ledger.posting.pricing import PriceList
 from proxy.ledger.recorder import Recorder, recorder
+from proxy.ledger.usage.pricing import PriceList
 from proxy.live.running_requests import RUNNING
 from proxy.models import Price
 from tests.proxy.gateway.request_context_factory import (

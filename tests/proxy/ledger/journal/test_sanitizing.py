@@ -13,7 +13,7 @@ from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
 from proxy.ledger.posting import hash_chain
 from proxy.ledger.posting.exchange_columns import Row, blank_row, columns_from_close, set_columns
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.pricing import PriceList
+from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange
 from tests.proxy.ledger.factories import NOON, answer, closing, exchange_id, opening
 

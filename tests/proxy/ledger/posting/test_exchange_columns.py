@@ -23,7 +23,7 @@ from proxy.ledger.posting.exchange_columns import (
     token_columns,
 )
 from proxy.ledger.posting.ledger_writer import _is_due, group_records
-from proxy.ledger.posting.pricing import PriceList, price_record
+from proxy.ledger.usage.pricing import PriceList, price_record
 from proxy.models import Price
 from tests.proxy.ledger.factories import NOON, closing, opening
 

@@ -8,7 +8,7 @@ import pytest
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import Chunk
-from proxy.ledger.posting import drainer, journal_posting, ledger_writer, new_names
+from proxy.ledger.posting import drainer, drift, journal_posting, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.encoding import StreamCompressor, reads_in
@@ -306,7 +306,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     key, _ = ApiKey.issue(team, "ada-laptop")
     at = datetime(2027, 3, 4, 5, 6, 7, tzinfo=UTC)
     opened = opening(1, key_id=key.pk, betas=["new-beta"], worker="w")
-    monkeypatch.setattr(new_names, "new_name_recorder", new_names.NewNameRecorder())
+    monkeypatch.setattr(drift, "new_name_recorder", drift.NewNameRecorder())
 
     closed = ledger_writer.write_to_database(
         [
@@ -326,7 +326,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     ledger_writer.write_to_database(
         [ExchangeRecords(opened, [], closing(1, outcome="completed"))], at
     )  # known already
-    new_names.new_name_recorder._write(at)
+    drift.new_name_recorder._write(at)
     assert Drift.objects.get(name="new-beta").requests == before
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from proxy.ledger.maintenance.reprice import candidates, reprice
 from proxy.ledger.maintenance.verifier import verify_sums
-from proxy.ledger.posting import latency_histogram, rollups
+from proxy.ledger.posting import rollups
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.pricing import CLASSES
+from proxy.ledger.usage import latency_histogram
+from proxy.ledger.usage.pricing import CLASSES
 from proxy.models import (
     Exchange,
     Price,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
 from tests.translator.openai_chat.requests import body, fates, sent
-from tests.translator.requests import assistant, call, make_request, result, text, user
 
 SEARCH = {
     "type": "web_search_tool_result",

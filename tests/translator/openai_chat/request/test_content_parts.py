@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import PDF, PIXEL, make_request, text, user
 from tests.translator.openai_chat.requests import body, build, fates, sent
-from tests.translator.requests import PDF, PIXEL, make_request, text, user
 from translator.errors import BadRequest
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.translator.openai_chat.requests import body, build, fates, sent
-from tests.translator.requests import (
+from tests.fakes.anthropic_requests import (
     PIXEL,
     assistant,
     call,
@@ -13,6 +12,7 @@ from tests.translator.requests import (
     text,
     user,
 )
+from tests.translator.openai_chat.requests import body, build, fates, sent
 from translator.errors import BadRequest
 
 IMAGE = {"type": "image", "source": PIXEL}

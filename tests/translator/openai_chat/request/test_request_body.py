@@ -6,9 +6,9 @@ import pytest
 from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
+from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
 from tests.translator.openai_chat.requests import body, build, fates
 from tests.translator.openai_chat.responses import chunk, message
-from tests.translator.requests import assistant, call, make_request, result, text, user
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest

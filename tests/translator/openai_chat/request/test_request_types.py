@@ -17,9 +17,7 @@ import typing_extensions
 from openai.types.chat.completion_create_params import CompletionCreateParams
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tests.fakes.upstreams.recordings import ABSENT, recordings
-from tests.translator.openai_chat.requests import target
-from tests.translator.requests import (
+from tests.fakes.anthropic_requests import (
     KEYS,
     PDF,
     PIXEL,
@@ -31,6 +29,8 @@ from tests.translator.requests import (
     text,
     user,
 )
+from tests.fakes.upstreams.recordings import ABSENT, recordings
+from tests.translator.openai_chat.requests import target
 from translator.capabilities import PROFILES
 from translator.errors import BadRequest
 from translator.openai_chat import DIALECT

@@ -1,7 +1,7 @@
 """Structured outputs."""
 
+from tests.fakes.anthropic_requests import make_request
 from tests.translator.openai_chat.requests import body, fates
-from tests.translator.requests import make_request
 
 REQUIRED = {
     "type": "object",

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import WEATHER, make_request, system, text, user
 from tests.translator.openai_chat.requests import body, build, fates
-from tests.translator.requests import WEATHER, make_request, system, text, user
 from translator.errors import BadRequest
 from translator.request.tool_support import SERVER_TOOLS
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.translator.openai_chat.responses import (
     calls,
@@ -15,7 +16,6 @@ from tests.translator.openai_chat.responses import (
     usage,
     whole,
 )
-from tests.translator.requests import KEYS
 from translator.dialect import UpstreamError
 from translator.message_stream.events_to_message import fold
 from translator.notes import Note

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import ABSENT, recordings
 from tests.translator.openai_chat.requests import target
-from tests.translator.requests import KEYS
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat import DIALECT

@@ -1,7 +1,7 @@
 """Helpers of the input item tests."""
 
+from tests.fakes.anthropic_requests import assistant, call, result, user
 from tests.translator.openai_responses.requests import sent
-from tests.translator.requests import assistant, call, result, user
 
 CALL = {"type": "function_call", "call_id": "toolu_1", "name": "get_weather", "arguments": "{}"}
 INPUT_IMAGE = {

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
-from tests.translator.requests import (
+from tests.fakes.anthropic_requests import (
     PIXEL,
     WEATHER,
     assistant,
@@ -13,6 +12,7 @@ from tests.translator.requests import (
     system,
     user,
 )
+from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
 from translator.errors import BadRequest
 
 from .items import document

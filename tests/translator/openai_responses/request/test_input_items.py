@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
-from tests.translator.requests import (
+from tests.fakes.anthropic_requests import (
     PDF,
     assistant,
     call,
@@ -14,6 +13,7 @@ from tests.translator.requests import (
     text,
     user,
 )
+from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
 from translator.errors import BadRequest
 
 from .items import CALL, INPUT_IMAGE, document, output, result_output, user_part

@@ -6,8 +6,16 @@ import pytest
 from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
+from tests.fakes.anthropic_requests import (
+    WEATHER,
+    assistant,
+    call,
+    make_request,
+    result,
+    text,
+    user,
+)
 from tests.translator.openai_responses.requests import body, build, fates, input_message
-from tests.translator.requests import WEATHER, assistant, call, make_request, result, text, user
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
@@ -167,6 +175,11 @@ def test_servers_without_breakpoints_see_none():
 def test_max_tokens_has_a_lower_limit(expected_name, sent, noted):
     assert body(make_request(max_tokens=expected_name))["max_output_tokens"] == sent
     assert fates(make_request(max_tokens=expected_name)) == noted
+
+
+def test_only_openai_and_azure_have_that_lower_limit():
+    assert body(make_request(max_tokens=1), "llamacpp")["max_output_tokens"] == 1
+    assert body(make_request(max_tokens=1), "azure")["max_output_tokens"] == 16
 
 
 def test_a_request_for_zero_tokens_prewarms_the_cache_if_supported():

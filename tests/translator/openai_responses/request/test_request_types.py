@@ -5,9 +5,9 @@ import json
 import pydantic
 import pytest
 
+from tests.fakes.anthropic_requests import WEATHER, make_request, user
 from tests.fakes.upstreams import recordings
 from tests.translator.openai_responses.requests import build
-from tests.translator.requests import WEATHER, make_request, user
 from translator.errors import BadRequest
 
 from .strict_types import assert_valid

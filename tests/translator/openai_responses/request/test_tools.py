@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import WEATHER, make_request, system, user
 from tests.translator.openai_responses.requests import body, build, fates
-from tests.translator.requests import WEATHER, make_request, system, user
 from translator.errors import BadRequest
 
 from .strict_types import assert_valid

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import make_request
 from tests.translator.openai_responses.requests import body, fates
-from tests.translator.requests import make_request
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.openai_responses import DIALECT

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fakes.anthropic_requests import KEYS
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -23,7 +24,6 @@ from tests.translator.openai_responses.responses import (
     target,
     text,
 )
-from tests.translator.requests import KEYS
 from translator.capabilities import PROFILES
 
 OPENAI = PROFILES["openai"]

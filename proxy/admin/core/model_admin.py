@@ -1,0 +1,226 @@
+"""Base classes of model admins: some are read-only, the others log the values that users change."""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import unfold.fields
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from proxy.decode_errors import MANAGED
+from proxy.models.upstreams import SEALED
+from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
+
+from .json_column_field import StorableJson
+from .lookup_limits import CheckedAutocomplete, CheckedModelAdmin
+
+if TYPE_CHECKING:  # the theme's classes have no types; their Django base classes do
+    Inline = admin.TabularInline[Any, Any]
+    ModelForm = forms.ModelForm[Any]
+else:
+    from django.forms import ModelForm
+    from unfold.admin import TabularInline as Inline
+
+__all__ = [
+    "Inline",
+    "LogsFieldChanges",
+    "ManagedAdmin",
+    "ModelForm",
+    "ReadOnlyAdmin",
+    "refuse_managed",
+]
+
+
+SECRET_FIELDS: Final = ("password", "password1", "password2", "new_secret")
+"""Form fields whose values are never written to Django's admin log."""
+
+
+def plain_json(data: Any, encoder: Any) -> SafeString:
+    """Return indented JSON, for a read-only field, as escaped text in a ``pre`` element."""
+    text = json.dumps(data, sort_keys=True, indent=2, cls=encoder, ensure_ascii=False)
+    return format_html('<pre class="mb-json">{}</pre>', text)
+
+
+unfold.fields.prettify_json = plain_json
+"""Replace the theme's function: its output has ``style`` attributes, which the CSP blocks (T26)."""
+
+
+class ReadOnlyAdmin(CheckedModelAdmin):
+    """A model admin that allows no user, not even a superuser, to add, change or delete a row."""
+
+    actions = None
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+def form_with_write_check(form: Any, user: Any, action: str) -> Any:
+    """Return a subclass of ``form`` that rejects values which ``user`` may not write."""
+
+    class FormWithWriteCheck(form):  # type: ignore[misc]  # mypy cannot check a base class that is a parameter
+        def _post_clean(self) -> None:
+            super()._post_clean()
+            if self.errors:
+                return
+            for field, why in faults(user, action, type(self.instance), self.instance):
+                self.add_error(field if field in self.fields else None, why)
+
+    return FormWithWriteCheck
+
+
+class LogsFieldChanges(CheckedModelAdmin):
+    """A model admin that permits the writes that ``proxy.permissions.write_permissions`` permits.
+
+    Its entries in Django's admin log have the old and new value of each changed field (T43).
+    """
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return may_write(request.user, ADD, self.model) and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        allowed = may_write(request.user, CHANGE, self.model, obj)
+        return allowed and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        allowed = may_write(request.user, DELETE, self.model, obj)
+        return allowed and super().has_delete_permission(request, obj)
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        return form_with_write_check(form, request.user, CHANGE if change else ADD)
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the form for the editable columns of the change list (``list_editable``)."""
+        return form_with_write_check(
+            super().get_changelist_form(request, **kwargs), request.user, CHANGE
+        )
+
+    def formfield_for_dbfield(
+        self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if not isinstance(db_field, JSONField):
+            return super().formfield_for_dbfield(db_field, request, **kwargs)
+        field: Any = super().formfield_for_dbfield(
+            db_field, request, form_class=StorableJson, **kwargs
+        )
+        field.empty = db_field.get_default
+        return field
+
+    def formfield_for_foreignkey(
+        self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = CheckedAutocomplete(db_field, self.admin_site)
+        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if field is not None and field.queryset is not None:
+            field.queryset = choices(request.user, field.queryset)
+        return field
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the list with the model's plural name, not "Select … to change", as the title."""
+        title = str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """Return Django's log message, which names the changed fields, with old and new values."""
+        message = super().construct_change_message(request, form, formsets, add)
+        lines = [] if add else _differences(form)
+        for formset in formsets or ():
+            for inline in formset.initial_forms:
+                if inline not in formset.deleted_forms:
+                    lines += [f"{inline.instance}: {line}" for line in _differences(inline)]
+        if not lines:
+            return message
+        return [*message, {"changed": {"name": "values", "object": "", "fields": lines}}]
+
+
+class ManagedAdmin(LogsFieldChanges):
+    """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
+
+    Bulk deletion is off, because it would skip the check of each single row.
+    """
+
+    actions = None
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_managed(obj) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not _is_managed(obj) and super().has_delete_permission(request, obj)
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        self._refuse_managed(request, object_id)
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        self._refuse_managed(request, object_id)
+        return super().delete_view(request, object_id, extra_context)
+
+    def _refuse_managed(self, request: HttpRequest, object_id: str | None) -> None:
+        """Raise PermissionDenied for a POST to an object that bridge.toml declares.
+
+        The error message states this reason. Users without the change permission get Django's 403
+        instead.
+        """
+        if request.method == "POST" and object_id and self.has_change_permission(request):
+            refuse_managed(self.get_object(request, unquote(object_id)))
+
+    @admin.display(description="set in")
+    def from_file(self, obj: Any) -> str:
+        return "bridge.toml" if obj.managed else "admin"
+
+
+def refuse_managed(obj: Any) -> None:
+    """Raise PermissionDenied if bridge.toml declares the object; the message states the reason."""
+    if _is_managed(obj):
+        raise PermissionDenied(MANAGED.format(obj))
+
+
+def _is_managed(obj: Any) -> bool:
+    return obj is not None and bool(getattr(obj, "managed", False))
+
+
+def _differences(form: Any) -> list[str]:
+    """Return ``field: before → after`` for each changed field, without the values of secrets."""
+    return [
+        f"{name}: changed"
+        if name in SECRET_FIELDS
+        else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
+        for name in form.changed_data
+    ]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict) and SEALED in value:
+        return "a stored secret"
+    has_models = isinstance(value, QuerySet | list | tuple) and any(
+        isinstance(entry, Model) for entry in value
+    )
+    text = ", ".join(sorted(map(str, value))) if has_models else str(value)  # type: ignore[call-overload]  # mypy does not narrow ``value`` by ``has_models``
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,0 +1,56 @@
+"""Upstreams in the admin. Rows from bridge.toml are read-only."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from proxy.admin.core.model_admin import ManagedAdmin
+from proxy.models import Upstream
+
+from .upstream_form import UpstreamForm, secret_location
+
+
+@admin.register(Upstream)
+class UpstreamAdmin(ManagedAdmin):
+    """Upstreams. They receive API keys and conversations (T12), so only superusers change them."""
+
+    form = UpstreamForm
+    list_display = ("name", "dialect", "address", "secret_display", "enabled", "from_file")
+    list_filter = ("dialect", "enabled")
+    search_fields = ("name",)
+    fieldsets = (
+        (None, {"fields": ("name", "dialect", "base_url", "secret", "new_secret", "enabled")}),
+        (
+            "Behavior",
+            {
+                "fields": (
+                    "profile",
+                    "capabilities",
+                    "timeouts",
+                    "extra_body",
+                    "when_client_leaves",
+                    "connection_reuse",
+                    "allow_http",
+                )
+            },
+        ),
+    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show users with view permission only where the secret is stored, not its form field."""
+        if obj is None or self.has_change_permission(request, obj):
+            return self.fieldsets
+        first = ("name", "dialect", "base_url", "secret_display", "enabled")
+        return ((None, {"fields": first}), *self.fieldsets[1:])
+
+    @admin.display(description="address", ordering="base_url")
+    def address(self, obj: Upstream) -> str:
+        return obj.base_url
+
+    @admin.display(description="secret")
+    def secret_display(self, obj: Upstream) -> str:
+        return secret_location(obj)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*super().get_readonly_fields(request, obj), "secret_display")

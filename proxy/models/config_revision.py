@@ -1,0 +1,52 @@
+"""A number that increases with each change of the configuration."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F
+from django.db.models.signals import post_delete, post_save
+
+from .budgets import Budget
+from .drift import UpstreamPolicy
+from .keys import ApiKey, Team
+from .prices import Price
+from .routes import Route, RouteTarget
+from .upstreams import Upstream
+
+WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy)
+
+
+class Revision(models.Model):
+    """A single row whose number increases with each change of the configuration.
+
+    Gateway processes poll the row; when it has changed, they reload the configuration that they
+    keep in memory.
+    """
+
+    number = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+    @classmethod
+    def current(cls) -> int:
+        """Return the current number. Raises DoesNotExist in a database without configuration."""
+        number: int = cls.objects.filter(pk=1).values_list("number", flat=True).get()
+        return number
+
+    @classmethod
+    def bump(cls) -> None:
+        """Increase the number, so that all gateway processes reload the configuration."""
+        if not cls.objects.filter(pk=1).update(number=F("number") + 1):
+            cls.objects.get_or_create(pk=1, defaults={"number": 1})
+
+
+def _changed(sender: type[models.Model], update_fields: object = None, **_: object) -> None:
+    if update_fields is not None and set(update_fields) == {"last_login"}:  # type: ignore[call-overload]
+        return  # a sign-in does not change the configuration
+    Revision.bump()
+
+
+# Users are included, because the keys of a deactivated user are invalid.
+for _model in (*WATCHED, settings.AUTH_USER_MODEL):
+    post_save.connect(_changed, sender=_model, dispatch_uid=f"revision-save-{_model}")
+    post_delete.connect(_changed, sender=_model, dispatch_uid=f"revision-delete-{_model}")

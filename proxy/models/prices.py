@@ -1,0 +1,36 @@
+"""Prices: what the tokens of a model cost at an upstream, from a day on."""
+
+from django.db import models
+
+from .upstreams import Upstream
+
+
+class Price(models.Model):
+    """The price of a model from a day on, in US dollars per million tokens.
+
+    A price is never overwritten: a new price is a row with a later ``since``.
+    """
+
+    # null: the price applies to every upstream with this model, like the shipped prices
+    upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
+    model = models.CharField(max_length=200)
+    since = models.DateField()
+    input = models.DecimalField(max_digits=14, decimal_places=6)
+    output = models.DecimalField(max_digits=14, decimal_places=6)
+    # null in the next three fields: cached tokens cost as much as input tokens
+    cache_read = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
+    cache_write_5m = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
+    cache_write_1h = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
+    source = models.CharField(max_length=300, blank=True)
+    managed = models.BooleanField(default=False, editable=False)
+
+    class Meta:
+        ordering = ["model", "-since"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["upstream", "model", "since"], name="price_dated", nulls_distinct=False
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} since {self.since}"

@@ -1,0 +1,216 @@
+"""Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from proxy.secret_encryption import decrypt_secret
+from proxy.secrets import ConfigError, Secret, resolve
+from translator.capabilities import profile_with
+from translator.errors import TranslatorError
+
+SEALED = "sealed"
+"""The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
+TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
+RESERVED = {
+    "model": "the route's targets name the model; leave it out",
+    "stream": "the gateway decides whether a response is streamed; leave it out",
+}
+"""Keys that ``extra_body`` cannot have, because the ledger would not show the values sent."""
+ENDPOINTS = ("/chat/completions", "/responses", "/v1/messages", "/messages")
+"""Paths that the gateway appends to the base URL of an upstream."""
+SANDBOXES = {"sandbox": "responses", "sandbox-chat": "chat"}
+"""Names and dialects (APIs) of the upstreams that the first start creates for the sandbox."""
+
+
+def check_base_url(url: str, *, allow_http: bool) -> None:
+    """Raise ValidationError for a base URL that is malformed, or would expose the upstream's key.
+
+    Plain http is permitted only for this machine, private networks and single-label host names,
+    unless ``allow_http`` is set.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
+        raise ValidationError(
+            "a base URL cannot contain a user or password; name the key in api_key"
+        )
+    if parts.scheme not in {"http", "https"} or not host or url != url.strip():
+        raise ValidationError(f"base URL {url!r} must look like https://host/path")
+    if parts.query or parts.fragment or "?" in url or "#" in url:
+        raise ValidationError(f"base URL {url!r} must end before any ? or #")
+    if parts.scheme == "http" and not allow_http and not _is_private(host):
+        raise ValidationError(
+            f"base URL {url!r} sends the key unencrypted to a public host; use https, "
+            "or set allow_http = true"
+        )
+
+
+def check_endpoint(url: str, dialect: str) -> None:
+    """Raise ValidationError if the base URL ends with an endpoint, such as ``/chat/completions``.
+
+    The gateway appends the endpoint, so requests would get a 404 response.
+    """
+    base = url.rstrip("/")
+    for ending in ENDPOINTS:
+        base = base.removesuffix(ending)
+    if dialect == DialectName.ANTHROPIC:
+        base = base.removesuffix("/v1")
+    if base != url.rstrip("/"):
+        raise ValidationError(
+            f"base URL {url!r} names the endpoint, which is appended to it; write {base!r}"
+        )
+
+
+def _is_private(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host.rstrip(".")
+    return address.is_loopback or address.is_private
+
+
+class DialectName(models.TextChoices):
+    RESPONSES = "responses", "OpenAI Responses"
+    CHAT = "chat", "Chat Completions"
+    ANTHROPIC = "anthropic", "Anthropic Messages"
+
+
+class OnClientDisconnect(models.TextChoices):
+    """What happens to the upstream's response after the client has disconnected."""
+
+    ABORT = "abort", "Close the connection at once"
+    DRAIN = "drain", "Read it to its end"
+
+
+class ConnectionReuse(models.TextChoices):
+    """Which requests may share a connection to an upstream."""
+
+    SHARED = "shared", "Of all keys"
+    KEY = "key", "Of the same key"
+    NEVER = "never", "None: a new connection for each request"
+
+
+class Upstream(models.Model):
+    """A server to which the gateway sends requests.
+
+    ``secret`` refers to an environment variable or a file, or contains the API key encrypted for
+    this base URL.
+    """
+
+    name = models.SlugField(max_length=64, unique=True)
+    dialect = models.CharField(max_length=16, choices=DialectName.choices)
+    # Validated in clean(), because URLField does not accept "http://vllm".
+    base_url = models.CharField(max_length=500)
+    secret = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text='{"env": "OPENAI_API_KEY"} or {"file": "/run/secrets/x"}',
+    )
+    profile = models.CharField(max_length=32, default="generic")
+    capabilities = models.JSONField(default=dict, blank=True)
+    timeouts = models.JSONField(
+        default=dict, blank=True, help_text="connect_s, first_byte_s, idle_s, total_s"
+    )
+    # Fixed fields that are added to each translated request body
+    extra_body = models.JSONField(default=dict, blank=True)
+    when_client_leaves = models.CharField(
+        max_length=8, choices=OnClientDisconnect.choices, default=OnClientDisconnect.ABORT
+    )
+    connection_reuse = models.CharField(
+        max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
+    )
+    allow_http = models.BooleanField(default=False)
+    enabled = models.BooleanField(default=True)
+    managed = models.BooleanField(default=False, editable=False)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Raise ValidationError for an invalid URL, capability, timeout or secret."""
+        self.check_fields()
+        self.check_secret()
+        if self.has_encrypted_secret:
+            try:
+                decrypt_secret(self.secret[SEALED], self.base_url)
+            except ConfigError as error:
+                raise ValidationError({"base_url": str(error)}) from None
+
+    def check_fields(self) -> None:
+        """Raise ValidationError for an invalid field, except the secret."""
+        try:
+            check_base_url(self.base_url, allow_http=self.allow_http)
+            check_endpoint(self.base_url, self.dialect)
+        except ValidationError as error:
+            raise ValidationError({"base_url": error.messages}) from None
+        self._check_objects()
+        for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
+            try:
+                profile_with(self.profile, capabilities)
+            except TranslatorError as error:
+                raise ValidationError({field: str(error)}) from None
+        for name, seconds in self.timeouts.items():
+            if name not in TIMEOUTS:
+                message = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
+                raise ValidationError({"timeouts": message})
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+                message = f"timeout {name!r} is {seconds!r}; seconds are expected"
+                raise ValidationError({"timeouts": message})
+        self._check_extra_body()
+
+    def credential(self) -> Secret:
+        """Return the API key for this upstream; empty if it has none.
+
+        Raises ConfigError, which names the variable or file, if the key cannot be read.
+        """
+        try:
+            self.check_secret()
+        except ValidationError as error:
+            raise ConfigError(" ".join(error.messages)) from None
+        if self.has_encrypted_secret:
+            return decrypt_secret(self.secret[SEALED], self.base_url)
+        return resolve(self.secret)
+
+    @property
+    def secret_file(self) -> str:
+        """The path of the file that contains the secret; empty if the secret is not in a file."""
+        path = self.secret.get("file") if isinstance(self.secret, dict) else None
+        return path if isinstance(path, str) else ""
+
+    @property
+    def has_encrypted_secret(self) -> bool:
+        """Whether the secret is stored encrypted in the database."""
+        return isinstance(self.secret, dict) and SEALED in self.secret
+
+    def _check_objects(self) -> None:
+        for field in ("capabilities", "timeouts", "extra_body"):
+            if not isinstance(found := getattr(self, field), dict):
+                raise ValidationError({field: f"an object is expected, found {found!r}"})
+
+    def _check_extra_body(self) -> None:
+        for name, why in RESERVED.items():
+            if name in self.extra_body:
+                message = f"{name!r} is {self.extra_body[name]!r}; {why}"
+                raise ValidationError({"extra_body": message})
+
+    def check_secret(self) -> None:
+        """Raise ValidationError if ``secret`` is not a valid reference.
+
+        The variable or file that it names is not read.
+        """
+        if self.secret != {} and (
+            not isinstance(self.secret, dict)
+            or len(self.secret) != 1
+            or not set(self.secret) <= {"env", "file", SEALED}
+            or not all(isinstance(place, str) and place for place in self.secret.values())
+        ):
+            raise ValidationError('a secret is {"env": "NAME"} or {"file": "/path"}')

@@ -1,0 +1,147 @@
+"""New names: found in records, counted once for each request, limited in number."""
+
+import pytest
+
+from proxy.ledger.posting import drift, ledger_writer
+from proxy.ledger.posting.drift import (
+    MAX_NAMES,
+    MAX_PER_REQUEST,
+    OTHERS,
+    NewNameRecorder,
+    names_seen,
+)
+from proxy.models import Drift
+from tests.proxy.ledger.factories import body, closing, exchange_id, opening
+
+pytestmark = pytest.mark.django_db
+UNUSUAL = body(
+    "Hello",
+    {"role": "developer", "content": [{"type": "hologram"}, {"type": "text", "text": "x"}]},
+    brand_new_field=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def recorder(monkeypatch) -> NewNameRecorder:
+    recorder = NewNameRecorder()
+    monkeypatch.setattr(drift, "new_name_recorder", recorder)
+    return recorder
+
+
+def seen(kind: str) -> dict[str, tuple[bool | None, int]]:
+    return {row.name: (row.known, row.requests) for row in Drift.objects.filter(kind=kind)}
+
+
+def post(number: int, **fields) -> None:
+    ledger_writer.write_to_database(
+        [ledger_writer.ExchangeRecords(opening(number, **fields), [], closing(number))]
+    )
+
+
+def test_new_names_are_stored_with_their_first_request(team):
+    post(1, betas=["context-1m-2025-08-07"], client_name="claude-cli", client_version="2.1.329")
+    post(2, body=UNUSUAL)
+
+    assert seen("beta") == {"context-1m-2025-08-07": (None, 1)}
+    assert seen("client") == {"claude-cli 2.1.329": (None, 1)}
+    assert seen("field")["brand_new_field"] == (False, 1)
+    assert seen("field")["messages"][0] is True
+    assert seen("block")["hologram"] == (False, 1)
+    assert seen("role")["developer"] == (False, 1)
+    assert Drift.objects.get(name="hologram").first_request == exchange_id(2)
+
+
+def test_names_in_a_rejected_body_are_not_counted_again():
+    betas = ["context-1m-2025-08-07"]
+
+    assert {*names_seen(opening(1, body=UNUSUAL, betas=betas, faulty=True))} == {("beta", betas[0])}
+    assert ("field", "brand_new_field") in {*names_seen(opening(1, body=UNUSUAL))}
+
+
+def test_an_unknown_upstream_event_is_recorded(team):
+    ledger_writer.write_to_database(
+        [
+            ledger_writer.ExchangeRecords(
+                opening(1), [], closing(1, unknown_events={"response.sparkle": 7})
+            )
+        ]
+    )
+
+    assert seen("event") == {"response.sparkle": (False, 1)}
+
+
+def test_an_exchange_written_twice_is_counted_once(team, recorder):
+    records = ledger_writer.ExchangeRecords(opening(1, betas=["b"]), [], closing(1))
+    ledger_writer.write_to_database(
+        [ledger_writer.ExchangeRecords(records.opening, [])]
+    )  # still running
+    ledger_writer.write_to_database([records])
+    ledger_writer.write_to_database([records])
+    recorder._at = float("-inf")
+    post(2, betas=["c"])
+
+    assert seen("beta") == {"b": (None, 1), "c": (None, 1)}
+
+
+def test_counts_of_known_names_are_written_together_later(team, recorder):
+    for number in range(1, 6):
+        post(number, betas=["b"])
+    before = seen("beta")["b"][1]
+    recorder._at = float("-inf")  # ten seconds later
+    post(6, betas=["b"])
+
+    assert before == 1
+    assert seen("beta")["b"] == (None, 6)
+
+
+def test_a_metadata_only_team_records_no_fields(team):
+    post(1, body=None, betas=["b"])
+
+    assert seen("field") == {}
+    assert seen("beta") == {"b": (None, 1)}
+
+
+def test_the_number_of_stored_names_is_limited(team):
+    for number in range(3):
+        names = [f"b-{number}-{n}" + "x" * 300 for n in range(MAX_NAMES // 2)]
+        post(number + 1, betas=names)
+
+    rows = Drift.objects.filter(kind="beta")
+    assert rows.count() == MAX_NAMES + 1
+    assert seen("beta")[OTHERS] == (None, MAX_NAMES // 2)
+    assert max(len(row.name) for row in rows) == 100
+
+
+def test_the_number_of_names_in_memory_is_limited(team, recorder):
+    for number in range(4):
+        post(number + 1, betas=[f"b-{number}-{n}" for n in range(MAX_NAMES)])
+
+    assert sum(kind == "beta" for kind, _ in recorder._written) == MAX_NAMES + 1
+    waiting = recorder._counts["beta", OTHERS]
+    assert seen("beta")[OTHERS][1] + waiting == 3 * MAX_NAMES
+
+
+def test_the_number_of_names_of_one_request_is_limited(team):
+    fields = {f"field_{n}": n for n in range(10 * MAX_PER_REQUEST)}
+    blocks = [{"type": f"kind_{n}"} for n in range(10 * MAX_PER_REQUEST)]
+    roles = [{"role": f"role_{n}", "content": blocks} for n in range(10 * MAX_PER_REQUEST)]
+    post(1, body=body("Hello", *roles, **fields))
+
+    assert len(seen("field")) == len(seen("block")) == len(seen("role")) == MAX_PER_REQUEST
+
+
+@pytest.mark.parametrize(
+    "invalid", [b"", b"[]", b'{"messages": 3}', b"\xff", b'{"messages": [{}]}']
+)
+def test_names_outside_of_an_unreadable_body_are_recorded(invalid):
+    assert all(kind for kind, _ in names_seen(opening(1, body=invalid)))
+
+
+def test_an_error_in_the_recorder_does_not_stop_the_ledger_writer(
+    team, recorder, monkeypatch, caplog
+):
+    monkeypatch.setattr(recorder, "_write", lambda _: 1 / 0)
+
+    post(1)
+
+    assert "could not be processed" in caplog.text

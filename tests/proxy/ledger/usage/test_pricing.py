@@ -1,0 +1,124 @@
+"""Costs are exact integers; unknown costs are None."""
+
+from datetime import date
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.ledger.maintenance.export import usd
+from proxy.ledger.usage.pricing import (
+    PriceList,
+    charge_of,
+    cost_of,
+    estimated_attempts_cost,
+    failed_attempts_cost,
+    source_of,
+)
+from proxy.models import Price, Upstream
+
+PRICE = {"input": "1.25", "output": "10", "cache_read": "0.125", "cache_write_5m": None,
+         "cache_write_1h": "2.5"}  # fmt: skip
+
+
+def test_each_class_has_its_price_and_a_missing_cache_price_is_the_input_price() -> None:
+    usage = {"input": 3, "output": 5, "cache_read": 7, "cache_write_5m": 11, "cache_write_1h": 13}
+
+    cost = cost_of(usage | {"source": "reported"}, PRICE)
+
+    assert cost is not None
+    assert cost.parts == {
+        "input": 3750,
+        "output": 50_000,
+        "cache_read": 875,
+        "cache_write_5m": 13_750,
+        "cache_write_1h": 32_500,
+    }
+    assert cost.total == sum(cost.parts.values())
+    assert cost.estimated == 0
+
+
+@pytest.mark.parametrize("usage", [{}, {"input": 5}, {"output": 5}, {"input": None, "output": 1}])
+def test_unknown_tokens_have_no_cost(usage: dict) -> None:
+    assert cost_of(usage, PRICE) is None
+
+
+def test_without_a_price_the_cost_is_unknown_and_not_zero() -> None:
+    assert cost_of({"input": 1, "output": 1}, None) is None
+
+
+FAILED = [
+    {"upstream": "a", "usage": {"source": "reported"}, "cost_nanousd": 30},
+    {"upstream": "b", "usage": {"source": "reported", "output_source": "estimated"},
+     "cost_nanousd": 400},
+    {"upstream": "c"},
+]  # fmt: skip
+
+
+def test_failed_attempts_are_added_to_the_cost() -> None:
+    usage = {"input": 1, "output": 1, "source": "reported"}
+
+    assert (failed_attempts_cost(FAILED), estimated_attempts_cost(FAILED)) == (430, 400)
+    assert charge_of(usage, PRICE, FAILED) == 11_250 + 430
+    assert charge_of(usage, PRICE) == 11_250
+    assert charge_of(usage, None, FAILED) == charge_of({}, PRICE, FAILED) == 430
+
+
+@pytest.mark.parametrize("attempts", [(), FAILED[2:]])
+def test_without_a_known_cost_the_total_is_unknown_and_not_zero(attempts) -> None:
+    assert charge_of({}, PRICE, attempts) is None
+    assert charge_of({"input": 1, "output": 1}, {"input": "0", "output": "0"}, attempts) == 0
+
+
+def test_a_free_model_costs_zero() -> None:
+    free = cost_of({"input": 1, "output": 1}, {"input": "0", "output": "0"})
+
+    assert free is not None
+    assert free.total == 0
+
+
+def test_the_estimated_part_of_a_cost_is_separate() -> None:
+    usage = {"input": 10, "output": 10, "source": "reported", "output_source": "estimated"}
+
+    cost = cost_of(usage, PRICE)
+
+    assert cost is not None
+    assert (cost.total, cost.estimated) == (112_500, 100_000)
+    assert [source_of(usage, n) for n in ("input", "output", "reasoning")] == [
+        "reported",
+        "estimated",
+        "missing",
+    ]
+
+
+@given(st.integers(min_value=0, max_value=2**62))
+def test_dollars_are_exact_decimals(nano: int) -> None:
+    text = usd(nano)
+
+    assert text is not None
+    assert Decimal(text) * 10**9 == nano
+    assert len(text.partition(".")[2]) >= 6
+
+
+@pytest.mark.django_db
+def test_the_newest_price_of_the_day_applies_and_that_of_the_upstream_wins() -> None:
+    openai = Upstream.objects.create(name="openai", dialect="responses", base_url="https://x.test")
+    for upstream, since, usd_in in (
+        (None, "2026-01-01", "1"),
+        (None, "2026-06-01", "2"),
+        (openai, "2026-03-01", "3"),
+    ):
+        Price.objects.create(upstream=upstream, model="m", since=since, input=usd_in, output="1")
+    prices = PriceList.load()
+
+    def price_on(upstream: str, day: str) -> str | None:
+        price = prices.at(upstream, "m", date.fromisoformat(day))
+        return price and str(Decimal(price["input"]).normalize())
+
+    assert price_on("azure", "2025-12-31") is None
+    assert price_on("azure", "2026-05-31") == "1"
+    assert price_on("azure", "2026-06-01") == "2"
+    assert price_on("openai", "2026-02-01") == "1"
+    assert price_on("openai", "2026-07-01") == "3"
+    assert prices.at("openai", "other", date(2026, 7, 1)) is None
