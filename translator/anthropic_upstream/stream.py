@@ -13,7 +13,7 @@ from translator.anthropic.usage import Usage, usage_from_wire
 from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
-from translator.message_stream.stream_step import MALFORMED_DATA_ERRORS
+from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
 from translator.notes import Note
 from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
