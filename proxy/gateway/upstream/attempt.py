@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -25,7 +25,7 @@ from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import Stream, UpstreamError, UpstreamRequest
+from translator.dialect import Stream, TextStream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
@@ -262,7 +262,8 @@ class Attempt:
     async def relay_events(self, call: UpstreamResponse) -> None:
         """The relay loop: read, decode, translate and send until the response ends."""
         stream, watch, entry = self.stream, self.watch, self.entry
-        decoder = ResponseDecoder(stream, self.target.server.dialect_name)
+        # ``Passthrough`` relays Anthropic's events; all other dialects have a ``TextStream``.
+        decoder = ResponseDecoder(cast("TextStream", stream), self.target.server.dialect_name)
         while not stream.finished:
             watch.start_wait(CancelReason.IDLE)
             raw = await call.read()

@@ -17,7 +17,6 @@ from tests.proxy.gateway.conftest import (  # noqa: F401 - importing fixtures ma
     gateway,
     reload,
     scripted,
-    tuned,
     world,
 )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS, choose_stop_reason, is_window_full
 from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
-from translator.dialect import ResponseContext, UpstreamError
+from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
@@ -94,6 +94,18 @@ class ResponsesStream:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
+
+    @property
+    def started(self) -> bool:
+        return self.composer.started
+
+    @end_on_malformed_data
+    def feed_text(self, location: TextLocation, text: str) -> None:
+        item_id, output_index, content_index = location
+        item = self._items.item_for_event(output_index, item_id, "message", is_delta=True)
+        self._blocks.add_text(item, content_index, text)
+        if self.composer.matched_stop is not None:
+            self._finish_at_stop_sequence()
 
     @end_on_malformed_data
     def feed_body(self, body: dict[str, Any]) -> None:

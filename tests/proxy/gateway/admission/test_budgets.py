@@ -1,6 +1,5 @@
 """Budgets: the worst case is reserved at admission and settled with the actual cost."""
 
-import dataclasses
 import threading
 import time
 from datetime import timedelta
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth import get_user_model
 
-from proxy.conf import conf
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
 from proxy.gateway.admission import budgets
@@ -193,9 +191,9 @@ def test_a_client_disconnect_releases_the_reservation(
 
 
 def test_a_model_without_a_price_is_noted_and_refused_by_an_exhausted_budget_only(
-    gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, priced: str, monkeypatch
+    gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, priced: str, settings
 ):
-    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=False))
+    settings.UNPRICED = "serve"
     scripted.on("chat-unpriced", upstream_scripts.chat())
     budget = cleo.budget("0.0011")
 

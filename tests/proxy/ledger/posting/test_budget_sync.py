@@ -1,6 +1,5 @@
 """Budget counters equal the ledger after kills, rollbacks, a lost store and new prices."""
 
-import os
 import random
 from collections import Counter
 from datetime import UTC, datetime
@@ -18,11 +17,12 @@ from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
+from tests.lanes import repeat
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
 from .conftest import Clock
 
-OPERATIONS = int(os.environ.get("BRIDGE_BUDGET_OPERATIONS", "10000"))
+OPERATIONS = repeat(fast=2_000, slow=10_000, variable="BRIDGE_BUDGET_OPERATIONS")
 PRICE = {"input": "1", "output": "10"}
 LIMIT = 20 * OPERATIONS * 100_000  # so that the last requests are rejected
 
@@ -173,7 +173,8 @@ class RandomOperations(SimulatedGateway):
     }
 
 
-def test_after_ten_thousand_operations_with_kills_the_counters_equal_the_ledger(
+@pytest.mark.repeated
+def test_after_thousands_of_operations_with_kills_the_counters_equal_the_ledger(
     budgets: list[Budget], store: SqliteBudgets, clock: Clock
 ):
     simulation = RandomOperations(store, clock, budgets)
