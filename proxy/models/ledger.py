@@ -21,6 +21,14 @@ class Outcome(models.TextChoices):
     DRAINED = "drained"  # ended by an orderly shutdown of the gateway
 
 
+FAILED = ~models.Q(outcome__in=(Outcome.COMPLETED, Outcome.CLIENT_GONE, ""))
+"""Matches the rows of requests that failed; "" is the outcome of a running request."""
+HAS_TOKENS = models.Q(input_tokens__isnull=False) | models.Q(output_tokens__isnull=False)
+"""Matches rows with known token counts."""
+UNPRICED = models.Q(state=State.CLOSED, cost_nanousd=None) & HAS_TOKENS
+"""Matches the rows of requests that used tokens but have no cost, because no price is known."""
+
+
 class TokenSource(models.TextChoices):
     REPORTED = "reported"
     ESTIMATED = "estimated"

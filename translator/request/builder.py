@@ -98,23 +98,32 @@ def build_fields(builder: RequestBuilder, builders: FieldBuilders) -> dict[str, 
     return body
 
 
-def reject_fields(
-    builder: RequestBuilder,
-    refused: Mapping[str, str],
-    dropped: Mapping[str, str],
-    harmless: frozenset[str],
-) -> None:
-    """Reject the fields in ``refused``; drop the fields in ``dropped`` and unknown fields.
+DROPPED: Final[Mapping[str, str]] = {
+    "betas": "a header, read by the gateway",
+    "diagnostics": "the upstream reports no cache diagnostics",
+    "fallback_credit_token": "the gateway has its own fallbacks",
+    "fallbacks": "the gateway has its own fallbacks",
+    "user_profile_id": "a header of another provider",
+    "workspace_id": "a header of another provider",
+}
+"""Fields that neither OpenAI API has, with the reason for the note."""
+
+HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
+"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
+
+
+def reject_fields(builder: RequestBuilder, refused: Mapping[str, str]) -> None:
+    """Reject the fields in ``refused``; drop the fields in ``DROPPED`` and unknown fields.
 
     Dropped fields get a note. Raises BadRequest for a rejected field.
     """
     for name, reason in refused.items():
         if builder.request.get(name) and not _region_matches(builder, name):
             raise BadRequest(name, reason)
-    for name, reason in dropped.items():
+    for name, reason in DROPPED.items():
         if builder.request.get(name):
-            builder.add_note(name, "ignored" if name in harmless else "dropped", reason)
-    if unknown := [name for name in builder.request if name not in FIELDS and name not in dropped]:
+            builder.add_note(name, "ignored" if name in HARMLESS else "dropped", reason)
+    if unknown := [name for name in builder.request if name not in FIELDS and name not in DROPPED]:
         # Clients choose these names. Quotes mark them, so that they can be removed where client
         # text must not be stored.
         names = "', '".join(shorten(name).replace("'", "?") for name in unknown[:MAX_QUOTED_FIELDS])

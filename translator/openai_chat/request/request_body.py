@@ -139,15 +139,6 @@ BUILDERS: Final = ordered_builders(
     },
 )
 
-DROPPED: Final[Mapping[str, str]] = {
-    "betas": "a header, read by the gateway",
-    "diagnostics": "the upstream reports no cache diagnostics",
-    "fallback_credit_token": "the gateway has its own fallbacks",
-    "fallbacks": "the gateway has its own fallbacks",
-    "user_profile_id": "a header of another provider",
-    "workspace_id": "a header of another provider",
-}
-
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
     "compaction": "the upstream cannot summarize conversations",
@@ -158,9 +149,6 @@ REFUSED: Final[Mapping[str, str]] = {
 
 TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
 
-HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
-"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
-
 
 def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
     """Return the upstream body, its notes and the context for translating the response.
@@ -170,7 +158,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     """
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
-        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+        reject_fields(builder, REFUSED)
     body = build_fields(builder, BUILDERS)
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
         body |= reasoning_fields(builder)
