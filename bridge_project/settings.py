@@ -25,7 +25,10 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # Settings of the gateway; the Django app "proxy" reads them through proxy/conf.py.
 BRIDGE_VARIABLES = TABLE
 DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
-REDIS_URL = env_url("REDIS_URL", "redis", "rediss", "unix")
+REDIS_URL = env_url(
+    "REDIS_URL", "redis", "rediss", "unix",
+    "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
 REDIS_TIMEOUT_S = env_seconds("BRIDGE_REDIS_TIMEOUT_S")
 WORKERS = env_int("BRIDGE_WORKERS")
 PING_INTERVAL_S = env_seconds("BRIDGE_PING_INTERVAL_S")

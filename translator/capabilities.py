@@ -58,6 +58,8 @@ class Profile:
     filter."""
 
     # Capabilities for the Responses API only
+    min_output_tokens: int = 0
+    """The smallest ``max_output_tokens`` that the server accepts: OpenAI rejects less than 16."""
     encrypted_reasoning: bool = False
     """Whether the server returns reasoning as ``encrypted_content`` and accepts it in later
     requests."""
@@ -155,6 +157,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             safety_identifier=True,
             prompt_cache_key=True,
             service_tier=True,
+            min_output_tokens=16,
             encrypted_reasoning=True,
             reasoning_summary=True,
             stream_obfuscation=True,
@@ -176,6 +179,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             strict_schemas=True,
             prompt_cache_key=True,
+            min_output_tokens=16,
             encrypted_reasoning=True,
             reasoning_summary=True,
             code_interpreter=True,

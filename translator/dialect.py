@@ -158,6 +158,24 @@ class Stream(Protocol):
         ...
 
 
+TextLocation = tuple[str, int, int]
+"""The content that a text delta extends: item id, output index and content index. Chat Completions
+has no such fields: all its text has one location."""
+
+
+class TextStream(Stream, Protocol):
+    """A stream that takes plain text deltas, nearly all events, without their other fields."""
+
+    @property
+    def started(self) -> bool:
+        """Whether ``message_start`` was returned. Before that, each event is needed as a whole."""
+        ...
+
+    def feed_text(self, location: TextLocation, text: str) -> list[Event]:
+        """Process text deltas of one location, whose texts are joined, like events in ``feed``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """One upstream API: its endpoint path and its translation functions."""

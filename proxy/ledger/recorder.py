@@ -24,7 +24,7 @@ from typing import Any, Final
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import STOPPED, Journal
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
-from proxy.ledger.posting.drainer import Drainer
+from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.live.running_requests import RUNNING
 
 from .errors import JournalUnavailable
@@ -48,6 +48,7 @@ class Recorder:
         ``running``: the requests that are being served; while there are any, the thread that writes
         to the database pauses more.
         """
+        self.pace = Pace()  # of the thread; a change has effect at the next ``start``
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._directory = directory
         self._running = running
@@ -73,7 +74,7 @@ class Recorder:
             self._journal_lock = locks.take(self.directory)
             journal = Journal(self._journal_lock)
             journal.start()
-            self._drainer = Drainer(journal, self._running)
+            self._drainer = Drainer(journal, self._running, self.pace)
             journal.on_append = self._drainer.wake
             self._drainer.start()
             self._journal = journal

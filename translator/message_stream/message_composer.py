@@ -285,13 +285,24 @@ class MessageComposer:
     # The queue
 
     def _enqueue(self, key: Key, start: dict[str, Any]) -> Block:
-        """Add a new block to the queue; close an open text block before a block of another type."""
+        """Add a new block to the queue; first close open blocks that need not stay open."""
         block = Block(key, start)
-        if self._queue and block.type != "text" and self._queue[-1].type == "text":
-            self._close(self._queue[-1])
+        if self._queue:
+            self._close_before(block)
         self._blocks[key] = block
         self._queue.append(block)
         return block
+
+    def _close_before(self, block: Block) -> None:
+        """Close blocks that the upstream left open, so that the new block need not wait for them.
+
+        Text ends where a block of another type starts. A call ends when its arguments are complete,
+        because some servers finish all items only at the end of the response.
+        """
+        if block.type != "text" and self._queue[-1].type == "text":
+            self._close(self._queue[-1])
+        while self._queue and not self._queue[0].is_closed and self._queue[0].is_complete_call():
+            self._close(self._queue[0])
 
     def _open_thinking_block(self, key: Key) -> Block:
         block = self._blocks.get(key)

@@ -115,9 +115,9 @@ def _set_aside(reader: JournalReader, request_id: str, fault: str) -> None:
     reader.put_aside(request_id, fault)
 
 
-def remove_posted_segments(reader: JournalReader) -> None:
+def remove_posted_segments(reader: JournalReader, keep_bytes: int = KEEP_POSTED_BYTES) -> None:
     """Remove segments whose requests are in the database: those a day old, and more for space."""
-    reader.remove_segments(time.time() - KEEP_POSTED_S, KEEP_POSTED_BYTES)
+    reader.remove_segments(time.time() - KEEP_POSTED_S, keep_bytes)
 
 
 def watermark_key(journal: Path) -> str:
