@@ -19,9 +19,9 @@ from translator.openai_responses.request import request_body as responses_reques
 from translator.openai_responses.request import tools as responses_tools
 from translator.openai_responses.stream import event_table, hosted_tools
 from translator.openai_responses.stream.responses_stream import ResponsesStream
-from translator.request.builder import DROPPED, HARMLESS
 from translator.request.retry_repairs import ANTHROPIC_FIXES, CHAT_FIXES, RESPONSES_FIXES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
+from translator.request.unsent_fields import DROPPED, HARMLESS
 from translator.upstream_errors import mapping
 
 DIALECTS = {"Responses": responses_request, "Chat": chat_request}

@@ -14,7 +14,7 @@ from translator.openai_chat.request import request_body as chat_request
 from translator.openai_responses.request import request_body as responses_request
 from translator.openai_responses.stream.event_table import EVENT_MAPPINGS, IGNORED, PINGS
 from translator.openai_responses.stream.responses_stream import ResponsesStream
-from translator.request.builder import DROPPED
+from translator.request.unsent_fields import DROPPED
 
 OURS = sorted(name for name, app in get_commands().items() if app == "proxy")
 

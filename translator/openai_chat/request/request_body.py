@@ -20,11 +20,10 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
-    reject_fields,
     service_tier_fields,
 )
 from translator.request.reasoning_effort import EFFORT_FIELDS
-from translator.request.unsent_fields import note_unsent_fields
+from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .messages import build_messages
 from .response_format import response_format

@@ -21,13 +21,12 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
-    reject_fields,
     service_tier_fields,
 )
 from translator.request.json_schema import normalize, to_strict
 from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
-from translator.request.unsent_fields import note_unsent_fields
+from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .content_parts import PART_BUILDER
 from .input_items import build_input, limit_breakpoints

@@ -15,7 +15,7 @@ from translator.errors import BadRequest
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat.request import request_body as tables
 from translator.openai_chat.stream.chat_stream import ChatStream
-from translator.request.builder import DROPPED, HARMLESS
+from translator.request.unsent_fields import DROPPED, HARMLESS
 
 OLD_FIELDS = {"temperature", "top_p", "top_k", "stream", "output_format"}
 """Fields that the types of SDK 2.x no longer list but older clients still send."""
