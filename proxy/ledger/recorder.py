@@ -48,7 +48,7 @@ class Recorder:
         ``running``: the requests that are being served; while there are any, the thread that writes
         to the database pauses more.
         """
-        self.pace = Pace()  # of the thread; a change has effect at the next ``start``
+        self.pace = Pace()  # the pace of the thread; a change has effect at the next ``start``
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._directory = directory
         self._running = running

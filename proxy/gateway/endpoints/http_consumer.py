@@ -62,7 +62,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.receive = receive
         self.headers = RequestHeaders(scope)
         scope["headers"] = ()  # ``self.headers`` has them; a second copy costs 1.5 KB a stream
-        self.extra_headers: list[Header] = []  # sent with any response to this request
+        self.extra_headers: list[Header] = []  # these are sent with any response to this request
         self._task = asyncio.current_task()
         self.deadlines = Deadlines(self.stop, asyncio.get_running_loop())
         self.started = self.deadlines.now()

@@ -55,7 +55,7 @@ log = logging.getLogger("proxy.gateway")
 POLL_S: Final = 1.0
 START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
 STOP_WAIT_S: Final = 5.0
-MAX_CACHED_ROUTES: Final = 4_096  # limited, because clients choose the model names
+MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choose the model names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
     if not offered and TOOL_FIELDS.isdisjoint(builder.request):
         return {}
     tools = [tool for _, tool in offered]
-    tools_by_name: dict[str, Tool] = {}  # by the tool name in the client's request
+    tools_by_name: dict[str, Tool] = {}  # tool name in the client's request -> the tool
     for path, tool in offered:
         upstream_tool = _tool(tool, path, builder)
         if upstream_tool is not None:
