@@ -40,7 +40,7 @@ class ClientRequest:
         self.fields: dict[str, Any] = {}  # the decoded body
         self.body = b""  # the body as the client sent it
         self.rejected_body = b""  # the body as the client sent it, if the request is invalid
-        self.size = 0  # of the body, in bytes
+        self.size = 0  # size of the body in bytes
         self.model = ""  # the model name in the client's request
         self.input_estimate = 0  # estimated input tokens
         self.options = PLAIN  # the options set by headers and by the gateway key
