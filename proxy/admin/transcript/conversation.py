@@ -214,8 +214,9 @@ def read_turn(
     is_new: bool,
     owner: str = "",
 ) -> Turn | None:
-    """Return one message as a turn; None if it has only tool results, shown with their calls.
+    """Return one message as a turn.
 
+    None is returned for a message with only tool results, because these are shown with their calls.
     On a page with several requests, ``owner`` is the id of the message's request and a colon.
     """
     path = f"{owner}messages.{number}"
