@@ -49,7 +49,7 @@ class StoredLimitState(msgspec.Struct):
 
     requests: tuple[int, float, float] | None = None  # size, left, time of the last refill
     tokens: tuple[int, float, float] | None = None
-    running: dict[str, tuple[int, float]] = {}  # by process: number of slots, end of the lease
+    running: dict[str, tuple[int, float]] = {}  # process -> number of slots, end of the lease
 
 
 _encode: Final = msgspec.json.Encoder().encode

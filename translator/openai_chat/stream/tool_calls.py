@@ -154,7 +154,7 @@ class ToolCalls:
     def is_cut(self, usage: Usage) -> bool:
         """Return whether the output limit ended the last call, whatever the finish reason says.
 
-        If the output tokens were not counted, arguments that end too early show it.
+        If the output tokens were not counted, incomplete arguments show that the limit was reached.
         """
         if not self._last_arguments:
             return False

@@ -374,11 +374,11 @@ class ResponsesStream:
     # At the end of the class, where the functions above can be referenced by name.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
         "error": _read_failure,
-        "response.cancelled": _read_failure,  # not in OpenAI's list
+        "response.cancelled": _read_failure,  # OpenAI's list does not have this type
         "response.completed": _read_final_response,
         "response.created": _read_response_start,
-        "response.done": _read_final_response,  # not in OpenAI's list
-        "response.error": _read_failure,  # not in OpenAI's list
+        "response.done": _read_final_response,  # OpenAI's list does not have this type
+        "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
         "response.in_progress": _read_response_start,
         "response.incomplete": _read_final_response,
