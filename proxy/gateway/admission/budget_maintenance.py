@@ -96,7 +96,7 @@ class BudgetMaintenance:
             if self._is_due("publish", REPAIR_S if budget_sync.DIRTY.is_set() else PUBLISH_S):
                 self._try("publish", budget_sync.publish_all)
             if self._is_due("notice", NOTICE_S):
-                self._try("notice", self._notice)
+                self._try("notice", self.send_notices)
         connection.close()
 
     def _renew(self) -> None:
@@ -122,7 +122,8 @@ class BudgetMaintenance:
         except Exception:  # a bug must not end the thread: the leases would expire
             log.exception("budgets: cannot %s", work)
 
-    def _notice(self) -> None:
+    def send_notices(self) -> None:
+        """Record each budget that has reached a threshold, and send the notices that are due."""
         check_present()
         now = time.time()
         reached = {*self._reached}

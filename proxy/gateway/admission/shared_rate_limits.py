@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -108,8 +108,10 @@ class SharedConcurrencySlot(ConcurrencySlot):
 class SharedLimiter:
     """The rate limits that this process shares with other processes."""
 
-    def __init__(self, states: States, holder: str) -> None:
+    def __init__(self, states: States, holder: str, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: returns Unix seconds."""
         self._states = states
+        self._clock = clock
         self._holder = holder
         # slots by limit state; the thread pool and the maintenance thread use it
         self._taken: Counter[str] = Counter()
@@ -141,7 +143,7 @@ class SharedLimiter:
         states: list[LimitState] = []
 
         def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
+            now = self._clock()
             stored = [_read(text, now) for text in texts]
             states[:] = [_state_from(name, each) for name, each in zip(names, stored, strict=True)]
             take_slot(list(zip(states, (caller.limits, team.limits), strict=True)), estimate, now)
@@ -157,7 +159,7 @@ class SharedLimiter:
 
     def read_states(self, names: Sequence[str]) -> list[LimitState]:
         """Return the current limit states, with times in Unix seconds. Raises StoreUnavailable."""
-        now = time.time()
+        now = self._clock()
         texts = self._states.read(names)
         return [
             _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
@@ -171,7 +173,7 @@ class SharedLimiter:
         names = [state.name for state in slot.states]
 
         def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
+            now = self._clock()
             changed = []
             for name, text in zip(names, texts, strict=True):
                 stored = _read(text, now)
@@ -192,7 +194,7 @@ class SharedLimiter:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
 
         def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
+            now = self._clock()
             stored = _read(texts[0], now)
             if self._taken[name] > 0:
                 stored.running[self._holder] = (self._taken[name], now + LEASE_S)
@@ -233,10 +235,15 @@ def shared_limiter() -> SharedLimiter | None:
     return limiter
 
 
-async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits) -> ConcurrencySlot:
+async def acquire_slot(
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
+) -> ConcurrencySlot:
     """Take a concurrency slot. Raises HttpError 429, which names the limit and when to retry."""
     limited = caller.limits is not NO_LIMITS or caller.team.limits is not NO_LIMITS
-    shared = shared_limiter() if limited else None
+    shared = find_shared() if limited else None
     if shared is not None and not shared.is_unavailable:
         with suppress(StoreUnavailable):
             return await shared.acquire_async(caller, estimate)
@@ -245,10 +252,13 @@ async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits)
 
 @asynccontextmanager
 async def admit(
-    caller: Caller, estimate: int, limiter: Limiter = limits
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
 ) -> AsyncIterator[ConcurrencySlot]:
     """Take a concurrency slot for the duration of the ``async with`` block."""
-    slot = await acquire_slot(caller, estimate, limiter)
+    slot = await acquire_slot(caller, estimate, limiter, find_shared)
     try:
         yield slot
     finally:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.fakes.upstreams import response_strategies as made
 from tests.fakes.upstreams.grammar import faults_of_bytes, faults_of_events
-from tests.lanes.hypothesis_profiles import law
 from tests.fakes.upstreams.hypothesis_strategies import CHAT_CHUNKS, RESPONSES_EVENTS
+from tests.lanes.hypothesis_profiles import law
 from translator import (
     format_sse,
     map_openai_chat_to_anthropic,

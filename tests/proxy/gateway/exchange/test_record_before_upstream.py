@@ -52,6 +52,7 @@ def suspended_disk() -> Iterator[None]:
         sync(segment)
 
     with pytest.MonkeyPatch.context() as patch:
+        # A test cannot stop the disk.
         patch.setattr(segments.Segment, "sync", wait)
         try:
             yield
