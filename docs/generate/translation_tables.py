@@ -186,11 +186,18 @@ def errors() -> str:
 def repairs() -> str:
     fixes = {"Responses": RESPONSES_FIXES, "Chat": CHAT_FIXES, "Anthropic": ANTHROPIC_FIXES}
     rows = [
-        [name, code(fix.pattern.pattern), code(fix.note.path), fix.note.fate, fix.note.reason]
+        [
+            name,
+            ", ".join(map(str, sorted(fix.statuses))),
+            code(fix.pattern.pattern),
+            code(fix.note.path),
+            fix.note.fate,
+            fix.note.reason,
+        ]
         for name, table_ in fixes.items()
         for fix in table_
     ]
-    return table(["dialect", "400 or 422 that matches", "field", "result", "note"], rows)
+    return table(["dialect", "status", "error text that matches", "field", "result", "note"], rows)
 
 
 def profiles() -> str:

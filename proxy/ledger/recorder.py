@@ -112,23 +112,24 @@ class Recorder:
         ``loop``: the running event loop; without it, getting the loop costs a system call.
         """
         journal = self._journal or await self._ready()
-        request_id = record.id  # so that the lambda does not keep the whole record in memory
+        request_id = record.id  # the lambda must not keep the whole record in memory
         future = DurabilityFuture(lambda: journal.append(_withdrawn_record(request_id)), loop)
         journal.append(record, future)
         return future
 
     def chunk(self, record: Chunk) -> None:
-        """Queue part of a response as a checkpoint; count it as lost if the disk is full."""
+        """Queue a part of a response as a checkpoint, which counts as lost if the disk is full."""
         if self._journal is not None:
             self._journal.append(record)
 
     def begin_close(
         self, record: CloseRecord, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """Queue a close record: written soon, or as soon as the disk has space.
+        """Queue a close record, which is written soon, or as soon as the disk has space.
 
         This recorder must have written the open record. ``loop``: the running event loop; without
         it, getting the loop costs a system call. Raises JournalUnavailable.
+
         """
         if self._journal is None:
             raise JournalUnavailable(STOPPED)

@@ -19,6 +19,7 @@ class ResponseRead(TypedDict, total=False):
     error: Any
     id: Any
     incomplete_details: Any
+    max_output_tokens: Any
     message: Any
     model: Any
     output: Any
@@ -35,6 +36,7 @@ class EventRead(TypedDict, total=False):
     type: Required[str]
     response: ResponseRead
     item_id: Any
+    call_id: Any
     output_index: Any
     content_index: Any
     delta: Any

@@ -24,8 +24,9 @@ from translator.errors import BadUpstream
 from translator.secret_redaction import mask_secrets, redact_error_body
 from translator.stream.sse import SSEDecoder
 
-from .attempt import MAX_ANSWER_BYTES, Attempt, upstream_error
+from .attempt import MAX_ANSWER_BYTES, Attempt
 from .client import UpstreamResponse
+from .error_responses import upstream_error
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 FORWARDED: Final = re.compile(
@@ -56,7 +57,10 @@ class Passthrough(Attempt):
         upstream_request = server.dialect.build_request(
             self.apply_upstream_policies(), self.target.for_translator(request["model"])
         )
-        self.stream = server.dialect.stream(upstream_request.response_context)
+        context = upstream_request.response_context
+        context.message_id = f"msg_{head.ulid}"  # for an upstream that sends none
+        context.input_estimate = self.entry.request.input_estimate
+        self.stream = server.dialect.stream(context)
         self.url = endpoint(server.url, head)
         headers = forwarded_headers(head)
         if server.policies is not NO_POLICIES:
@@ -134,8 +138,8 @@ class Passthrough(Attempt):
         for name, text in parsed:
             event = decode_event(name, text)
             follow = self.stream.feed(event)
-            named = name in ("message", event.get("type"))  # SDKs use only the SSE field ``event``
-            if len(follow) != 1 or follow[0] is not event or not named:
+            is_named = name == event.get("type")  # SDKs skip a frame without the field ``event``
+            if len(follow) != 1 or follow[0] is not event or not is_named:
                 piece = b""
             events += follow
         if not piece.isascii() and not _is_text(piece):

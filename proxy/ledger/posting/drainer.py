@@ -28,7 +28,9 @@ from . import journal_posting, orphans
 
 logger = logging.getLogger(__name__)
 
-REST_FACTOR: Final = 9  # rest divided by CPU time of the round; streams need the interpreter lock
+REST_FACTOR: Final = 9
+"""A rest is this many times as long as the CPU time of the round, because streams need the
+interpreter lock."""
 MAX_LAG_S: Final = 30.0
 """The longer the oldest record has waited, the shorter the rest; from 30 s on there is no rest."""
 MIN_RETRY_S: Final = 0.25
@@ -141,7 +143,7 @@ class Drainer:
         """Save how many records wait, for the metrics, also while the database is unavailable."""
         if self._reader is not None:
             self._update_backlog(self._reader)
-            with contextlib.suppress(OSError):  # on a full disk the last watermark stays valid
+            with contextlib.suppress(OSError):  # on a full disk the last watermark file stays valid
                 self._reader.save_watermark()
 
     def _fail(self, exc: Exception, retry_s: float) -> float:
@@ -160,7 +162,8 @@ class Drainer:
             self._stopping.wait(retry_s)
             return
         if self._has_more and self._is_alone():
-            return  # no request needs the interpreter lock: mostly at a start after a crash
+            # No request needs the interpreter lock; this is mostly so at a start after a crash.
+            return
         if self._has_more or self._wake.wait(self._pace.idle_s):
             self._stopping.wait(self._pace.rest_after(self._computed_s, self.lag_s))
         self._wake.clear()
@@ -213,7 +216,7 @@ class Drainer:
         availability.shrink_sqlite_cache()
         open_delay_s = 0 if self._stopping.is_set() else self._pace.open_delay_s
         yield from journal_posting.post_all(reader, open_delay_s)
-        if self._orphans is None:  # they are known now, because the whole journal was read
+        if self._orphans is None:  # all orphans are known now, because the whole journal was read
             yield from self._close_orphans(reader)
             yield from journal_posting.post_all(reader, self._pace.open_delay_s)
 

@@ -56,7 +56,7 @@ def build_messages(builder: RequestBuilder) -> list[ChatMessage]:
     origins += [number] * len(ordered)
     if builder.profile.merge_users:
         history = _merge_user_messages(history)
-        builder.origins.clear()  # a merged message comes from several client messages
+        builder.origins.clear()  # A merged message comes from several client messages
     if history and history[-1]["role"] == "assistant" and not builder.profile.prefill:
         _refuse_prefill(builder)
     if builder.profile.cache_breakpoints and builder.request.get("cache_control"):

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from translator.anthropic.stop_reason import is_at_limit
+from translator.anthropic.usage import Usage
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning import sign_extra_content
 from translator.request.id_mapping import client_call_id
-from translator.stream.tool_arguments import compact_json, parse_arguments
+from translator.stream.tool_arguments import compact_json, is_unclosed, parse_arguments
 
 UNSIGNED_EXTRA: Final = Note(
     "content", "dropped", "a call's thought signature: no keys to sign it with"
@@ -63,9 +65,9 @@ class ToolCalls:
 
     def __init__(self, composer: MessageComposer, close_other_block: Callable[[], None]) -> None:
         """Create an instance; ``close_other_block`` is called before a tool call starts."""
-        # In order of arrival; cleared when all calls end.
+        # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
-        self.characters = 0  # in all arguments, to estimate the output tokens
+        self.characters = 0  # number of characters in all arguments, to estimate the output tokens
         self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
@@ -74,8 +76,10 @@ class ToolCalls:
         self._by_index: dict[Any, StreamedToolCall] = {}
         self._client_ids = set(composer.context.call_ids)  # call ids that the client already has
         self._closed_ids: dict[str, None] = {}  # upstream ids of finished calls
-        self.is_truncated = False  # a call ended with incomplete arguments
-        self._has_incomplete_call = False  # other content followed a call with incomplete arguments
+        # The arguments of the last call, when all calls have ended.
+        self._last_arguments: str | None = None
+        # Whether other content followed a call with incomplete arguments.
+        self._has_incomplete_call = False
 
     def feed(self, piece: dict[str, Any], *, is_complete: bool) -> None:
         """Process one element of ``tool_calls``; with ``is_complete`` it has all arguments."""
@@ -134,8 +138,9 @@ class ToolCalls:
     def finish(self) -> None:
         """Start and close every call; drop calls without a name, at the end of the response."""
         self.flush_before_text()
-        self.is_truncated = not self.arguments_complete
         for call in self.open_calls:
+            block = self._composer.find_block(call.key)
+            self._last_arguments = block.text if block is not None else None
             if not call.is_started:
                 self._composer.notes.append(
                     Note("content", "dropped", "a tool call without a name")
@@ -145,6 +150,18 @@ class ToolCalls:
         self._closed_ids |= dict.fromkeys(self._by_id)
         self._by_id.clear()
         self._by_index.clear()
+
+    def is_cut(self, usage: Usage) -> bool:
+        """Return whether the output limit ended the last call, whatever the finish reason says.
+
+        If the output tokens were not counted, arguments that end too early show it.
+        """
+        if not self._last_arguments:
+            return False
+        if usage.output is None:
+            return is_unclosed(self._last_arguments)
+        at_limit = is_at_limit(usage, self._composer.context.max_tokens)
+        return at_limit and not _is_complete_object(self._last_arguments)
 
     @property
     def arguments_complete(self) -> bool:

@@ -33,8 +33,6 @@ from .content_parts import PART_BUILDER
 from .input_items import build_input, limit_breakpoints
 from .tools import build_tools
 
-MIN_OUTPUT_TOKENS: Final = 16  # OpenAI returns 400 for less; some clients send 1 as a test
-
 EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "status": "incomplete",
     "incomplete_details": {"reason": "max_output_tokens"},
@@ -87,11 +85,10 @@ def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
             "max_tokens", "emulated", "the upstream warms its cache and answers nothing"
         )
         return {"prompt_cache_options": {"prewarm": True}}
-    if 0 < requested < MIN_OUTPUT_TOKENS:
-        builder.add_note(
-            "max_tokens", "clamped", f"this upstream requires at least {MIN_OUTPUT_TOKENS}"
-        )
-    return {"max_output_tokens": max(requested, MIN_OUTPUT_TOKENS)}
+    least = builder.profile.min_output_tokens  # some clients send 1 as a test
+    if 0 < requested < least:
+        builder.add_note("max_tokens", "clamped", f"this upstream requires at least {least}")
+    return {"max_output_tokens": max(requested, least, 1)}
 
 
 def _sampling(builder: RequestBuilder) -> dict[str, Any]:
@@ -186,7 +183,7 @@ def _container(builder: RequestBuilder) -> dict[str, Any]:
 
 COPIED: Final = ("stream",)
 RENAMED: Final[Mapping[str, str]] = {}
-"""Empty: ``max_tokens`` has a minimum at OpenAI, so a function sets the upstream's field."""
+"""This table is empty: ``max_tokens`` has a minimum at OpenAI, so a function sets it."""
 
 BUILT: Final[Mapping[str, FieldBuilder]] = {
     "model": _model,
@@ -254,7 +251,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
         reject_fields(builder, REFUSED, DROPPED, HARMLESS)
-    # Without store: false, OpenAI would store responses, which no client requested.
+    # With ``store`` true, the default, OpenAI would store responses, which no client requested.
     body = {"store": False, **build_fields(builder, BUILDERS)}
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
         body |= _reasoning(builder)

@@ -276,7 +276,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
     planned = PlannedRequest(
         id="req_1", model="m", created=0.0, prices=PriceList(()), input_tokens=7, max_tokens=9
     )
-    setup = SimpleNamespace(results=[], seen=[], published=[], released=[])
+    setup = SimpleNamespace(results=[], seen=[], published=[], released=[], budget=month)
 
     async def attempt() -> Reservation:
         caller = SimpleNamespace(budgets=(month,))
@@ -294,7 +294,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
     store = SimpleNamespace(
         reserve=reserve,
         publish=lambda *sums: setup.published.append(sums),
-        release=lambda *reserved: setup.released.append(reserved),
+        release=lambda name, counters: setup.released.append((name, *counters)),
     )
     # Each result of a reservation is scripted; a real store races to give it.
     monkeypatch.setattr(budgets, "budget_store", lambda: store)
@@ -321,8 +321,8 @@ async def test_no_request_is_sent_while_budgets_cannot_be_checked(reservation, r
     assert (refusal.outcome, refusal.source) == ("gateway_error", "gateway")
     assert refusal.detail == "budgets"
     assert reservation.results == []
-    budgets._pool.submit(int).result()  # the release runs after the reservation, in one thread
-    assert reservation.released == [("req_1", (COUNTER,))]
+    budgets._thread.submit(int).result()  # the release runs after the reservation, in one thread
+    assert reservation.released == [("req_1", COUNTER)]
 
 
 async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
@@ -331,8 +331,8 @@ async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
     with pytest.raises(ZeroDivisionError):
         await reservation.reserve()
 
-    budgets._pool.submit(int).result()
-    assert reservation.released == [("req_1", (COUNTER,))]
+    budgets._thread.submit(int).result()
+    assert reservation.released == [("req_1", COUNTER)]
 
 
 async def test_an_unseeded_counter_is_seeded_and_reserved_again(reservation):
@@ -340,7 +340,9 @@ async def test_an_unseeded_counter_is_seeded_and_reserved_again(reservation):
 
     reserved = await reservation.reserve()
 
-    assert reserved == Reservation("req_1", (COUNTER,), {"input": 7, "output": 9})
+    assert reserved == Reservation(
+        "req_1", {COUNTER: reservation.budget}, {"input": 7, "output": 9}
+    )
     once = ("req_1", recorder.worker, budgets.UNPRICED, [BudgetLimit(COUNTER, 5)])
     assert reservation.seen == [once, once]
     assert reservation.published == [(COUNTER, 0)]

@@ -61,7 +61,7 @@ def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
 def test_a_delayed_stream_is_committed_in_time_and_pinged(
     gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
-    settings.HOLD_S = 0.1
+    settings.FIRST_EVENT_WAIT_S = 0.1
     settings.PING_INTERVAL_S = 0.1
     gate = threading.Event()
     scripted.on("chat-late", [WaitForGate(gate), *upstream_scripts.chat()])

@@ -177,6 +177,11 @@ def test_max_tokens_has_a_lower_limit(expected_name, sent, noted):
     assert fates(make_request(max_tokens=expected_name)) == noted
 
 
+def test_only_openai_and_azure_have_that_lower_limit():
+    assert body(make_request(max_tokens=1), "llamacpp")["max_output_tokens"] == 1
+    assert body(make_request(max_tokens=1), "azure")["max_output_tokens"] == 16
+
+
 def test_a_request_for_zero_tokens_prewarms_the_cache_if_supported():
     assert body(make_request(max_tokens=0), prewarm=True)["prompt_cache_options"] == {
         "prewarm": True
