@@ -127,8 +127,8 @@ class Profile:
     prefill: bool = False
     """Whether the server continues a final assistant message instead of starting another one."""
     signed_calls: bool = False
-    """Whether the server sends a thought signature with tool calls, sometimes at their end (Gemini).
-    A call starts only when it is complete, because its id carries the signature."""
+    """Whether the server sends a thought signature with tool calls, sometimes at their end
+    (Gemini). A call starts only when it is complete, because its id carries the signature."""
     cumulative_arguments: bool = False
     """Whether the server sends in each chunk all tool arguments so far instead of only the new
     ones."""
