@@ -8,7 +8,7 @@ While the store is unavailable, each process counts only its own requests.
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class StoredLimitState(msgspec.Struct):
 
     requests: tuple[int, float, float] | None = None  # size, left, time of the last refill
     tokens: tuple[int, float, float] | None = None
-    running: dict[str, tuple[int, float]] = {}  # by process: number of slots, end of the lease
+    running: dict[str, tuple[int, float]] = {}  # process -> number of slots, end of the lease
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -170,8 +170,12 @@ class LimitStates(Protocol):
 class SharedLimiter:
     """The rate limits that this process shares with other processes."""
 
-    def __init__(self, states: LimitStates, holder: str) -> None:
+    def __init__(
+        self, states: LimitStates, holder: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        """``clock``: returns Unix seconds."""
         self._states = states
+        self._clock = clock
         self._holder = holder
         # slots by limit state; the thread pool and the maintenance thread use it
         self._taken: Counter[str] = Counter()
@@ -198,7 +202,7 @@ class SharedLimiter:
             raise
 
     def acquire(self, caller: Caller, estimate: int) -> SharedConcurrencySlot:
-        team, now = caller.team, time.time()
+        team, now = caller.team, self._clock()
         names = (f"key {caller.meter}", f"team {team.name}")
         change = LimitChange(
             names=names, holder=self._holder, now=now, estimate=estimate, slots=1,
@@ -215,7 +219,7 @@ class SharedLimiter:
 
     def read_states(self, names: Sequence[str]) -> list[LimitState]:
         """Return the current limit states, with times in Unix seconds. Raises StoreUnavailable."""
-        now = time.time()
+        now = self._clock()
         texts = self._states.read(names)
         return [
             _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
@@ -229,7 +233,7 @@ class SharedLimiter:
         names = [state.name for state in slot.states]
         self._taken.subtract(dict.fromkeys(names, slots))
         change = LimitChange(
-            names=names, holder=self._holder, now=time.time(), tokens=tokens, slots=-slots
+            names=names, holder=self._holder, now=self._clock(), tokens=tokens, slots=-slots
         )
         try:
             self._states.update(names, change)
@@ -240,7 +244,7 @@ class SharedLimiter:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
         for name in [*self._taken]:
             held = max(0, self._taken[name])
-            change = LimitChange(names=[name], holder=self._holder, now=time.time(), held=held)
+            change = LimitChange(names=[name], holder=self._holder, now=self._clock(), held=held)
             self._states.update([name], change)
             if self._taken[name] <= 0:
                 del self._taken[name]
@@ -266,10 +270,15 @@ def shared_limiter() -> SharedLimiter | None:
     return limiter
 
 
-async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits) -> ConcurrencySlot:
+async def acquire_slot(
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
+) -> ConcurrencySlot:
     """Take a concurrency slot. Raises HttpError 429, which names the limit and when to retry."""
     limited = caller.limits is not NO_LIMITS or caller.team.limits is not NO_LIMITS
-    shared = shared_limiter() if limited else None
+    shared = find_shared() if limited else None
     if shared is not None and not shared.is_unavailable:
         with suppress(StoreUnavailable):
             return await shared.acquire_async(caller, estimate)
@@ -278,10 +287,13 @@ async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits)
 
 @asynccontextmanager
 async def admit(
-    caller: Caller, estimate: int, limiter: Limiter = limits
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
 ) -> AsyncIterator[ConcurrencySlot]:
     """Take a concurrency slot for the duration of the ``async with`` block."""
-    slot = await acquire_slot(caller, estimate, limiter)
+    slot = await acquire_slot(caller, estimate, limiter, find_shared)
     try:
         yield slot
     finally:

@@ -111,6 +111,7 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
 @pytest.fixture
 def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> SqliteStates:
     """Shared limit states, as in a gateway of several workers."""
+    # The running gateway of this test file must not share the counts.
     monkeypatch.setattr(shared_rate_limits, "limit_states", lambda: states)
     monkeypatch.setattr(shared_rate_limits, "_shared_limiters", {})
     monkeypatch.setattr(budget_maintenance, "renewals", [])
@@ -137,6 +138,7 @@ def unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(store: SqliteBudgets, monkeypatch: pytest.MonkeyPatch) -> SqliteBudgets:
     for module in (budgets, budget_sync):
+        # The running gateway of this test file continues with its own store.
         monkeypatch.setattr(module, "budget_store", lambda: store)
     budget_sync.DIRTY.clear()
     return store

@@ -97,6 +97,7 @@ def test_a_row_from_both_databases_has_one_digest(ledger) -> None:
 
 
 def test_the_ledger_is_locked_inside_a_transaction_only(ledger, monkeypatch) -> None:
+    # pytest runs each test in a transaction.
     monkeypatch.setattr(transaction.get_connection(), "in_atomic_block", False)
 
     with pytest.raises(transaction.TransactionManagementError, match="inside a transaction only"):
