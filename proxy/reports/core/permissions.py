@@ -32,11 +32,12 @@ class KeyAuthentication(BaseAuthentication):
         if not presented:
             return None
         rows = ApiKey.objects.select_related(*RELATED)
-        key = rows.filter(digest=digest_of(presented)).first()
-        if key is None and (old := old_digests_of(presented.encode())):
-            key = rows.filter(digest__in=old).first()
-            if key is not None:
-                rehash(key.pk, bytes(key.digest), digest_of(presented))
+        digest = digest_of(presented)
+        key = rows.filter(digest=digest).first()
+        for old in old_digests_of(presented.encode()) if key is None else ():
+            if (key := rows.filter(digest=old).first()) is not None:
+                rehash(key.pk, old, digest)
+                break
         if key is None or not all(map(is_readable, filter(None, (key, key.successor)))):
             raise AuthenticationFailed(INVALID)
         if reason := refusal(ends_of(key), time.time()):
