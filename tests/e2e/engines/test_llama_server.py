@@ -136,7 +136,7 @@ def test_a_tool_loop_ends_with_the_answer_to_the_tool_s_result(engine_gateway, d
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_prompt_beyond_the_context_window_is_named_as_such(engine_gateway, dialect):
     request = body(dialect, "text")
-    request["messages"][0]["content"] = "word " * 40_000
+    request["messages"][0]["content"] = "word " * 100_000
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
 
     reply = engine_gateway.request("POST", "/v1/messages", json.dumps(request).encode(), headers)
