@@ -8,22 +8,16 @@ import json
 import os
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from tests.fakes.optional_tools import skip_loudly
 from tests.fakes.servers.gateway import KEY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PACKAGE = "@anthropic-ai/claude-code"
-
-
-def skip(reason: str) -> NoReturn:
-    """Skip the test with a warning: a machine for tests need not have npm."""
-    warnings.warn(f"NO CLAUDE CODE: {reason}", stacklevel=2)
-    pytest.skip(f"NO CLAUDE CODE: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +25,13 @@ def claude(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The command line of Claude Code, installed with npm."""
     npm = shutil.which("npm")
     if npm is None:
-        skip("npm is not installed")
+        skip_loudly("NO CLAUDE CODE: npm is not installed")
     folder = tmp_path_factory.mktemp("claude-code")
     install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
     done = subprocess.run([*install, PACKAGE], capture_output=True, check=False)  # noqa: S603
     command = folder / "node_modules" / ".bin" / "claude"
     if done.returncode or not command.exists():
-        skip(f"npm cannot install it: {done.stderr.decode()[-500:]}")
+        skip_loudly(f"NO CLAUDE CODE: npm cannot install it: {done.stderr.decode()[-500:]}")
     return str(command)
 
 

@@ -11,14 +11,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.fakes.optional_tools import skip_or_fail
+from tests.fakes.optional_tools import skip_loudly, skip_or_fail
 
 REPOSITORY = Path(__file__).parents[3]
 MODEL = Path(__file__).parents[4] / "shared" / "engines" / "tiny.gguf"
@@ -31,9 +28,7 @@ def skip_without_engine() -> None:
     if importlib.util.find_spec("xllamacpp") is None:
         skip_or_fail("NO REAL ENGINE: the package xllamacpp is not installed")
     if not MODEL.exists():
-        reason = f"NO REAL ENGINE: the tiny model is not beside this clone ({MODEL})"
-        warnings.warn(reason, stacklevel=2)
-        pytest.skip(reason)
+        skip_loudly(f"NO REAL ENGINE: the tiny model is not beside this clone ({MODEL})")
 
 
 @contextmanager
