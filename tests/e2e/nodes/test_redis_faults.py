@@ -81,7 +81,8 @@ class RedisEnvironment:
         return [str(send) for send in texts]
 
     def limit(self, name: str) -> str:
-        return f"bridge:limit:team {name.lower()}"
+        team = name.lower()
+        return f"bridge:limit:{{{team}}}:team {team}"
 
     def has(self, name: str) -> bool:
         return bool(self.redis.client.exists(name))
