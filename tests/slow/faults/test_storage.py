@@ -22,9 +22,9 @@ from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import Record
+from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
-from tests.proxy.ledger.postgres import Postgres
 from tests.proxy.ledger.subprocess_driver import Driver, until
 
 

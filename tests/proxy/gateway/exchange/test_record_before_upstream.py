@@ -52,6 +52,7 @@ def suspended_disk() -> Iterator[None]:
         append(segment, frames)
 
     with pytest.MonkeyPatch.context() as patch:
+        # A test cannot stop the disk.
         patch.setattr(segments.Segment, "append", wait)
         try:
             yield

@@ -44,6 +44,7 @@ class FaultyDisk:
 
 def make_faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
     disk = FaultyDisk()
+    # The disk is the far side of the journal, and no real one fails on demand.
     monkeypatch.setattr(segments, "os", disk)
     monkeypatch.setattr(journal, "os", disk)
     return disk
