@@ -169,7 +169,8 @@ class Attempt:
                 content_type = call.headers.get("content-type")
                 match "events" if content_type in EVENT_STREAM else await call.kind():
                     case "events":
-                        await self.relay_events(call)
+                        # A task of its own: a read then resumes three coroutines instead of nine.
+                        await self.watch.loop.create_task(self.relay_events(call))
                     case "json":
                         await self.relay_json(call)
                     case kind:
