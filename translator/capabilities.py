@@ -58,6 +58,8 @@ class Profile:
     filter."""
 
     # Capabilities for the Responses API only
+    min_output_tokens: int = 0
+    """The smallest ``max_output_tokens`` that the server accepts: OpenAI rejects less than 16."""
     encrypted_reasoning: bool = False
     """Whether the server returns reasoning as ``encrypted_content`` and accepts it in later
     requests."""
@@ -124,6 +126,9 @@ class Profile:
     merged."""
     prefill: bool = False
     """Whether the server continues a final assistant message instead of starting another one."""
+    signed_calls: bool = False
+    """Whether the server sends a thought signature with tool calls, sometimes at their end
+    (Gemini). A call starts only when it is complete, because its id carries the signature."""
     cumulative_arguments: bool = False
     """Whether the server sends in each chunk all tool arguments so far instead of only the new
     ones."""
@@ -134,6 +139,9 @@ class Profile:
     ``x-api-key``."""
     refused_fields: tuple[str, ...] = ()
     """Top-level request fields that the server rejects; each is dropped with a note."""
+    unsigned_thinking: bool = False
+    """Accepts thinking blocks without a signature. Otherwise they are removed from requests, with
+    notes."""
     server_tools: bool = True
     """Whether the server runs Anthropic's server tools; otherwise these tools are removed from
     requests, with notes."""
@@ -155,6 +163,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             safety_identifier=True,
             prompt_cache_key=True,
             service_tier=True,
+            min_output_tokens=16,
             encrypted_reasoning=True,
             reasoning_summary=True,
             stream_obfuscation=True,
@@ -176,6 +185,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             strict_schemas=True,
             prompt_cache_key=True,
+            min_output_tokens=16,
             encrypted_reasoning=True,
             reasoning_summary=True,
             code_interpreter=True,
@@ -204,6 +214,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             reasoning_field="reasoning_content",
             thinking_switch="enable_thinking",
+            unsigned_thinking=True,
         ),
         Profile(
             name="deepseek",
@@ -229,6 +240,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             name="gemini",
             efforts=("none", "low", "medium", "high"),
             required_tool_choice=True,
+            signed_calls=True,
         ),
         Profile(name="anthropic", count_tokens=True),
     )

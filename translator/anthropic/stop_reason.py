@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from translator.notes import Note
+from translator.stream.tool_arguments import is_unclosed
+
 from .usage import Usage
 
 INCOMPLETE_REASONS: Final[Mapping[str, str]] = {
@@ -13,6 +16,10 @@ INCOMPLETE_REASONS: Final[Mapping[str, str]] = {
     "content_filter": "refusal",
 }
 """OpenAI's ``incomplete_details.reason`` -> stop reason; any other reason gives ``end_turn``."""
+
+LIMIT_REACHED: Final = Note(
+    "stop_reason", "repaired", "the output limit ended a response that is reported as complete"
+)
 
 TRUNCATED: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 
@@ -44,6 +51,14 @@ def choose_stop_reason(
     return "end_turn"
 
 
+def is_at_limit(usage: Usage, max_tokens: int | None) -> bool:
+    """Return whether a response has as many output tokens as the request allows.
+
+    Some servers report such a response as complete, not as truncated.
+    """
+    return bool(max_tokens) and usage.output is not None and usage.output >= (max_tokens or 0)
+
+
 def is_window_full(usage: Usage, window: int, max_tokens: int | None) -> bool:
     """Return whether a truncated response ended at the context window, not at ``max_tokens``.
 
@@ -64,16 +79,30 @@ def derive_stop_reason(response: dict[str, Any]) -> str:
     """
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, Mapping) else None
+    cause = INCOMPLETE_REASONS.get(reason) if isinstance(reason, str) else None
     items = _mappings(response.get("output"))
+    calls = [item for item in items if item.get("type") in TOOL_CALLS]
+    if not reason and _is_cut(response, calls):
+        cause = "max_tokens"
     return choose_stop_reason(
-        INCOMPLETE_REASONS.get(reason) if isinstance(reason, str) else None,
+        cause,
         refused=any(
             part.get("type") == "refusal"
             for item in items
             for part in _mappings(item.get("content"))
         ),
-        called_tool=any(item.get("type") in TOOL_CALLS for item in items),
+        called_tool=bool(calls),
     )
+
+
+def _is_cut(response: dict[str, Any], calls: list[Mapping[str, Any]]) -> bool:
+    """Return whether the output limit ended a response, which may be reported as complete."""
+    arguments = calls[-1].get("arguments") if calls else None
+    if isinstance(arguments, str):
+        return is_unclosed(arguments)
+    usage, limit = response.get("usage"), response.get("max_output_tokens")
+    output = usage.get("output_tokens") if isinstance(usage, Mapping) else None
+    return not calls and type(limit) is int and type(output) is int and 0 < limit <= output
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

@@ -19,6 +19,7 @@ class ResponseRead(TypedDict, total=False):
     error: Any
     id: Any
     incomplete_details: Any
+    max_output_tokens: Any
     message: Any
     model: Any
     output: Any

@@ -1,8 +1,8 @@
 """Repair a body that the upstream rejected, if the error names one dispensable field.
 
-The gateway sends a repaired body once. Each upstream API has a table of repairs. A repair applies
-only if the upstream's error names the field, so that a real fault of the request is reported at
-once. Source: docs/mapping.md 2.4 and 5.2.
+The gateway sends a repaired body a few times at most. Each upstream API has a table of repairs. A
+repair applies only if the upstream's error names the field, so that a real fault of the request is
+reported at once. Source: docs/mapping.md 2.4 and 5.2.
 """
 
 import re
@@ -12,36 +12,39 @@ from typing import Any, Final
 
 from translator.dialect import Repair
 from translator.notes import Note
+from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.body_parser import read_error
+from translator.upstream_errors.token_limits import (
+    OUTPUT_WORD,
+    read_output_limit,
+    read_token_limits,
+)
 
 Body = dict[str, Any]
 BodyRepair = Callable[[Body, str], Body | None]
 """Takes a body and the upstream's error text; returns the changed body, or None if the body does
 not have the field."""
 
-REFUSAL_STATUSES: Final = frozenset({400, 422})
+BAD_REQUEST: Final = frozenset({400, 422})
+REFUSAL_STATUSES: Final = frozenset({*BAD_REQUEST, 404, 413, 500})
+"""Statuses with which servers reject a part of a request: llama.cpp and LiteLLM also send 500,
+MLX 404, and some servers send 413 if the output limit is too large."""
 UNSUPPORTED: Final = re.compile(
     r"unsupported|(?:not|n't) support|unknown|unrecogni[sz]ed|unexpected"
     r"|not permitted|extra_forbidden|extra inputs|must be verified|not allowed",
     re.IGNORECASE,
 )
 OUTPUT_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
-OUTPUT_LIMIT_PATTERNS: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"at most (\d{1,9}) (?:completion|output) tokens",  # OpenAI, Chat Completions
-        r"<= ?`?(\d{1,9})",  # OpenAI, Responses API
-        r"less than or equal to `?(\d{1,9})",  # Groq
-        r"[Rr]ange of `?max_tokens`? (?:is|should be) \[\d+, ?(\d{1,9})\]",  # DeepSeek, Qwen
-        r"> (\d{1,9}), which is the maximum",  # Anthropic, behind a Chat Completions proxy
-        r"> (\d{1,9}) - (\d{1,9})\)",  # vLLM: the context window minus the prompt
-        r"is (\d{1,9}) tokens\. However, you requested \d+ tokens \((\d{1,9}) in the",  # older vLLM
-    )
-)
-"""Patterns of the output limit in error texts: one number, or two numbers to subtract."""
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
 must shorten the prompt."""
+BYTES_PER_TOKEN: Final = 3
+"""A low average, so that the estimated prompt is too long rather than too short."""
+TOKENS_PER_DATA_URL: Final = 1_600
+SPARE_TOKENS: Final = 16
+"""SGLang requires the total to be smaller than the window, not equal to it."""
+MIN_OUTPUT: Final = re.compile(r"(?:>= ?|greater than or equal to |at least )`?(\d{1,4})(?!\d)")
+DATA_URL: Final = re.compile(r'"data:[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Fix:
     apply: BodyRepair
     note: Note
     must_be_unsupported: bool = True  # whether the error text must also match UNSUPPORTED
+    statuses: frozenset[int] = BAD_REQUEST
 
 
 def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]:
@@ -63,9 +67,9 @@ def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]
         error = read_error(refusal)
         text = f"{error.code} {error.param} {error.message}"
         for fix in fixes:
-            if not fix.pattern.search(text) or (
-                fix.must_be_unsupported and not UNSUPPORTED.search(text)
-            ):
+            if status not in fix.statuses or not fix.pattern.search(text):
+                continue
+            if fix.must_be_unsupported and not UNSUPPORTED.search(text):
                 continue
             repaired = fix.apply(body, text)
             if repaired is not None:
@@ -125,20 +129,47 @@ def _drop_thinking(body: Body, _: str) -> Body | None:
 
 
 def _clamp_output_limit(body: Body, refusal: str) -> Body | None:
-    """Lower the output limit to the number in the upstream's error text."""
-    match_ = next(
-        (match for pattern in OUTPUT_LIMIT_PATTERNS if (match := pattern.search(refusal))), None
-    )
-    if match_ is None:
+    """Lower the output limit to what the upstream's error text leaves room for."""
+    sent = {n: body[n] for n in OUTPUT_LIMITS & body.keys() if type(body[n]) is int}
+    if not sent:
         return None
-    limit, *used = map(int, match_.groups())
-    room = limit - sum(used)
-    if room < (MIN_OUTPUT_ROOM if used else 1):
+    limit = read_output_limit(refusal)
+    room = limit or _room_for_output(body, max(sent.values()), refusal)
+    too_large = [name for name, tokens in sent.items() if tokens > room]
+    return body | dict.fromkeys(too_large, room) if room and too_large else None
+
+
+def _room_for_output(body: Body, sent: int, refusal: str) -> int:
+    """Return the output limit that fits beside the prompt; 0 if there is no room, or no count.
+
+    Some servers do not report the length of the prompt, or only a part of it. Then the length is
+    estimated; if the upstream refuses this as well, the smallest useful output is requested.
+    """
+    limits = read_token_limits(refusal)
+    if not limits.window or not (limits.output or OUTPUT_WORD.search(refusal)):
+        return 0
+    if limits.output not in (0, sent):
+        return 0  # an error about another limit than the one that was sent
+    if limits.room:
+        rooms = [limits.room if limits.room < sent else sent - SPARE_TOKENS]
+    else:
+        rooms = [limits.window - _estimated_prompt(body), MIN_OUTPUT_ROOM]
+    largest = min(sent - 1, limits.window - limits.prompt)
+    return next((room for room in rooms if MIN_OUTPUT_ROOM <= room <= largest), 0)
+
+
+def _estimated_prompt(body: Body) -> int:
+    text, urls = DATA_URL.subn('""', compact_json(body))
+    return len(text.encode(errors="replace")) // BYTES_PER_TOKEN + urls * TOKENS_PER_DATA_URL
+
+
+def _raise_output_limit(body: Body, refusal: str) -> Body | None:
+    """Raise the output limit to the minimum in the upstream's error text."""
+    match_ = MIN_OUTPUT.search(refusal)
+    sent = body.get("max_output_tokens")
+    if match_ is None or type(sent) is not int or sent >= int(match_[1]):
         return None
-    too_large = {
-        n for n in OUTPUT_LIMITS & body.keys() if isinstance(body[n], int) and body[n] > room
-    }
-    return body | dict.fromkeys(too_large, room) if too_large else None
+    return {**body, "max_output_tokens": int(match_[1])}
 
 
 def _disable_reasoning(body: Body, _: str) -> Body | None:
@@ -180,10 +211,14 @@ _STREAM_OPTIONS: Final = _unsupported_field(
     Note("stream", "ignored", "the upstream refused stream_options: sent without them"),
 )
 _OUTPUT_LIMIT: Final = Fix(
-    re.compile(r"\bmax_(?:completion_|output_)?tokens\b|in the completion"),
+    re.compile(
+        r"\bmax_?(?:\w{0,12}tokens|outputtokens)|maximum tokens|output|completion|window",
+        re.IGNORECASE,
+    ),
     _clamp_output_limit,
     Note("max_tokens", "clamped", "more than the model's output limit: sent with that limit"),
     must_be_unsupported=False,
+    statuses=frozenset({*BAD_REQUEST, 413, 500}),
 )
 _MAX_TOKENS: Final = Note("max_tokens", "renamed", "the upstream accepts it under its other name")
 
@@ -201,6 +236,12 @@ RESPONSES_FIXES: Final = (
     ),
     *_SAMPLING,
     _STREAM_OPTIONS,
+    Fix(
+        re.compile(r"max_output_tokens"),
+        _raise_output_limit,
+        Note("max_tokens", "clamped", "less than the upstream's minimum: sent with that minimum"),
+        must_be_unsupported=False,
+    ),
     _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (

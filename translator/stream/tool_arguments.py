@@ -52,6 +52,19 @@ def parse_arguments(text: str) -> tuple[Any, bool]:
     return text, True
 
 
+def is_unclosed(text: str) -> bool:
+    """Return whether text starts as a JSON object and ends inside of it: it is truncated."""
+    if _OBJECT_START.match(text) is None:
+        return False
+    depth = 0
+    for token in _STRUCTURE.finditer(text):
+        if token["string"] is None:
+            depth += 1 if token[0] in "{[" else -1
+        elif token["end"] is None:
+            return True
+    return depth > 0
+
+
 def without_nulls(value: dict[str, Any], optional: AbstractSet[str]) -> dict[str, Any]:
     """Remove nulls of optional properties, which OpenAI's strict mode made nullable.
 
@@ -147,6 +160,9 @@ _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
 )
 _BRACKET: Final = re.compile(r"[\[\]{}]")
+_OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')
+_STRUCTURE: Final = re.compile(r'[\[\]{}]|(?P<string>"(?:[^"\\]|\\.)*(?P<end>")?)', re.DOTALL)
+"""Matches a bracket or a string; an unclosed string also matches, without the group ``end``."""
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
 _TOKEN: Final = re.compile(
     r"""

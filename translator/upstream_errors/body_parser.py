@@ -43,6 +43,10 @@ class ErrorFields:
     status: int | None = None
     """The HTTP status in the body; used for errors in a response with HTTP status 200."""
     retry_after_s: int | None = None
+    prompt_tokens: int = 0
+    """llama.cpp only: the length of the prompt; 0 if not reported."""
+    context_window: int = 0
+    """llama.cpp only: the size of the context window; 0 if not reported."""
     filters: tuple[str, ...] = ()
     """Azure only: the categories of its content filter that matched."""
     readable: bool = True
@@ -90,6 +94,8 @@ def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
         param=clean_error_text(param) if isinstance(param := error.get("param"), str) else "",
         status=_status(error) or _status(body),
         retry_after_s=_retry_after(error, message),
+        prompt_tokens=_count(error.get("n_prompt_tokens")),
+        context_window=_count(error.get("n_ctx")),
         filters=_filters(error.get("innererror")),
         readable=bool(message or error.get("code") or error.get("type")),
     )
@@ -102,6 +108,10 @@ def _message(error: Mapping[str, Any]) -> str:
         if text:
             return text
     return ""
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 < value < 10**9 else 0
 
 
 def _text_of(value: Any) -> str:

@@ -8,6 +8,7 @@ from translator.anthropic.error_body import client_message
 from translator.dialect import UpstreamError
 
 from .body_parser import ErrorFields, read_error
+from .context_overflow import overflow_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,40 +141,6 @@ BY_PHRASE: Final = (
 """Phrases that must appear in this order, and the error they mean. A single pattern such as
 ``model.*not found`` would scan the rest of the text for each ``model`` in it."""
 
-TOO_LONG: Final = re.compile(
-    r"context[ _](?:length|window|size)|(?:prompt|messages|input) (?:is )?too long"
-    r"|too_many_prompt_tokens|too many tokens|maximum prompt length|input token count"
-    r"|exceeded model token limit|prompt exceeds max|range of input length"
-    r"|exceeds the maximum allowed length|must have less than \d+ tokens",
-    re.IGNORECASE,
-)
-"""Error texts for a prompt that is too long: of OpenAI, Mistral, llama.cpp; Perplexity, Cohere,
-xAI, Gemini; Moonshot, GLM, Qwen; SGLang, TGI.
-
-Anthropic's ``input length and `max_tokens` exceed context limit`` is not included: clients parse
-its numbers and request less output.
-"""
-
-TOO_LONG_CODES: Final = frozenset(
-    {
-        "context_length_exceeded",
-        "exceed_context_size_error",
-        "model_max_prompt_tokens_exceeded",  # Copilot
-        "tokens_limit_reached",  # GitHub Models
-        "too_many_prompt_tokens",
-    }
-)
-LIMIT: Final = re.compile(
-    r"\d tokens > (\d{1,9})"
-    r"|(?:context (?:length|window|size)[^\d.]{0,40}|max(?:imum)?\D{0,40})(\d{1,9})"
-    r"|(?:limit of|less than) (\d{1,9})|(\d{1,9}) maximum context"
-)
-TOKEN_COUNT: Final = re.compile(
-    r"(\d{1,9}) tokens > \d"
-    r"|(?:total of at least|requested|resulted in|has|contains|request|token count|Given:)"
-    r"[^\d.]{0,30}(\d{1,9}) ?(?:tokens|input)?"
-)
-
 REFUSALS: Final = {
     "content_filter": None,
     "ResponsibleAIPolicyViolation": None,
@@ -195,11 +162,11 @@ def map_error(status: int, body: Any) -> UpstreamError:
     fields = read_error(body)
     if fields.code in REFUSALS or fields.type in REFUSALS:
         return _refusal(fields)
-    if _is_too_long(status, fields):
+    if (overflow := overflow_message(status, fields)) is not None:
         return UpstreamError(
             status=400,
             error_type="invalid_request_error",
-            message=_too_long_message(fields.message),
+            message=overflow,
             should_retry=False,
             code=fields.code or fields.type,
         )
@@ -267,26 +234,6 @@ def http_status_message(status: int, text: str) -> str:
     if text:
         kind = " (text/html)" if text.lstrip().startswith("<") else " (text/plain)"
     return f"upstream returned HTTP {status}{kind}"
-
-
-def _is_too_long(status: int, fields: ErrorFields) -> bool:
-    if fields.code in TOO_LONG_CODES or fields.type in TOO_LONG_CODES:
-        return True
-    return status in (400, 422) and fields.readable and bool(TOO_LONG.search(fields.message))
-
-
-def _too_long_message(message: str) -> str:
-    """Return Anthropic's own error text, at which clients compact their conversation."""
-    limit_match = LIMIT.search(message)
-    limit = int(limit_match[limit_match.lastindex or 0]) if limit_match else 0
-    # vLLM names the output tokens first, a number that alone does not exceed the limit.
-    token_counts = [int(match_[match_.lastindex or 0]) for match_ in TOKEN_COUNT.finditer(message)]
-    for tokens in token_counts:
-        if tokens > limit > 0:
-            return f"prompt is too long: {tokens} tokens > {limit} maximum"
-    if message.startswith("prompt is too long"):
-        return client_message(message)
-    return client_message(f"prompt is too long: {message}")
 
 
 def _refusal(fields: ErrorFields) -> UpstreamError:

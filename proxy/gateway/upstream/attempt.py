@@ -25,7 +25,7 @@ from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import Stream, TextStream, UpstreamError, UpstreamRequest
+from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
@@ -33,18 +33,15 @@ from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets
 from translator.upstream_errors import map_error_paths
 
-from .client import (
-    ERROR_BODY_BYTES,
-    UNDELIVERED,
-    UpstreamResponse,
-    post,
-    retry_after,
-)
+from .client import ERROR_BODY_BYTES, UNDELIVERED, UpstreamResponse, post
+from .error_responses import bad_gateway_error, upstream_error
 from .response_decoder import ResponseDecoder
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
+MAX_REPAIRS: Final = 3
+"""Each repair changes another part of the request, or lowers the output limit further."""
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """The usual values of ``content-type`` for SSE. They are compared without parsing."""
 
@@ -69,6 +66,8 @@ class Attempt:
         self.watch = entry.response.deadlines
         self.url = target.server.url
         self.stream: Stream
+        # None for a passthrough, whose errors go to the client as they are
+        self.context: ResponseContext | None = None
         # the upstream's request body; freed when the response begins, as it may have 400 KB
         self.body = b""
         # the read that ended the response, to find its usage for a hard budget
@@ -90,12 +89,12 @@ class Attempt:
         try:
             if self.known_answer is not None:
                 await self.deliver(self.stream.feed_body(self.known_answer))
-            elif await self._send_and_relay(headers, allow_repair=True):
-                await self._send_and_relay(headers)
+            else:
+                await self._send_with_repairs(headers)
         except BadUpstream as exc:
             self.entry.ending.detail = "bad_event"
             await self._abort_after_upstream_error(
-                UpstreamFailed(_bad_gateway_error(str(exc)), detail="bad_event")
+                UpstreamFailed(bad_gateway_error(str(exc)), detail="bad_event")
             )
         except UpstreamFailed as exc:
             await self._abort_after_upstream_error(exc)
@@ -122,6 +121,7 @@ class Attempt:
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
+        self.context = context
         self.stream = self.entry.attempts.stream = server.dialect.stream(context)
         return _encode({**upstream_request.body, **server.extra_body}), {}
 
@@ -141,6 +141,17 @@ class Attempt:
                 if note.lossy:
                     raise BadRequest(note.path, f"cannot be translated without loss: {note.reason}")
 
+    async def _send_with_repairs(self, headers: dict[str, str]) -> None:
+        """Send the body, and again without what the upstream rejects, ``MAX_REPAIRS`` times."""
+        for _ in range(MAX_REPAIRS):
+            try:
+                if not await self._send_and_relay(headers, allow_repair=True):
+                    return
+            except UpstreamFailed as exc:
+                if not self._repair_error_event(exc.error):
+                    raise
+        await self._send_and_relay(headers)
+
     async def _send_and_relay(self, headers: dict[str, str], *, allow_repair: bool = False) -> bool:
         """Send the body to the upstream and relay its response.
 
@@ -151,8 +162,8 @@ class Attempt:
         try:
             if allow_repair and call.status in REPAIRABLE and await self._repair_and_retry(call):
                 return True
-            self.body = b""
             if call.status != 200:
+                self.body = b""
                 await self.handle_error_status(call)
             else:
                 content_type = call.headers.get("content-type")
@@ -164,7 +175,7 @@ class Attempt:
                     case kind:
                         call.record.refused = True
                         self.store_error_body(call, await call.peek())
-                        error = _bad_gateway_error(f"upstream answered with {kind}")
+                        error = bad_gateway_error(f"upstream answered with {kind}")
                         raise UpstreamFailed(error, detail="bad_type")
             if self.last_read and self.stream.stop_reason == "stop_sequence":
                 dialect = self.target.server.dialect
@@ -189,11 +200,31 @@ class Attempt:
             refusal = decode_json(raw)
         except BadUpstream:
             return False
-        repair = self.target.server.dialect.repair(decode_json(self.body), call.status, refusal)
-        if repair is None or (self.options.strict and repair.note.lossy):
+        if not self._apply_repair(call.status, refusal):
             return False
         self.store_error_body(call, raw)
-        self.entry.attempts.notes.append(repair.note)
+        return True
+
+    def _repair_error_event(self, error: UpstreamError) -> bool:
+        """Repair ``body`` after an error event in a response with status 200, as of SGLang and TGI.
+
+        Return whether it was repaired. The client must not have received anything.
+        """
+        if self.context is None or self.writer.committed or error is not self.stream.error:
+            return False
+        refusal = {"message": error.message, "code": error.code, "param": error.param}
+        if not (self.body and self._apply_repair(error.status, {"error": refusal})):
+            return False
+        self.stream = self.target.server.dialect.stream(self.context)
+        return True
+
+    def _apply_repair(self, status: int, refusal: Any) -> bool:
+        """Repair ``body`` if the upstream's error allows it; return whether it was repaired."""
+        repair = self.target.server.dialect.repair(decode_json(self.body), status, refusal)
+        if repair is None or (self.options.strict and repair.note.lossy):
+            return False
+        if repair.note not in self.entry.attempts.notes:
+            self.entry.attempts.notes.append(repair.note)
         self.body = _encode(repair.body)
         return True
 
@@ -277,13 +308,10 @@ class Attempt:
             if raw:
                 # stored after decoding, which shows whether the bytes are an error
                 entry.store_upstream_bytes(raw, watch.since)
-            self._store_last_read(raw)
-            await self.deliver(decoder.events)
+            if stream.finished and entry.admission.has_hard_budget:
+                self.last_read = raw
             del raw  # frees the memory before the next wait
-
-    def _store_last_read(self, raw: bytes) -> None:
-        if self.stream.finished and self.entry.admission.has_hard_budget:
-            self.last_read = raw
+            await self.deliver(decoder.events)
 
     async def relay_json(self, call: UpstreamResponse) -> None:
         self.watch.start_wait(CancelReason.IDLE)
@@ -321,6 +349,7 @@ class Attempt:
         last = self.stream.finished
         if events or raw or last:
             await self.writer.write_events(events, last=last, raw=raw)
+            self.body = b""
 
     def _record_stream_error(self, error: UpstreamError) -> None:
         """Record the error that ended the stream.
@@ -369,22 +398,3 @@ class Attempt:
     def _tick(self, now: float) -> None:
         self.writer.tick(now)
         self.entry.tick(now)
-
-
-def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
-    """Map the upstream's error response to Anthropic's error (mapping.md 5.2)."""
-    try:
-        body = decode_json(raw)
-    except BadUpstream:
-        body = raw.decode("utf-8", "replace")
-    if call.status < 400:  # 204, 206 and redirects, which are not followed
-        return _bad_gateway_error(f"upstream answered with status {call.status}")
-    error = target.server.dialect.map_error(call.status, body)
-    seconds = retry_after(call.headers)
-    if seconds is not None:  # the ``retry-after`` header has priority over the body
-        error = dataclasses.replace(error, retry_after_s=seconds)
-    return error
-
-
-def _bad_gateway_error(message: str) -> UpstreamError:
-    return UpstreamError(status=502, error_type="api_error", message=message)

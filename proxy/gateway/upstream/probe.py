@@ -22,8 +22,8 @@ from translator.errors import TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
-from .attempt import upstream_error
 from .client import UpstreamResponse, close_transport, post
+from .error_responses import upstream_error
 
 SHOWN_CHARS: Final = 8_000
 MAX_BYTES: Final = 2**20

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
-from tests.fakes.upstreams.hypothesis_profiles import law
+from tests.lanes.hypothesis_profiles import law
 from translator.anthropic_upstream import DIALECT, stream_repair
 from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import ResponseContext

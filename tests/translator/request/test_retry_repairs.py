@@ -125,6 +125,7 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     assert json.dumps(body) == before, "the body that was sent is not touched"
     assert repair(found.body, 400, error) is None, "and never twice"
     assert repair(body, 500, error) is None
+    assert repair(body, 401, error) is None
 
 
 def test_reasoning_is_removed_if_unsupported_with_tools():
@@ -193,6 +194,22 @@ def test_more_output_than_a_model_can_write_is_clamped(repair, field, error, roo
     assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
     assert repair(found.body, 400, refusal(error)) is None
     assert repair({"model": "m", field: "many"}, 400, refusal(error)) is None
+
+
+def test_less_output_than_the_upstream_accepts_is_raised_to_its_minimum():
+    error = refusal(
+        "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 1"
+        " instead.",
+        "max_output_tokens",
+    )
+
+    found = RESPONSES({"max_output_tokens": 1, "input": []}, 400, error)
+
+    assert found.body == {"max_output_tokens": 16, "input": []}
+    assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
+    assert RESPONSES(found.body, 400, error) is None
+    assert RESPONSES({"input": []}, 400, error) is None
+    assert RESPONSES({"max_output_tokens": 1}, 400, refusal("max_output_tokens is odd")) is None
 
 
 def test_a_limit_error_of_anthropic_is_not_repaired():

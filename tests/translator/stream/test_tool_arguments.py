@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translator.stream.tool_arguments import MAX_DEPTH, compact_json, parse_arguments, without_nulls
+from translator.stream.tool_arguments import (
+    MAX_DEPTH,
+    compact_json,
+    is_unclosed,
+    parse_arguments,
+    without_nulls,
+)
 
 JSON = st.recursive(
     st.none()
@@ -115,3 +121,23 @@ def test_only_nulls_of_properties_that_were_optional_are_removed():
         "b": None,
         "c": {"e": [{}, {"f": 1}]},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "unclosed"),
+    [
+        ('{"a": "b', True),
+        ('{"a": "b\\"', True),
+        ('{"a": {"b": 1}', True),
+        ('{"a": [1', True),
+        ("{", True),
+        ('{"a": 1}', False),
+        ('{"a": "{["}', False),
+        ('{"a": 1}}', False),
+        ("{city", False),  # no JSON at all, so nothing shows that it is truncated
+        ("Oslo", False),
+        ("", False),
+    ],
+)
+def test_truncated_arguments_end_inside_of_the_object(text, unclosed):
+    assert is_unclosed(text) == unclosed

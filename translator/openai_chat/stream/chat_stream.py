@@ -9,7 +9,7 @@ Completions does not have. Source: docs/mapping.md 3.2 and 4.4.
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from translator.anthropic.stop_reason import choose_stop_reason, is_window_full
+from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
 from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
@@ -28,11 +28,10 @@ from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import find_error
 from .finish_reason import (
+    COMPLETE,
     FAILURES,
     FINISH_REASONS,
     PENDING,
-    TRUNCATED_CALL,
-    is_at_limit,
     normalize_finish_reason,
     stop_string_in,
 )
@@ -339,9 +338,9 @@ class ChatStream:
             self._finish_message("stop_sequence", stop_sequence=matched)
             return
         cause = FINISH_REASONS.get(self._finish_reason)
-        if self._calls.is_truncated and is_at_limit(cause, self.usage, self.context.max_tokens):
+        if cause in COMPLETE and self._calls.is_cut(self.usage):
             cause = "max_tokens"
-            self.notes.append(TRUNCATED_CALL)
+            self.notes.append(LIMIT_REACHED)
         window = self.context.target.profile.context_window
         reason = choose_stop_reason(
             cause,

@@ -2,9 +2,7 @@
 
 from typing import Any, Final
 
-from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamError
-from translator.notes import Note
 
 FINISH_REASONS: Final = {
     "stop": "end_turn",
@@ -35,6 +33,9 @@ FINISH_REASONS: Final = {
 }
 """Finish reason -> stop reason; any other one gives ``end_turn`` and is counted as unknown."""
 
+COMPLETE: Final = frozenset({"end_turn", "tool_use"})
+"""Stop reasons of a response that the upstream did not truncate, as far as it reports."""
+
 MALFORMED: Final = UpstreamError(  # Gemini: the model wrote a tool call that does not parse
     status=502, error_type="api_error", message="upstream stopped: malformed tool call"
 )
@@ -60,13 +61,6 @@ STOP_FIELDS: Final = ("stop_reason", "matched_stop")
 """Fields in which vLLM and SGLang send the matched stop string; a number there is a token id."""
 
 
-TRUNCATED_CALL: Final = Note(
-    "stop_reason",
-    "repaired",
-    "the output limit truncated a call that the upstream reports as finished",
-)
-
-
 def stop_string_in(choice: dict[str, Any]) -> str | None:
     """Return the stop string that a choice reports as matched; None if it reports none."""
     stop_string = None
@@ -75,13 +69,6 @@ def stop_string_in(choice: dict[str, Any]) -> str | None:
         if type(value) is str and value and value not in FINISH_REASONS:
             stop_string = value
     return stop_string
-
-
-def is_at_limit(cause: str | None, usage: Usage, max_tokens: int | None) -> bool:
-    """Return whether a response with a normal end has exactly ``max_tokens`` output tokens."""
-    if cause not in ("end_turn", "tool_use") or usage.output is None or max_tokens is None:
-        return False
-    return usage.output >= max_tokens
 
 
 def normalize_finish_reason(reason: str) -> str:

@@ -9,7 +9,13 @@ docs/mapping.md 3.1 and 4.3.
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from translator.anthropic.stop_reason import INCOMPLETE_REASONS, choose_stop_reason, is_window_full
+from translator.anthropic.stop_reason import (
+    INCOMPLETE_REASONS,
+    LIMIT_REACHED,
+    choose_stop_reason,
+    is_at_limit,
+    is_window_full,
+)
 from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
@@ -19,6 +25,7 @@ from translator.message_stream.message_composer import MessageComposer
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
+from translator.stream.tool_arguments import is_unclosed
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_in_body, error_in_event, error_in_response
@@ -65,8 +72,7 @@ class ResponsesStream:
         self.error: UpstreamError | None = None
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
-        self.upstream_id = ""
-        self.upstream_model = ""
+        self.upstream_id = self.upstream_model = ""
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
@@ -88,9 +94,7 @@ class ResponsesStream:
                     self._add_initial_text(event)
             elif kind in self.PINGS:
                 self.composer.writer.events.append(PING.copy())
-            elif "type" not in event and self._read_json_body(event):
-                pass
-            elif kind not in self.IGNORED:
+            elif ("type" in event or not self._read_json_body(event)) and kind not in self.IGNORED:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
@@ -200,18 +204,15 @@ class ResponsesStream:
         output = response.get("output")
         if not self._items.matches_output(output):
             self._emit_missing(output)
-        details = response.get("incomplete_details")
-        incomplete_reason = (
-            str(details["reason"]) if isinstance(details, dict) and details.get("reason") else ""
-        )
-        if not incomplete_reason and "status" in response and response["status"] == "incomplete":
-            incomplete_reason = "max_output_tokens"
-            self.notes.append(NO_INCOMPLETE_REASON)
+        incomplete_reason = self._incomplete_reason(response)
         if self._blocks.items_with_initial_text:
             self._blocks.flush_initial_text()
         if self._blocks.open_inputs and not incomplete_reason:
             self._blocks.finish_inputs()
         self._record_usage(response)
+        if not incomplete_reason and self._is_cut(response):
+            incomplete_reason = "max_output_tokens"
+            self.notes.append(LIMIT_REACHED)
         if self.usage.source == "missing" and self._blocks.characters:
             self._estimate()
         if self.composer.matched_stop is not None:
@@ -236,6 +237,32 @@ class ResponsesStream:
         if not (output or incomplete_reason) and self._items.matches_output([]):
             self.notes.append(EMPTY_OUTPUT)
         self._finish_message(reason, explanation=self._blocks.refusal or None)
+
+    def _incomplete_reason(self, response: dict[str, Any]) -> str:
+        """Return why a response is incomplete; "" if it is reported as complete."""
+        details = response.get("incomplete_details")
+        if isinstance(details, dict) and details.get("reason"):
+            return str(details["reason"])
+        if response.get("status") != "incomplete":
+            return ""
+        self.notes.append(NO_INCOMPLETE_REASON)
+        return "max_output_tokens"
+
+    def _is_cut(self, response: dict[str, Any]) -> bool:
+        """Return whether the output limit ended a response that is reported as complete.
+
+        A complete call is not cut, even at the limit. A cut call whose tokens were not counted is
+        recognized by its arguments, which end too early.
+        """
+        limit = response.get("max_output_tokens")
+        if type(limit) is not int:
+            limit = self.context.max_tokens or 0
+            limit = max(limit, self.context.target.profile.min_output_tokens) if limit else 0
+        arguments = self._blocks.last_arguments
+        if arguments is None:
+            return is_at_limit(self.usage, limit)
+        is_cut = self.usage.output is None or is_at_limit(self.usage, limit)
+        return is_cut and is_unclosed(arguments)
 
     def _record_usage(self, response: dict[str, Any]) -> None:
         self.usage, notes = read_usage(response, self._blocks.searches)
@@ -347,11 +374,11 @@ class ResponsesStream:
     # At the end of the class, where the functions above can be referenced by name.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
         "error": _read_failure,
-        "response.cancelled": _read_failure,  # not in OpenAI's list
+        "response.cancelled": _read_failure,  # OpenAI's list does not have this type
         "response.completed": _read_final_response,
         "response.created": _read_response_start,
-        "response.done": _read_final_response,  # not in OpenAI's list
-        "response.error": _read_failure,  # not in OpenAI's list
+        "response.done": _read_final_response,  # OpenAI's list does not have this type
+        "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
         "response.in_progress": _read_response_start,
         "response.incomplete": _read_final_response,

@@ -12,6 +12,7 @@ from tests.translator.openai_chat.responses import (
     usage,
     whole,
 )
+from translator.anthropic.stop_reason import LIMIT_REACHED
 from translator.message_stream.events_to_message import fold
 
 
@@ -127,3 +128,33 @@ def test_usage_before_a_failure_counts(code):
             8,
             "reported",
         )
+
+
+CUT_ARGUMENTS = '{"city": "Os'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "used", "reason"),
+    [
+        (CUT_ARGUMENTS, 40, "max_tokens"),
+        (CUT_ARGUMENTS, None, "max_tokens"),
+        (CUT_ARGUMENTS, 20, "tool_use"),  # the model wrote broken JSON
+        ('{"city": "Oslo"}', 40, "tool_use"),
+        ("{city", None, "tool_use"),
+        ("", 40, "tool_use"),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_call_that_the_limit_cut_is_never_a_finished_call(arguments, used, reason, is_whole):
+    counts = {"usage": {"prompt_tokens": 9, "completion_tokens": used}}
+    cut_call = piece(index=0, id="c", name="f", arguments=arguments)
+    machine = stream(max_tokens=40)
+
+    if is_whole:
+        machine.feed_body(whole({"tool_calls": [cut_call]}, "tool_calls") | counts)
+    else:
+        machine.feed(calls(cut_call), chunk("tool_calls"), counts)
+        machine.end()
+
+    assert machine.stop_reason == reason
+    assert (LIMIT_REACHED in machine.notes) == (reason == "max_tokens")

@@ -27,6 +27,7 @@ from tests.translator.openai_responses.responses import (
     target,
     text,
 )
+from translator.anthropic.stop_reason import LIMIT_REACHED
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
@@ -374,3 +375,55 @@ def test_any_single_event_gives_a_legal_stream_for_all_options(event):
         )
 
         assert faults_of_events(events, raw_tool_input=True) == []
+
+
+# Responses that the output limit ended, reported as complete
+
+
+CUT_CALL = call('{"city": "Os')
+
+
+@pytest.mark.parametrize(
+    ("output", "used", "limit", "reason"),
+    [
+        (output_message("1 2 3"), 40, 40, "max_tokens"),
+        (output_message("1 2 3"), 39, 40, "end_turn"),
+        (output_message("1 2 3"), 40, None, "end_turn"),
+        (output_message("1 2 3"), None, 40, "end_turn"),
+        (CUT_CALL, 40, 40, "max_tokens"),
+        (CUT_CALL, None, 40, "max_tokens"),
+        (CUT_CALL, 20, 40, "tool_use"),  # the model wrote broken JSON
+        (call('{"city": "Oslo"}'), 40, 40, "tool_use"),
+        (call("{city"), None, 40, "tool_use"),
+    ],
+)
+def test_a_response_that_ends_at_the_limit_is_truncated_whatever_its_status(
+    output, used, limit, reason
+):
+    usage = {"input_tokens": 9, "output_tokens": used}
+    machine = stream(max_tokens=limit)
+
+    machine.feed(created(), completed(output, usage=usage))
+
+    assert machine.stop_reason == reason
+    assert (LIMIT_REACHED in machine.notes) == (reason == "max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("profile", "reason"), [("openai", "end_turn"), ("llamacpp", "max_tokens")]
+)
+def test_the_limit_is_the_one_that_was_sent_upstream(profile, reason):
+    machine = stream(max_tokens=5, target=target(PROFILES[profile]))
+
+    machine.feed(completed(output_message("Yes."), usage={"input_tokens": 9, "output_tokens": 5}))
+
+    assert machine.stop_reason == reason
+
+
+def test_the_limit_in_the_response_wins():
+    machine = stream(max_tokens=5)
+    usage = {"input_tokens": 9, "output_tokens": 5}
+
+    machine.feed(completed(output_message("Yes."), usage=usage, max_output_tokens=16))
+
+    assert machine.stop_reason == "end_turn"

@@ -1,0 +1,115 @@
+"""Requests that an upstream rejects are repaired and sent again, through the running gateway."""
+
+import pytest
+
+from tests.fakes.upstreams.script_steps import json_response, stream
+from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.proxy.gateway import upstream_scripts
+from tests.proxy.gateway.conftest import message, row
+from tests.proxy.gateway.http_client import GatewayClient
+
+OVERFLOW = (
+    "This model's maximum context length is 40960 tokens. However, you requested 146000 tokens"
+    " (18000 in the messages, 128000 in the completion)."
+)
+CLAMPED = {"path": "max_tokens", "fate": "clamped"}
+
+
+def refusal(text: str, status: int = 400):
+    return json_response({"error": {"message": text, "type": "BadRequestError"}}, status)
+
+
+def error_event(text: str):
+    """Return a response with status 200 whose first event is an error, as SGLang and TGI send."""
+    body = {"error": {"message": text, "http_status_code": 422, "type": "BadRequestError"}}
+    return stream(upstream_scripts.sse(body))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("status-400", refusal(OVERFLOW)),
+        ("status-500", refusal(OVERFLOW, 500)),
+        ("error-event", error_event(OVERFLOW)),
+    ],
+)
+def test_output_that_does_not_fit_the_window_is_clamped_and_requested_again(
+    gateway: GatewayClient, scripted: ScriptedUpstream, name, script, streaming
+):
+    model = f"chat-window-{name}-{streaming}".lower()
+    scripted.on(model, script, upstream_scripts.chat())
+
+    reply = gateway.post(message(model, max_tokens=128_000, stream=streaming))
+
+    assert reply.status == 200
+    assert b"Hello" in reply.body
+    first, second = scripted.requests_for(model)
+    assert first.json["max_tokens"] == 128_000
+    assert second.json == {**first.json, "max_tokens": 22_960}
+    exchange = row(reply.id, outcome="completed", status=200)
+    assert CLAMPED.items() <= exchange.notes[-1].items()
+    assert len(exchange.attempts) == 2
+
+
+def test_a_prompt_whose_length_is_unknown_is_repaired_in_steps(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    scripted.on(
+        "chat-window-steps",
+        refusal("max_tokens=128000 cannot be greater than max_model_len=16384."),
+        refusal(
+            "This model's maximum context length is 16384 tokens. However, your prompt contains at"
+            " least 73 input tokens. Please reduce the number of requested output tokens."
+        ),
+        upstream_scripts.chat(),
+    )
+
+    reply = gateway.post(message("chat-window-steps", max_tokens=128_000))
+
+    sent = [each.json["max_tokens"] for each in scripted.requests_for("chat-window-steps")]
+    assert reply.status == 200
+    assert sent[0] == 128_000
+    assert 16_000 < sent[1] < 16_384
+    assert sent[2:] == [1_024]
+
+
+def test_a_strict_client_receives_the_counts_to_request_less(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    scripted.on("chat-window-strict", refusal(OVERFLOW))
+
+    reply = gateway.post(message("chat-window-strict", max_tokens=128_000), x_bridge_strict="true")
+
+    assert reply.status == 400
+    assert reply.json["error"]["message"] == (
+        "input length and `max_tokens` exceed context limit: 18000 + 128000 > 40960, decrease input"
+        " length or `max_tokens` and try again"
+    )
+    assert len(scripted.requests_for("chat-window-strict")) == 1
+
+
+def test_an_error_event_about_the_prompt_is_a_400_before_the_first_byte(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    text = "The number of tokens to keep from the initial prompt is greater than the context length"
+    body = {"error": {"message": text}, "message": text}
+    scripted.on("chat-window-keep", stream(upstream_scripts.sse(body, "error")))
+
+    reply = gateway.post(message("chat-window-keep", stream=True))
+
+    assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
+    assert reply.json["error"]["message"] == f"prompt is too long: {text}"
+
+
+def test_a_request_is_repaired_a_few_times_at_most(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    model = "chat-repairs-bound"
+    fields = ("temperature", "top_p", "stream_options", "max_tokens")
+    scripted.on(model, *(refusal(f"Unsupported parameter: '{name}'") for name in fields))
+
+    reply = gateway.post(message(model, temperature=0.5, top_p=0.5))
+
+    assert reply.status == 400
+    assert len(scripted.requests_for(model)) == 4
