@@ -106,7 +106,7 @@ def prefix_of(secret: str) -> str:
     return secret[:PREFIX_LENGTH] if secret.startswith(KEY_MARK) else secret[: len(secret) // 8][:8]
 
 
-def carrier_keys() -> SigningKeys:
+def reasoning_signing_keys() -> SigningKeys:
     """Return the keys for reasoning signatures.
 
     The current SECRET_KEY signs; SECRET_KEY_FALLBACKS only verify.

@@ -12,7 +12,8 @@ MAX_COUNT: Final = 2**53
 represent it."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class Usage:
     """Token counts of one response; None means unknown: the upstream did not report the count.
 

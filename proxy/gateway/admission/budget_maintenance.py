@@ -51,7 +51,8 @@ class BudgetMaintenance:
         self._open: dict[str, tuple[str, ...]] = {}  # counters of the running requests, by id
         self._used: set[int] = set()  # budgets used since they were published
         self._limits: dict[int, object] = {}  # limits and periods of all budgets, as last seen
-        self._revision: int | None = None  # of the configuration when the limits were read
+        # Revision of the configuration from which the limits were read.
+        self._revision: int | None = None
         self._reached: set[budget_alerts.ThresholdReached] = set()
         self._recorded: set[budget_alerts.ThresholdReached] = set()
         self._done: dict[str, float] = {}

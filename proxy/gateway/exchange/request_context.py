@@ -31,7 +31,6 @@ from proxy.metrics.definitions import WORKER_IN_FLIGHT
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream
 from translator.notes import Note
-from translator.request.token_estimate import estimate_tokens
 
 from .attempt_record import AttemptRecord
 from .attempts import Attempts
@@ -143,7 +142,7 @@ class RequestContext:
         # first, so that no user can stop the request while its ledger row is written
         RUNNING.pop(self.headers.request_id, None)
         WORKER_IN_FLIGHT.dec()
-        if exc is None and self.response.cancel_reason is None:  # the response is completed
+        if exc is None and self.response.cancel_reason is None:  # the response is complete
             self._close(None, None)
             return False
         self.response.deadlines.end()  # a deadline must not cancel the error response
@@ -153,7 +152,7 @@ class RequestContext:
                 await self.response.send_error(exc)
             elif refusal is not None and not self.response.headers_sent:
                 await self.response.send_error(refusal)
-        finally:  # the row is also written if sending the error fails
+        finally:  # the row is written even if sending the error fails
             await self._record_ending(refusal, exc)
         return isinstance(exc, Exception)
 
@@ -165,7 +164,7 @@ class RequestContext:
             return stopped()
         if self.response.cancel_reason is not None:
             return None  # the client has disconnected or no longer reads
-        return HttpError(  # cancelled because the server shuts down
+        return HttpError(  # the request was cancelled because the server shuts down
             529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
             outcome="drained", source="gateway",
         )  # fmt: skip
@@ -194,7 +193,8 @@ class RequestContext:
                     closing, self.attempts.stream.error if self.attempts.stream else None, exc
                 )
             self.recorder.begin_close(closing, self.response.deadlines.loop)
-            # frees memory: the journal has the reads, but the record is referenced a second longer
+            # This frees memory: the journal has the reads, but the record is referenced a second
+            # longer.
             closing.reads.clear()
         finally:
             if self.admission.reservation is not None:
@@ -247,8 +247,8 @@ class RequestContext:
             model=self.request.model,
             created=self.request.created,
             prices=self.admission.prices,
-            input_tokens=estimate_tokens(self.request.fields),
-            max_tokens=int(self.request.fields["max_tokens"]),
+            input_tokens=self.request.token_estimate,
+            max_tokens=self.request.max_tokens,
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:

@@ -15,7 +15,7 @@ from proxy.models import Exchange, Part, Team, Transcript
 
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
-FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # before the time of every row
+FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # this is before the time of every row
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
 
 

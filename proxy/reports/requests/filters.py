@@ -50,7 +50,8 @@ SOURCES: Final[Mapping[str, str]] = {
     f"{name}_source": f"{name}_source"
     for name in ("input", "output", "cache_read", "cache_write", "reasoning")
 }
-NUMBERS: Final[Mapping[str, str]] = {  # as min_ and max_ parameters; null matches neither
+# Each has a min_ and a max_ parameter, which null does not match.
+NUMBERS: Final[Mapping[str, str]] = {
     "ms": "total_ms",
     "ttft_ms": "ttft_ms",
     "upstream_ms": "upstream_ms",

@@ -11,12 +11,12 @@ from proxy.secrets import (
     MAX_SECRET_FILES,
     ConfigError,
     SecretFiles,
-    carrier_keys,
     derive,
     digest_of,
     new_root,
     new_secret,
     prefix_of,
+    reasoning_signing_keys,
     resolve,
     setting_now,
 )
@@ -108,12 +108,12 @@ def test_reasoning_signed_before_a_rotation_is_still_valid():
     old, new = new_root(), new_root()
     reasoning = SignedReasoning(upstream="openai", model="gpt-5.2", api="responses", item_id="rs_1")
     with override_settings(SECRET_KEY=old):
-        signed = sign(reasoning, carrier_keys())
+        signed = sign(reasoning, reasoning_signing_keys())
 
     with override_settings(SECRET_KEY=new, SECRET_KEY_FALLBACKS=[old]):
-        assert verify(signed, carrier_keys()) == reasoning
+        assert verify(signed, reasoning_signing_keys()) == reasoning
     with override_settings(SECRET_KEY=new):
-        assert verify(signed, carrier_keys()) is None
+        assert verify(signed, reasoning_signing_keys()) is None
 
 
 def test_a_secret_setting_is_read_from_its_file_again(tmp_path, monkeypatch):

@@ -72,8 +72,7 @@ class ResponsesStream:
         self.error: UpstreamError | None = None
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
-        self.upstream_id = ""
-        self.upstream_model = ""
+        self.upstream_id = self.upstream_model = ""
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
@@ -95,9 +94,7 @@ class ResponsesStream:
                     self._add_initial_text(event)
             elif kind in self.PINGS:
                 self.composer.writer.events.append(PING.copy())
-            elif "type" not in event and self._read_json_body(event):
-                pass
-            elif kind not in self.IGNORED:
+            elif ("type" in event or not self._read_json_body(event)) and kind not in self.IGNORED:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
@@ -377,11 +374,11 @@ class ResponsesStream:
     # At the end of the class, where the functions above can be referenced by name.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
         "error": _read_failure,
-        "response.cancelled": _read_failure,  # not in OpenAI's list
+        "response.cancelled": _read_failure,  # OpenAI's list does not have this type
         "response.completed": _read_final_response,
         "response.created": _read_response_start,
-        "response.done": _read_final_response,  # not in OpenAI's list
-        "response.error": _read_failure,  # not in OpenAI's list
+        "response.done": _read_final_response,  # OpenAI's list does not have this type
+        "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
         "response.in_progress": _read_response_start,
         "response.incomplete": _read_final_response,

@@ -1,8 +1,10 @@
 """Several processes share rate limits: together they admit no more than one process would."""
 
 import asyncio
+import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -12,10 +14,18 @@ import pytest
 
 from proxy.counters import shared_state as stored
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
-from proxy.counters.shared_state import RedisStates, SqliteStates, States
+from proxy.counters.redis_client import client_of
+from proxy.counters.redis_limits import RedisLimits
+from proxy.counters.shared_state import SqliteStates
+from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
 from proxy.gateway.admission import shared_rate_limits
 from proxy.gateway.admission.rate_limits import ConcurrencySlot, Limiter
-from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter, admit
+from proxy.gateway.admission.shared_rate_limits import (
+    LimitChange,
+    SharedConcurrencySlot,
+    SharedLimiter,
+    admit,
+)
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
@@ -24,9 +34,7 @@ from proxy.gateway.snapshot.config_snapshot import (
     ModelAllowList,
     TeamEntry,
 )
-from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
-
-__all__ = ["redis_server", "running_redis"]  # fixtures
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 
 class Clock:
@@ -51,18 +59,17 @@ def processes(
     monkeypatch.setattr(
         stored, "BUSY_S", REDIS_TIMEOUT_S
     )  # a slow disk must not count as an outage
-    states: list[States] = []
+    states: list[SqliteStates | FailoverStates] = []
     for _ in range(2):
         if request.param == "sqlite":
             states.append(SqliteStates(tmp_path / "limits.sqlite3"))
         else:
-            from proxy.counters.redis_client import client_of
-
             server = request.getfixturevalue("redis_server")
-            states.append(RedisStates(client_of(server.url, REDIS_TIMEOUT_S)))
+            redis = RedisLimits(client_of(server.url, REDIS_TIMEOUT_S))
+            states.append(FailoverStates(redis, MemoryStates()))
     yield [SharedLimiter(each, f"process-{n}", clock) for n, each in enumerate(states)]
     for each in states:
-        close = each.close if isinstance(each, SqliteStates) else each._redis.close
+        close = each.close if isinstance(each, SqliteStates) else each._shared._redis.close
         close()
 
 
@@ -84,7 +91,7 @@ def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0) -> bo
 
 def wait_for_pool() -> None:
     """Wait until the pool has run all earlier tasks."""
-    shared_rate_limits._pool.submit(int).result()
+    shared_rate_limits._thread.submit(int).result()
 
 
 @pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
@@ -253,3 +260,70 @@ async def test_a_caller_without_limits_uses_no_store():
 
     async with admit(caller(), 10, Limiter(), find_shared) as slot:
         assert slot.headers == ()
+
+
+def test_the_script_computes_what_the_gateway_computes(redis_server):
+    """Random changes of two states; every text and every refusal is equal."""
+    redis, rng = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S)), random.Random(7)  # noqa: S311 - not for secrets
+    names, now = ["key platform/ada", "team platform"], 1_700_000_000.0
+    expected: list[str | None] = [None, None]
+    outcomes: Counter[str] = Counter()
+    choices = [(Limits(rpm=9), NO_LIMITS), (Limits(tpm=500), Limits(rpm=90, concurrency=4))]
+    for step in range(1_000):
+        now += rng.random()
+        kind = rng.choice(["take", "take", "release", "renew"])
+        fields = {
+            "take": {"take": choices[step // 100 % 2], "estimate": rng.randrange(120), "slots": 1},
+            "release": {"tokens": rng.uniform(-50, 50), "slots": -1},
+            "renew": {"held": rng.randrange(3)},
+        }[kind]
+        holder = rng.choice(["process-1", "process-2"])
+        change = LimitChange(names=names, holder=holder, now=now, **fields)
+        try:
+            new = [
+                f"{int((old or '0:').partition(':')[0]) + 1}:{text}"
+                for old, text in zip(
+                    expected,
+                    change([(old or ":").partition(":")[2] or None for old in expected]),
+                    strict=True,
+                )
+            ]
+        except HttpError as refusal:
+            outcomes[f"refused by {refusal.detail}"] += 1
+            new = None
+
+        is_changed, texts = redis.change(names, change, [None, None])
+
+        assert is_changed is (new is not None)
+        expected = new or expected
+        outcomes[kind] += is_changed
+        for one, other in zip(expected, texts, strict=True):
+            assert parsed(one) == parsed(other)
+    assert outcomes.keys() == {
+        "take", "release", "renew", "refused by rpm", "refused by tpm", "refused by concurrency"
+    }  # fmt: skip
+    redis._redis.close()
+
+
+def parsed(text: str | None) -> tuple[str, shared_rate_limits.StoredLimitState]:
+    version, _, state = (text or ":").partition(":")
+    return version, shared_rate_limits._read(state, 0.0)
+
+
+def test_one_request_is_one_script(redis_server):
+    """Many processes that share a team do not retry each other's changes."""
+    redis = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S))
+    process = SharedLimiter(FailoverStates(redis, MemoryStates()), "me")
+    sender = caller(Limits(rpm=60), Limits(tpm=1_000))
+    process.acquire(sender, 1)
+    redis_server.client.config_resetstat()
+
+    slot = process.acquire(sender, 1)
+    process.release(slot, 0, 1)
+
+    calls = {name: each["calls"] for name, each in redis_server.client.info("commandstats").items()}
+    assert calls["cmdstat_evalsha"] == 2
+    assert calls.keys() <= {
+        "cmdstat_evalsha", "cmdstat_type", "cmdstat_get", "cmdstat_set", "cmdstat_config|resetstat"
+    }  # fmt: skip
+    redis._redis.close()

@@ -22,7 +22,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
-from proxy.secrets import carrier_keys
+from proxy.secrets import reasoning_signing_keys
 
 pytestmark = pytest.mark.django_db
 
@@ -89,7 +89,7 @@ def test_cached_configuration_builds_the_same_snapshot(
     assert now["broken"] == {}  # a disabled upstream is not in it
     target = now["exact"][("acme", "claude-x")].targets[0]
     assert (target.server.name, target.server.drains_on_disconnect) == ("vllm", True)
-    assert (target.model, target.carrier_keys) == ("qwen3", carrier_keys())
+    assert (target.model, target.reasoning_signing_keys) == ("qwen3", reasoning_signing_keys())
     callers = {each.key_name: each for each in now["keys"].values()}
     assert {name: (each.strict, each.events, each.team.store_full, each.meter)
             for name, each in callers.items()} == {
