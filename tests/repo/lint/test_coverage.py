@@ -76,7 +76,7 @@ TEST_MODULES: Final = {
         "record_before_upstream",
         "request_context",
         "request_recording",
-        "stored_reads",
+        "upstream_bytes",
     ),
     "tests/proxy/gateway/snapshot": ("config_cache",),
     "tests/proxy/ledger": ("recorder",),

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.gateway.exchange import ledger_records, request_context, stored_reads
-from proxy.gateway.exchange.stored_reads import CHECKPOINT_BYTES
+from proxy.gateway.exchange import ledger_records, request_context, upstream_bytes
+from proxy.gateway.exchange.upstream_bytes import CHECKPOINT_BYTES
 from proxy.ledger.journal.records import Chunk
 from proxy.ledger.recorder import Recorder
 from tests.proxy.gateway.request_context_factory import (
@@ -87,7 +87,7 @@ def test_the_reads_of_a_completed_response_are_stored_unchanged():
 
 
 def test_the_stored_bytes_of_each_attempt_are_limited(monkeypatch):
-    monkeypatch.setattr(stored_reads, "MAX_READ_BYTES", 10)
+    monkeypatch.setattr(upstream_bytes, "MAX_READ_BYTES", 10)
     context = RecordedContext()
     context.start_attempt(100.0)
     context.store_upstream_bytes(b"123456789", 100.0)
