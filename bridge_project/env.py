@@ -73,8 +73,8 @@ TABLE: Final = (
         "REDIS_URL",
         "",
         "Redis for budgets and limits shared by several machines, such as `redis://host:6379/0` "
-        "([other forms](budgets.md#redis): TLS, Sentinel, Cluster); if unset, each machine counts "
-        "for itself.",
+        "([other forms](../guides/budgets.md#redis): TLS, Sentinel, Cluster); if unset, each "
+        "machine counts for itself.",
         secret=True,
     ),
     Variable(

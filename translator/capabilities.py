@@ -126,6 +126,9 @@ class Profile:
     merged."""
     prefill: bool = False
     """Whether the server continues a final assistant message instead of starting another one."""
+    signed_calls: bool = False
+    """Whether the server sends a thought signature with tool calls, sometimes at their end
+    (Gemini). A call starts only when it is complete, because its id carries the signature."""
     cumulative_arguments: bool = False
     """Whether the server sends in each chunk all tool arguments so far instead of only the new
     ones."""
@@ -136,6 +139,9 @@ class Profile:
     ``x-api-key``."""
     refused_fields: tuple[str, ...] = ()
     """Top-level request fields that the server rejects; each is dropped with a note."""
+    unsigned_thinking: bool = False
+    """Accepts thinking blocks without a signature. Otherwise they are removed from requests, with
+    notes."""
     server_tools: bool = True
     """Whether the server runs Anthropic's server tools; otherwise these tools are removed from
     requests, with notes."""
@@ -208,6 +214,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             parallel_tool_calls=True,
             reasoning_field="reasoning_content",
             thinking_switch="enable_thinking",
+            unsigned_thinking=True,
         ),
         Profile(
             name="deepseek",
@@ -233,6 +240,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             name="gemini",
             efforts=("none", "low", "medium", "high"),
             required_tool_choice=True,
+            signed_calls=True,
         ),
         Profile(name="anthropic", count_tokens=True),
     )

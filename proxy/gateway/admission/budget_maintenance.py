@@ -117,7 +117,7 @@ class BudgetMaintenance:
             ("publish", publish_s, self._publish_all),
             ("publish used budgets", PUBLISH_S, self._publish_used),
             ("publish changed budgets", CHANGES_S, self._publish_changed),
-            ("notice", NOTICE_S, self._notice),
+            ("notice", NOTICE_S, self.send_notices),
         ):
             if time.monotonic() - self._done.get(work, 0.0) >= every_s:
                 self._try(work, run)
@@ -165,7 +165,8 @@ class BudgetMaintenance:
         except Exception:  # a bug must not end the thread: the leases would expire
             log.exception("budgets: cannot %s", work)
 
-    def _notice(self) -> None:
+    def send_notices(self) -> None:
+        """Record each budget that has reached a threshold, and send the notices that are due."""
         check_present()
         reached = {*self._reached}
         budget_alerts.record_alerts(reached - self._recorded)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from proxy.gateway.admission.budgets import PlannedRequest, Reservation
 from proxy.gateway.admission.rate_limits import ConcurrencySlot
@@ -23,7 +23,7 @@ from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord
-from proxy.ledger.recorder import recorder
+from proxy.ledger.recorder import Recorder, recorder
 from proxy.ledger.usage.pricing import PriceList, cost_of
 from proxy.ledger.usage.unreported_usage import fill_unreported
 from proxy.live.running_requests import RUNNING, LiveRow
@@ -31,7 +31,6 @@ from proxy.metrics.definitions import WORKER_IN_FLIGHT
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream
 from translator.notes import Note
-from translator.request.token_estimate import estimate_tokens
 
 from .attempt_record import AttemptRecord
 from .attempts import Attempts
@@ -112,6 +111,7 @@ class RequestContext:
         "response",
         "trace",
     )
+    recorder: ClassVar[Recorder] = recorder
 
     def __init__(self, response: ClientResponse, headers: RequestHeaders, caller: Caller) -> None:
         self.response = response
@@ -192,7 +192,7 @@ class RequestContext:
                 log_failed_request(
                     closing, self.attempts.stream.error if self.attempts.stream else None, exc
                 )
-            recorder.begin_close(closing, self.response.deadlines.loop)
+            self.recorder.begin_close(closing, self.response.deadlines.loop)
             # This frees memory: the journal has the reads, but the record is referenced a second
             # longer.
             closing.reads.clear()
@@ -247,8 +247,8 @@ class RequestContext:
             model=self.request.model,
             created=self.request.created,
             prices=self.admission.prices,
-            input_tokens=estimate_tokens(self.request.fields),
-            max_tokens=int(self.request.fields["max_tokens"]),
+            input_tokens=self.request.token_estimate,
+            max_tokens=self.request.max_tokens,
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:
@@ -257,7 +257,7 @@ class RequestContext:
         self.admission.route_name = route.name
         self.attempts.set_target(route.targets[0], self.request.model)
         body = self.request.body if self.caller.team.store_full else None
-        self.admission.open_record = await recorder.begin_open(
+        self.admission.open_record = await self.recorder.begin_open(
             open_record(self, body), self.response.deadlines.loop
         )
 
@@ -294,7 +294,7 @@ class RequestContext:
             broken = True
         if reads := self.take_unsaved_reads(broken=broken):
             number = len(attempts.records) - 1
-            recorder.chunk(
+            self.recorder.chunk(
                 Chunk(
                     id=self.headers.request_id,
                     reads=reads,
@@ -356,7 +356,7 @@ class RequestContext:
         try:
             body = body_to_store(self)
             closing = self.ending.record = close_record(self, refusal)
-            await recorder.open(open_record(self, body, faulty=body is not None))
-            recorder.begin_close(closing)
+            await self.recorder.open(open_record(self, body, faulty=body is not None))
+            self.recorder.begin_close(closing)
         except JournalUnavailable:
             log.warning("%s refused, and the ledger cannot be written", request_id)

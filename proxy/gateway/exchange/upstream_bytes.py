@@ -34,10 +34,11 @@ class StoredReads:
 
     def add(self, raw: bytes, now: float) -> bool:
         """Store a read. Return whether a checkpoint is due because of the buffered bytes."""
-        if self.is_full:
+        if self.stored_bytes >= MAX_READ_BYTES:  # ``is_full``, without a call for each read
             return False
-        self.stored_bytes += len(raw)
-        self.waiting_bytes += len(raw)
+        size = len(raw)
+        self.stored_bytes += size
+        self.waiting_bytes += size
         self._pieces.append(raw)
         self._times_ms.append((now - self.started) * 1000)
         return self.waiting_bytes >= CHECKPOINT_BYTES

@@ -308,13 +308,10 @@ class Attempt:
             if raw:
                 # stored after decoding, which shows whether the bytes are an error
                 entry.store_upstream_bytes(raw, watch.since)
-            self._store_last_read(raw)
-            await self.deliver(decoder.events)
+            if stream.finished and entry.admission.has_hard_budget:
+                self.last_read = raw
             del raw  # frees the memory before the next wait
-
-    def _store_last_read(self, raw: bytes) -> None:
-        if self.stream.finished and self.entry.admission.has_hard_budget:
-            self.last_read = raw
+            await self.deliver(decoder.events)
 
     async def relay_json(self, call: UpstreamResponse) -> None:
         self.watch.start_wait(CancelReason.IDLE)

@@ -8,6 +8,7 @@ from django.test import override_settings
 
 from proxy.models import ApiKey, Team
 from proxy.secrets import (
+    MAX_SECRET_FILES,
     ConfigError,
     SecretFiles,
     derive,
@@ -129,17 +130,17 @@ def test_a_secret_setting_is_read_from_its_file_again(tmp_path, monkeypatch):
     assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "at the start"
 
 
-def test_the_cache_of_secret_files_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("proxy.secrets.MAX_SECRET_FILES", 3)
+def test_the_cache_of_secret_files_is_bounded(tmp_path):
+    names = [str(n) for n in range(MAX_SECRET_FILES + 2)]
     files = SecretFiles()
-    for n in range(5):
-        (tmp_path / str(n)).write_text(f"secret-{n}")
-        files.read(str(tmp_path / str(n)))
-    for n in range(5):
-        (tmp_path / str(n)).unlink()
-    files.read_all(str(tmp_path / str(n)) for n in range(5))
+    for n in names:
+        (tmp_path / n).write_text(f"secret-{n}")
+        files.read(str(tmp_path / n))
+    for n in names:
+        (tmp_path / n).unlink()
+    files.read_all(str(tmp_path / n) for n in names)
 
-    assert len(files.faults) == 3
+    assert len(files.faults) == MAX_SECRET_FILES
     with pytest.raises(ConfigError, match="cannot be read"):
         files.read(str(tmp_path / "1"))
     assert files.read(str(tmp_path / "2")) == "secret-2"

@@ -20,8 +20,8 @@ LARGE = b"x" * 65_536
 def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.HEAD_TIMEOUT_S = settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
     settings.MAX_BODY_BYTES = 2**16
-    monkeypatch.setattr(http_timeouts, "DISCARD_S", SHORT_S)  # each test would wait 10 seconds
-    monkeypatch.setattr(http_timeouts, "BODY_GRACE_S", 0.0)  # each test would wait 5 seconds
+    monkeypatch.setattr(http_timeouts, "DISCARD_S", SHORT_S)  # else each test waits 5 seconds
+    monkeypatch.setattr(http_timeouts, "BODY_GRACE_S", 0.0)  # else each test waits 5 seconds
 
 
 @pytest.fixture

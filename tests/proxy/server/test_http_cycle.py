@@ -203,7 +203,7 @@ def test_a_half_closed_connection_gets_both_pipelined_responses(port, echo, monk
         ended.set()
         return stays_open
 
-    monkeypatch.setattr(GatewayHttpProtocol, "eof_received", observed_eof)
+    monkeypatch.setattr(GatewayHttpProtocol, "eof_received", observed_eof)  # tells when it came
     one, two = (head("content-length: 3", path="/waiting") + body for body in (b"one", b"two"))
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
         client.sendall(one + two)

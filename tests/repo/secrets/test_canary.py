@@ -24,10 +24,10 @@ from psycopg import sql
 from proxy.ledger.transcripts import zstd_dictionary
 from tests.fakes.servers import oidc
 from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.script_steps import html_response, json_response, response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
-from tests.proxy.ledger.postgres import Postgres
 from tests.slow.threats import raw_http
 
 pytestmark = pytest.mark.timeout(300)

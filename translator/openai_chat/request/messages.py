@@ -126,7 +126,7 @@ def _read_tool_result(
     if block.get("is_error"):
         builder.add_note(f"{path}.is_error", "emulated", "the output starts with 'Error'")
         text = tool_error_text(text)
-    call_id = upstream_call_id(block["tool_use_id"])
+    call_id = upstream_call_id(block["tool_use_id"], builder.target)
     if call_id in user_turn.results:
         builder.add_note(path, "repaired", "another result of the same call replaces the first one")
     user_turn.results[call_id] = text

@@ -72,8 +72,7 @@ class ResponsesStream:
         self.error: UpstreamError | None = None
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
-        self.upstream_id = ""
-        self.upstream_model = ""
+        self.upstream_id = self.upstream_model = ""
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
@@ -95,9 +94,7 @@ class ResponsesStream:
                     self._add_initial_text(event)
             elif kind in self.PINGS:
                 self.composer.writer.events.append(PING.copy())
-            elif "type" not in event and self._read_json_body(event):
-                pass
-            elif kind not in self.IGNORED:
+            elif ("type" in event or not self._read_json_body(event)) and kind not in self.IGNORED:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)

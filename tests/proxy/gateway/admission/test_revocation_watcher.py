@@ -68,6 +68,7 @@ def test_the_last_success_is_at_most_two_seconds_after(
     until(lambda: any(status == 200 for _, status in seen))
     real = directory.poll
     with monkeypatch.context() as watching:
+        # The end of a poll is not visible outside of the process.
         watching.setattr(directory, "poll", poll)
         take_away(key)
         taken.set()

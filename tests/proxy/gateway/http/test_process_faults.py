@@ -72,6 +72,7 @@ def test_a_clock_jump_ends_no_request_and_makes_no_duration_negative(
         pending = pool.submit(gateway.post, message("chat-jump", stream=True))
         scripted.wait_until(lambda requests: sum(one.model == "chat-jump" for one in requests) > 0)
         with monkeypatch.context() as during:
+            # A test cannot set the clock of the machine.
             during.setattr(time, "time", lambda: real() + jump_s)
             gate.set()
             reply = pending.result(90)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.proxy.ledger.postgres import Postgres
+from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
 
 FILES = (
