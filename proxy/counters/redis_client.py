@@ -65,12 +65,13 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     # The user and password of the master; Sentinels usually have no users.
     login = ("username", "password")
     sentinels = {**options, **{name: given[name] for name in given if name not in login}}
-    return Sentinel(
+    master: redis.Redis = Sentinel(
         [(each.get("host", "localhost"), each.get("port", SENTINEL_PORT)) for each in parsed],
         sentinel_kwargs=sentinels,
         **options,
         **given,
     ).master_for(service, db=parsed[0].get("db", 0))
+    return master
 
 
 class _Cluster:
