@@ -336,8 +336,6 @@ class Journal:
             future.resolve(error)
         del self._resolving[futures[0]]
 
-    # Faults
-
     def _fail(self, exc: Exception) -> None:
         """Reject new requests from now on; delete the reserve file, so close records have space."""
         self._failed_at = time.monotonic()
