@@ -11,7 +11,7 @@ from translator.notes import Note
 
 from .attempt_record import AttemptRecord
 from .client_request import BYTES_PER_TOKEN
-from .stored_reads import StoredReads
+from .upstream_bytes import StoredReads
 
 
 class Attempts:

@@ -24,7 +24,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.server.http_guards import GatewayHttpProtocol
+from proxy.server.http_timeouts import GatewayHttpProtocol
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 from . import upstream_scripts

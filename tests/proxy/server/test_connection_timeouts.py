@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server import http_guards
+from proxy.server import http_timeouts
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
 
 from .echo import Echo, head, receive_all, wait_until
@@ -21,8 +21,8 @@ def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.HEAD_TIMEOUT_S = DEADLINE_S  # longer than a busy machine takes to send a head
     settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
     settings.MAX_BODY_BYTES = 2**16
-    monkeypatch.setattr(http_guards, "DISCARD_S", SHORT_S)  # else each test waits 5 seconds
-    monkeypatch.setattr(http_guards, "BODY_GRACE_S", 0.0)  # else each test waits 5 seconds
+    monkeypatch.setattr(http_timeouts, "DISCARD_S", SHORT_S)  # else each test waits 5 seconds
+    monkeypatch.setattr(http_timeouts, "BODY_GRACE_S", 0.0)  # else each test waits 5 seconds
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.server.http_guards import GatewayHttpProtocol
 from proxy.server.http_protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from proxy.server.http_timeouts import GatewayHttpProtocol
 from proxy.server.websocket_protocol import LiveFeedConnection
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 
