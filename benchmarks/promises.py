@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        verdict, day = "kept" if self.passed else "**not kept**", f"{datetime.now(UTC):%Y-%m-%d}"
+        verdict, day = "met" if self.passed else "**not met**", f"{datetime.now(UTC):%Y-%m-%d}"
         return (self.long.goal, self.long.proves, f"`{self.command}`", verdict,
                 f"{self.seconds:,.0f}", day, self.last_line)  # fmt: skip
 

@@ -27,7 +27,7 @@ def load_django() -> Any:
     from django.urls import resolve  # noqa: PLC0415 - on demand
 
     handler = ASGIHandler()
-    # Import all admin pages now; the handler would import them in the event loop.
+    # Import all admin pages now, because the handler would import them in the event loop.
     resolve("/admin/")
     return handler
 

@@ -17,6 +17,7 @@ def main() -> None:
         gc.disable()
     try:
         execute_from_command_line(sys.argv)
-    except ImproperlyConfigured as error:  # a wrong setting: one line instead of a traceback
+    # Print one line for a wrong setting instead of a traceback.
+    except ImproperlyConfigured as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)

@@ -72,8 +72,9 @@ TABLE: Final = (
     Variable(
         "REDIS_URL",
         "",
-        "Redis for budgets and limits shared by several machines, such as `redis://host:6379/0`; "
-        "if unset, each machine counts for itself.",
+        "Redis for budgets and limits shared by several machines, such as `redis://host:6379/0` "
+        "([other forms](budgets.md#redis): TLS, Sentinel, Cluster); if unset, each machine counts "
+        "for itself.",
         secret=True,
     ),
     Variable(
@@ -283,7 +284,10 @@ def env_url(name: str, *schemes: str) -> str:
     value = env_str(name)
     try:
         parts = urlsplit(value)
-        known = not value or (parts.scheme in schemes and parts.port != 0)
+        # The URL of Redis Sentinels lists several hosts.
+        hosts = parts.netloc.split(",") if parts.scheme.endswith("+sentinel") else [parts.netloc]
+        ports = [urlsplit(f"//{host}").port for host in hosts]
+        known = not value or (parts.scheme in schemes and 0 not in ports)
     except ValueError:  # the port is not a number, or a bracket is not closed
         known = False
     if not known:

@@ -25,11 +25,14 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # Settings of the gateway; the Django app "proxy" reads them through proxy/conf.py.
 BRIDGE_VARIABLES = TABLE
 DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
-REDIS_URL = env_url("REDIS_URL", "redis", "rediss", "unix")
+REDIS_URL = env_url(
+    "REDIS_URL", "redis", "rediss", "unix",
+    "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
 REDIS_TIMEOUT_S = env_seconds("BRIDGE_REDIS_TIMEOUT_S")
 WORKERS = env_int("BRIDGE_WORKERS")
 PING_INTERVAL_S = env_seconds("BRIDGE_PING_INTERVAL_S")
-HOLD_S = env_seconds("BRIDGE_HOLD_S")
+FIRST_EVENT_WAIT_S = env_seconds("BRIDGE_HOLD_S")
 DRAIN_S = env_seconds("BRIDGE_DRAIN_S")
 KEEP_ALIVE_S = env_seconds("BRIDGE_KEEP_ALIVE_S")
 HEAD_TIMEOUT_S = env_seconds("BRIDGE_HEAD_TIMEOUT_S")
@@ -101,7 +104,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
-    # The last one: it replaces the response to a sign-in that is locked out.
+    # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "bridge_project.urls"
@@ -150,7 +153,8 @@ OIDC_GROUPS_CLAIM = env_str("BRIDGE_OIDC_GROUPS_CLAIM")
 OIDC_SCOPES = env_str("BRIDGE_OIDC_SCOPES")
 OIDC_ALGORITHM = env_str("BRIDGE_OIDC_ALGORITHM")
 OIDC_LABEL = env_str("BRIDGE_OIDC_LABEL")
-if OIDC_ISSUER:  # without an issuer, existing sessions of OIDC users end
+# Without an issuer, Django ends the sessions of OIDC users, because their backend is missing.
+if OIDC_ISSUER:
     AUTHENTICATION_BACKENDS.append("proxy.signin.backend.Backend")
 AUTH_PASSWORD_VALIDATORS = [
     {
@@ -239,7 +243,8 @@ UNFOLD = {
     "SITE_TITLE": "Messages Bridge",
     "SITE_HEADER": "Messages Bridge",
     "SITE_URL": None,
-    "COLORS": {},  # in proxy/static/proxy/theme.css, because the CSP forbids inline styles
+    # The colors are in proxy/static/proxy/theme.css, because the CSP forbids inline styles.
+    "COLORS": {},
     "ENVIRONMENT": "proxy.admin.site_notices.environment",
     "GLOBAL_CALLBACK": "proxy.admin.site_notices.context",
     "DASHBOARD_CALLBACK": "proxy.admin.dashboard.views.context",
@@ -248,7 +253,7 @@ UNFOLD = {
 
 # Times are in UTC; reports accept any IANA zone.
 USE_TZ = True
-FORMAT_MODULE_PATH = "bridge_project.formats"  # the same date format in every language
+FORMAT_MODULE_PATH = "bridge_project.formats"  # every language uses the same date format
 TIME_ZONE = "UTC"
 
 STATIC_URL = "static/"

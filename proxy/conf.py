@@ -23,7 +23,7 @@ class Conf:
     budgets."""
     ping_interval_s: float = 15.0
     """A client whose stream had no event for this time gets a ``ping`` event."""
-    hold_s: float = 10.0
+    first_event_wait_s: float = 10.0
     """How long the gateway delays status 200 to wait for the upstream's first event. If that event
     is an error, the client still gets an error status."""
     drain_s: float = 60.0
@@ -67,7 +67,7 @@ class Conf:
             redis_timeout_s=settings.REDIS_TIMEOUT_S,
             workers=settings.WORKERS,
             ping_interval_s=settings.PING_INTERVAL_S,
-            hold_s=settings.HOLD_S,
+            first_event_wait_s=settings.FIRST_EVENT_WAIT_S,
             drain_s=settings.DRAIN_S,
             keep_alive_s=settings.KEEP_ALIVE_S,
             head_timeout_s=settings.HEAD_TIMEOUT_S,

@@ -16,7 +16,7 @@ _PAIRS: Final = tuple(chr(one) + chr(two) for one in ALPHABET for two in ALPHABE
 _OF_BYTE: Final = ALPHABET * 8  # maps each byte value to one of 32 characters, equally often
 
 _random_parts: Final[list[str]] = []
-# else both processes would generate the same ids
+# Without this, parent and child would generate the same ids.
 os.register_at_fork(after_in_child=_random_parts.clear)
 
 

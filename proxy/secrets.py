@@ -59,7 +59,8 @@ def derive(purpose: str, root: str | None = None) -> bytes:
     return _derive_cached(purpose, settings.SECRET_KEY if root is None else root)
 
 
-@lru_cache(maxsize=64)  # each request needs a derived key: 3 µs instead of 30
+# Each request needs a derived key: the cache takes 3 µs, the derivation 30 µs.
+@lru_cache(maxsize=64)
 def _derive_cached(purpose: str, secret: str) -> bytes:
     pseudorandom = hmac.digest(b"messages-bridge", secret.encode(), hashlib.sha256)
     return hmac.digest(pseudorandom, purpose.encode() + b"\x01", hashlib.sha256)
@@ -100,7 +101,7 @@ def _keyed_hashes(root: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
 def prefix_of(secret: str) -> str:
     """Return the start of a gateway key to display, such as ``sk-br-AbCd1234``.
 
-    Of a key in another format it is an eighth, at most 8 characters.
+    Of a key in another format, return an eighth, at most 8 characters.
     """
     return secret[:PREFIX_LENGTH] if secret.startswith(KEY_MARK) else secret[: len(secret) // 8][:8]
 
@@ -254,7 +255,7 @@ def _text_of(path: str) -> str:
         if len(raw) > MAX_SECRET_BYTES:
             raise ConfigError(f"file {path} is larger than {MAX_SECRET_BYTES:,} bytes")
         return raw.decode()
-    # ValueError: the content is not UTF-8, or the path contains a NUL
+    # A ValueError means that the content is not UTF-8, or that the path contains a NUL.
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"file {path} cannot be read: {reason}") from None

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import fields
 from typing import Final
 
 import pytest
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 from hypothesis import is_hypothesis_test
 
 from tests import lanes
@@ -94,3 +97,16 @@ def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted upstream on a loopback port; set its responses with ``upstream.on``."""
     with ScriptedUpstream() as running:
         yield running
+
+
+@receiver(setting_changed)
+def _change_conf(**_: object) -> None:
+    """Let the fixture ``settings`` and ``override_settings`` also change ``proxy.conf.conf``.
+
+    The gateway reads Django's settings once, into an object that is immutable.
+    """
+    from proxy.conf import Conf, conf  # when settings exist
+
+    changed = Conf.from_settings()
+    for field in fields(Conf):
+        object.__setattr__(conf, field.name, getattr(changed, field.name))

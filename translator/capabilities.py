@@ -26,24 +26,26 @@ class Profile:
     efforts: tuple[Effort, ...] = ()
     """Reasoning efforts that the server accepts, ascending; empty if it has no effort parameter."""
     sampling_with_reasoning: bool = True
-    """Accepts temperature and top_p while the model reasons (OpenAI's reasoning models do not)."""
+    """Whether the server accepts temperature and top_p while the model reasons (OpenAI's reasoning
+    models do not)."""
     parallel_tool_calls: bool = False
-    """Accepts the ``parallel_tool_calls`` parameter."""
+    """Whether the server accepts the ``parallel_tool_calls`` parameter."""
     json_schema: bool = True
-    """Supports structured output by JSON schema."""
+    """Whether the server supports structured output by JSON schema."""
     strict_schemas: bool = False
-    """Accepts ``strict`` in function definitions; ``strict`` is then always sent, true or false."""
+    """Whether the server accepts ``strict`` in function definitions; ``strict`` is then always
+    sent, true or false."""
     safety_identifier: bool = False
     prompt_cache_key: bool = False
     service_tier: bool = False
     images: bool = True
     max_tools: int = 128
     user_field: bool = False
-    """Accepts the deprecated ``user`` parameter; it carries the hashed user id if the server has no
-    newer field for it."""
+    """Whether the server accepts the deprecated ``user`` parameter; it carries the hashed user id
+    if the server has no newer field for it."""
     computer: bool = False
-    """Its models return screen coordinates accurate enough for Anthropic's computer tools, which
-    are then offered as functions."""
+    """Whether its models return screen coordinates accurate enough for Anthropic's computer tools,
+    which are then offered as functions."""
     inference_geos: tuple[str, ...] = ()
     """Regions in which the upstream processes data. The gateway rejects a request with an
     ``inference_geo`` that is not listed."""
@@ -59,81 +61,96 @@ class Profile:
     min_output_tokens: int = 0
     """The smallest ``max_output_tokens`` that the server accepts: OpenAI rejects less than 16."""
     encrypted_reasoning: bool = False
-    """Returns reasoning as ``encrypted_content`` and accepts it in later requests."""
+    """Whether the server returns reasoning as ``encrypted_content`` and accepts it in later
+    requests."""
     reasoning_summary: bool = False
     stream_obfuscation: bool = False
-    """Accepts ``stream_options.include_obfuscation``."""
+    """Whether the server accepts ``stream_options.include_obfuscation``."""
     cache_breakpoints: bool = False
-    """Accepts ``prompt_cache_breakpoint`` on content parts."""
+    """Whether the server accepts ``prompt_cache_breakpoint`` on content parts."""
     prewarm: bool = False
     phase: bool = False
-    """Accepts ``phase`` (commentary or final answer) on assistant messages."""
+    """Whether the server accepts ``phase`` (commentary or final answer) on assistant messages."""
     configuration_update: bool = False
     compaction: bool = False
     media_in_tool_output: bool = True
-    """Accepts a list with images and files in ``function_call_output.output``, not only text."""
+    """Whether the server accepts a list with images and files in ``function_call_output.output``,
+    not only text."""
     web_search: bool = False
     code_interpreter: bool = False
     mcp: bool = False
     count_tokens: bool = False
-    """Has an endpoint that counts tokens: ``POST {base}/responses/input_tokens``, or, on Chat
-    Completions servers such as vLLM and llama.cpp, ``{base}/messages/count_tokens``."""
+    """Whether the server has an endpoint that counts tokens: ``POST
+    {base}/responses/input_tokens``, or, on Chat Completions servers such as vLLM and llama.cpp,
+    ``{base}/messages/count_tokens``."""
     context_window: int = 0
     """Size of the context window (input and output) in tokens; 0 if unknown."""
     files: bool = False
-    """Accepts PDF data in ``input_file`` (Responses) or ``file`` (Chat Completions) parts."""
+    """Whether the server accepts PDF data in ``input_file`` (Responses) or ``file`` (Chat
+    Completions) parts."""
 
     # Capabilities for Chat Completions only
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     stream_options: bool = True
-    """Accepts ``stream_options.include_usage``."""
+    """Whether the server accepts ``stream_options.include_usage``."""
     top_k: bool = False
     required_tool_choice: bool = False
-    """Accepts ``tool_choice: required``. Otherwise Anthropic's ``any`` is sent as ``auto`` with a
-    note."""
+    """Whether the server accepts ``tool_choice: required``. Otherwise Anthropic's ``any`` is sent
+    as ``auto`` with a note."""
     developer_role: bool = False
-    """Expects the system prompt in a message with the role ``developer`` instead of ``system``."""
+    """Whether the server expects the system prompt in a message with the role ``developer`` instead
+    of ``system``."""
     system_in_place: bool = False
-    """Accepts system messages between other messages; otherwise their text is added to the first
-    system message."""
+    """Whether the server accepts system messages between other messages; otherwise their text is
+    added to the first system message."""
     reasoning_field: Literal["", "reasoning_content", "reasoning", "reasoning_details"] = ""
     """The field of an assistant message in which reasoning of earlier turns is sent; empty if the
     server accepts none."""
     reasoning_required_with_tools: bool = False
-    """Rejects a history with an assistant tool call that lacks its reasoning (DeepSeek)."""
+    """Whether the server rejects a history with an assistant tool call that lacks its reasoning
+    (DeepSeek)."""
     thinking_switch: Literal["", "thinking", "enable_thinking"] = ""
     """The vendor's field that turns reasoning on and off: ``thinking.type`` or
     ``chat_template_kwargs.enable_thinking``; empty if none."""
     think_tags: bool = False
-    """Sends reasoning as ``<think>…</think>``, or in similar tags, at the start of the content."""
+    """Whether the server sends reasoning as ``<think>…</think>``, or in similar tags, at the start
+    of the content."""
     think_tags_opened: bool = False
     """The server's chat template puts the opening tag into the prompt, so the content has only
     ``</think>``. Text is buffered until that tag; without the tag, the text was the answer."""
     empty_content: bool = False
-    """Requires ``""`` instead of null as the content of an assistant message with only tool
-    calls."""
+    """Whether the server requires ``""`` instead of null as the content of an assistant message
+    with only tool calls."""
     merge_users: bool = False
-    """The server's chat template requires alternating roles, so consecutive user messages are
-    merged."""
+    """The server's chat template requires alternating roles: consecutive messages of one role are
+    merged, and user text after a tool result is sent at the end of the result."""
+    single_calls: bool = False
+    """The server's chat template accepts one tool call in a message: parallel calls of the history
+    are sent one after the other."""
+    system_role: bool = True
+    """The server's chat template accepts system messages; otherwise their text is sent at the start
+    of the first user message."""
     prefill: bool = False
-    """Continues a final assistant message instead of starting another one."""
+    """Whether the server continues a final assistant message instead of starting another one."""
     signed_calls: bool = False
     """Sends a thought signature with tool calls, sometimes at their end (Gemini). A call starts
     only when it is complete, because its id carries the signature."""
     cumulative_arguments: bool = False
-    """Sends in each chunk all tool arguments so far instead of only the new ones."""
+    """Whether the server sends in each chunk all tool arguments so far instead of only the new
+    ones."""
 
     # Capabilities for Anthropic itself and servers compatible with Anthropic's API
     bearer_auth: bool = False
-    """Accepts its API key only as ``Authorization: Bearer``, not as ``x-api-key``."""
+    """Whether the server accepts its API key only as ``Authorization: Bearer``, not as
+    ``x-api-key``."""
     refused_fields: tuple[str, ...] = ()
     """Top-level request fields that the server rejects; each is dropped with a note."""
     server_tools: bool = True
-    """Runs Anthropic's server tools; otherwise these tools are removed from requests, with
-    notes."""
+    """Whether the server runs Anthropic's server tools; otherwise these tools are removed from
+    requests, with notes."""
     mid_system: bool = True
-    """Accepts messages with ``role: system`` inside ``messages``. Otherwise their text is sent as a
-    user message, with a note."""
+    """Whether the server accepts messages with ``role: system`` inside ``messages``. Otherwise
+    their text is sent as a user message, with a note."""
 
 
 PROFILES: Final[Mapping[str, Profile]] = {

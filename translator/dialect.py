@@ -68,17 +68,16 @@ class ResponseContext:
     """Ids of the tool calls in the request's history. A new call must not reuse one of these
     ids."""
     single_tool_call: bool = False
-    """The client disabled parallel tool calls, which the upstream may ignore: only the first call
-    of the response is returned."""
+    """Whether the client disabled parallel tool calls. The upstream may ignore that, so only the
+    first call of the response is returned."""
     max_tokens: int | None = None
     reported_fields: frozenset[str] = NO_FIELDS
     """Request fields whose effect the response must report (see ``builder.REPORTED_FIELDS``)."""
     returns_compaction: bool = False
-    """The client requested compaction and the upstream supports it: return the upstream's
-    compaction item as a content block."""
+    """Whether the client requested compaction and the upstream supports it. If so, the upstream's
+    compaction item is returned as a content block."""
     finished_blocks: bool = False
-    """``content_block_stop`` contains the finished block (an extension that clients must
-    request)."""
+    """Whether ``content_block_stop`` contains the finished block (an extension to be requested)."""
     input_estimate: int = 0
     """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end of a
     stream)."""
@@ -104,6 +103,9 @@ class Repair:
 
     body: dict[str, Any]
     note: Note
+    capability: tuple[str, bool] | None = None
+    """The capability that the upstream's error shows, with its value, if it applies to later
+    requests as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,8 @@ class UpstreamError:
     error_type: str
     message: str
     should_retry: bool | None = None
-    """The value of the ``x-should-retry`` header; None: no header, so the client applies its own
-    rule."""
+    """The value of the ``x-should-retry`` header; If it is None, there is no header, and the client
+    applies its own rule."""
     retry_after_s: int | None = None
     refusal_category: str | None = None
     """Anthropic's refusal category, if the upstream's content policy rejected the prompt: the
@@ -156,6 +158,24 @@ class Stream(Protocol):
     def end(self) -> list[Event]: ...
     def fail(self, error: UpstreamError) -> list[Event]:
         """End the stream for a cause other than an upstream event (timeout, reset, shutdown)."""
+        ...
+
+
+TextLocation = tuple[str, int, int]
+"""The content that a text delta extends: item id, output index and content index. Chat Completions
+has no such fields: all its text has one location."""
+
+
+class TextStream(Stream, Protocol):
+    """A stream that takes plain text deltas, nearly all events, without their other fields."""
+
+    @property
+    def started(self) -> bool:
+        """Whether ``message_start`` was returned. Before that, each event is needed as a whole."""
+        ...
+
+    def feed_text(self, location: TextLocation, text: str) -> list[Event]:
+        """Process text deltas of one location, whose texts are joined, like events in ``feed``."""
         ...
 
 

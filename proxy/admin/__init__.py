@@ -25,4 +25,5 @@ __all__ = [
 ]
 
 admin.site.index_title = "Dashboard"
-admin.site.login_template = "proxy/signin/login.html"  # with the button for single sign-on
+# This template has the button for single sign-on.
+admin.site.login_template = "proxy/signin/login.html"

@@ -11,7 +11,10 @@ from proxy.permissions.row_permissions import can_open_admin
 
 @dataclass(frozen=True, slots=True)
 class SidebarItem:
-    """One link of the sidebar. Without a ``permission``, all users who may see requests get it."""
+    """One link of the sidebar.
+
+    Without a ``permission``, the link is shown to all users who may see requests.
+    """
 
     title: str
     icon: str

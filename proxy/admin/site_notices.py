@@ -31,9 +31,8 @@ from proxy.secrets import ConfigError
 
 from .dashboard import queries
 
-MAX_DRAIN_DELAY: Final = timedelta(
-    seconds=60
-)  # a drainer (journal -> database) with a longer delay is behind
+# A longer delay of a drainer (which posts journal records to the database) gets a notice.
+MAX_DRAIN_DELAY: Final = timedelta(seconds=60)
 MAX_WATERMARK_AGE: Final = timedelta(minutes=10)
 UNPRICED_DAYS: Final = 7
 MAX_NAMED: Final = 4

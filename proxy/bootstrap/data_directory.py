@@ -60,7 +60,8 @@ class Address:
 
     def __init__(self, path: Path, url: str) -> None:
         self._file = (path / ADDRESS).open("a")
-        # Waits for microseconds at most, because ``address_of`` releases the lock at once.
+        # This call waits for microseconds at most, because ``address_of`` releases the lock at
+        # once.
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self._file.truncate(0)
         self._file.write(url)

@@ -1,4 +1,4 @@
-"""Check an installation of the gateway: each check reports a finding, with a hint how to fix it."""
+"""Check an installation of the gateway; each check reports a finding with a hint for the repair."""
 
 import email.utils
 import os
@@ -101,7 +101,7 @@ def _check_settings() -> Iterator[Finding]:
         yield Finding("settings", ok=True, text="all system checks pass")
     for variable in settings.BRIDGE_VARIABLES:
         for name in (variable.name, f"{variable.name}_FILE"):
-            if name in os.environ:  # defaults: docs/reference/settings.md
+            if name in os.environ:  # other variables have their defaults
                 hidden = variable.secret and name == variable.name
                 text = f"{'set' if hidden else repr(os.environ[name])}, from the environment"
                 yield Finding(f"setting {name}", ok=None, text=text)

@@ -37,7 +37,8 @@ SANDBOX_ROUTES: Final = (
     # by which it chooses its behavior.
     ("sandbox-chat*", "sandbox-chat", ""),
     ("sandbox-*", SANDBOX, ""),
-    ("claude-*", SANDBOX, SANDBOX),  # another model name, so that no price of a real model applies
+    # The target model has a name of its own, so that no price of a real model applies.
+    ("claude-*", SANDBOX, SANDBOX),
 )
 STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
 
@@ -109,7 +110,8 @@ def migrate() -> None:
     try:
         check_migratable()
         call_command("migrate", verbosity=0, interactive=False)
-        gc.collect()  # frees the historical models of the migrations, which are reference cycles
+        # This frees the historical models of the migrations, which are reference cycles.
+        gc.collect()
         check_schema()
     except SchemaMismatch as mismatch:
         raise ConfigError(str(mismatch)) from None
@@ -178,7 +180,8 @@ def _create_provider(environ: Mapping[str, str]) -> str:
     """
     for provider in PROVIDERS:
         key = environ.get(provider.key_variable, "").strip()
-        if not key or key.startswith(KEY_MARK):  # KEY_MARK: a key of this gateway, not a provider's
+        # KEY_MARK begins a key of this gateway, which is not a provider's key.
+        if not key or key.startswith(KEY_MARK):
             continue
         upstream = Upstream(
             name=provider.name,

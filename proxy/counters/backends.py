@@ -34,7 +34,7 @@ def limit_states() -> States | None:
     local = SqliteStates(conf.data_dir / LIMITS_FILE) if conf.workers > 1 else None
     if not conf.redis_url:
         return local
-    from .redis_budgets import client_of  # noqa: PLC0415 - most installations have no Redis
+    from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
     return FailoverStates(RedisStates(client_of(conf.redis_url)), local or MemoryStates())
 
@@ -45,7 +45,7 @@ def response_store(directory: Path) -> ResponseStore:
     local = SqliteResponses(directory / REPLIES_FILE)
     if not conf.redis_url:
         return local
-    from .redis_budgets import client_of  # noqa: PLC0415 - most installations have no Redis
+    from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
     return FailoverResponses(RedisResponses(client_of(conf.redis_url)), local)
 

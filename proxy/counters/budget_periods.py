@@ -33,9 +33,8 @@ def window(period: str, zone: str, at: float) -> BudgetPeriod:
 
 
 def _day(midnight: datetime) -> BudgetPeriod:
-    return BudgetPeriod(
-        midnight, midnight + timedelta(days=1)
-    )  # the next local midnight: a day may have 23 to 25 hours
+    # The next local midnight: a day may have 23 to 25 hours.
+    return BudgetPeriod(midnight, midnight + timedelta(days=1))
 
 
 def _week(midnight: datetime) -> BudgetPeriod:

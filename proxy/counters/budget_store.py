@@ -6,6 +6,10 @@ yet. A reservation is open while its request runs (its amount is the request's w
 expires if its process dies), then settled (its amount is the actual cost, until the request's row
 is in the ledger). So a counter can always be rebuilt from the ledger.
 
+A store also keeps the sum of the settled amounts, and for each process one lease with the sum of
+its open amounts. So the time of a call does not depend on the number of reservations, which grows
+without a limit while the database is unavailable.
+
 Amounts are nano-dollars. Every method is atomic and thread-safe, and raises StoreUnavailable when
 the file or Redis cannot be reached.
 """
@@ -13,10 +17,16 @@ the file or Redis cannot be reached.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 LEASE_S: Final = 20.0
-"""Seconds after which a reservation expires if its process does not renew it."""
+"""Seconds after which the open reservations of a process expire if it does not renew its lease."""
+BATCH: Final = 1_000
+"""The maximum number of reservations that one call reads or changes, because it blocks others."""
+
+
+THRESHOLDS: Final = (80, 100)
+"""Shares of a budget, in percent. A notice is sent when its used amount reaches one of them."""
 
 
 class StoreUnavailable(Exception):
@@ -30,7 +40,7 @@ def redis_errors_as_unavailable() -> Iterator[None]:
 
     try:
         yield
-    except redis.RedisError as exc:
+    except (redis.RedisError, redis.exceptions.RedisClusterException) as exc:
         raise StoreUnavailable(str(exc)) from exc
 
 
@@ -53,6 +63,34 @@ class Standing:
     @property
     def used(self) -> int:
         return self.spent + self.settled
+
+    def reached(self, limit: int) -> list[int]:
+        """Return the thresholds of a budget with this limit that the used amount has reached."""
+        return UsedChange(-1, self.used).crossed(limit)
+
+
+class UsedChange(NamedTuple):
+    """The amounts that a counter counts as used (spent and settled) before and after a change."""
+
+    before: int
+    after: int
+
+    def crossed(self, limit: int) -> list[int]:
+        """Return the thresholds of a budget with this limit that the change has reached."""
+        return [
+            threshold
+            for threshold in THRESHOLDS
+            if limit and self.before * 100 < limit * threshold <= self.after * 100
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedCosts:
+    """The result of ``apply_posted``. ``used`` None: the counter is unknown."""
+
+    missing: frozenset[str] = frozenset()
+    """Ids of requests without a reservation, whose costs were not added."""
+    used: UsedChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +119,45 @@ class BudgetStore(Protocol):
         """Reserve ``amount`` in all counters, or in none of them."""
         ...
 
-    def settle(self, request_id: str, counters: Collection[str], cost: int) -> None:
-        """Set the reservation to the actual cost; it stays until the request is in the ledger."""
+    def settle(
+        self, request_id: str, counters: Collection[str], cost: int
+    ) -> dict[str, UsedChange]:
+        """Set the reservation to the actual cost; it stays until the request is in the ledger.
+
+        Returns the change of each counter that had a reservation of the request.
+        """
         ...
 
     def release(self, request_id: str, counters: Collection[str]) -> None:
         """Delete the reservation of a request that will not run."""
         ...
 
-    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> set[str]:
+    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         """Add the costs of requests that are now in the ledger to ``spent``.
 
-        Deletes their reservations. Returns the ids of requests without a reservation, whose costs
-        are not added; then the caller must call ``publish``.
+        Deletes their reservations. If requests are missing in the counter, the caller must call
+        ``publish``.
         """
         ...
 
-    def publish(self, counter: str, spent: int, posted: Collection[str] = ()) -> None:
-        """Set ``spent`` to the ledger's sum; delete expired and ``posted`` reservations.
+    def mark_posted(self, counter: str, request_ids: Collection[str]) -> None:
+        """Move the amounts of these reservations to ``spent``; at most ``BATCH`` requests.
 
-        ``posted``: ids of requests whose cost the sum includes.
+        The used amount stays the same. For requests whose rows were found in the ledger, before
+        ``publish`` sets the exact sum.
         """
         ...
 
-    def reserved_ids(self, counter: str) -> list[str]:
-        """Return the request ids of all reservations in a counter, including expired ones."""
+    def publish(self, counter: str, spent: int) -> Standing:
+        """Set ``spent`` to the ledger's sum; delete expired reservations. Return the new values."""
+        ...
+
+    def reserved_ids(self, counter: str) -> Iterator[list[str]]:
+        """Return the request ids of all reservations, in batches.
+
+        Expired reservations are included. A reservation that changes meanwhile may be missing or
+        be returned twice.
+        """
         ...
 
     def standing(self, counter: str) -> Standing | None:

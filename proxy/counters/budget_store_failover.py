@@ -7,10 +7,18 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from .budget_store import BudgetLimit, BudgetStore, ReservationResult, Standing, StoreUnavailable
+from .budget_store import (
+    AppliedCosts,
+    BudgetLimit,
+    BudgetStore,
+    ReservationResult,
+    Standing,
+    StoreUnavailable,
+    UsedChange,
+)
 
 log = logging.getLogger("proxy.counters")
 
@@ -55,24 +63,33 @@ class FailoverBudgets:
                 self._local.reserve(request_id, holder, amount, counted)
         return result
 
-    def settle(self, request_id: str, counters: Collection[str], cost: int) -> None:
-        self._both(lambda store: store.settle(request_id, counters, cost))
+    def settle(
+        self, request_id: str, counters: Collection[str], cost: int
+    ) -> dict[str, UsedChange]:
+        return self._both(lambda store: store.settle(request_id, counters, cost))
 
     def release(self, request_id: str, counters: Collection[str]) -> None:
         self._both(lambda store: store.release(request_id, counters))
 
-    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> set[str]:
-        """Return the ids without a reservation in the shared store; ignore the local result."""
+    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
+        """Return the result of the shared store; ignore the local one."""
         self._local.apply_posted(counter, costs)
         return self._shared_only(lambda store: store.apply_posted(counter, costs))
 
-    def publish(self, counter: str, spent: int, posted: Collection[str] = ()) -> None:
-        self._local.publish(counter, spent, posted)
-        self._shared_only(lambda store: store.publish(counter, spent, posted))
+    def mark_posted(self, counter: str, request_ids: Collection[str]) -> None:
+        self._both(lambda store: store.mark_posted(counter, request_ids))
 
-    def reserved_ids(self, counter: str) -> list[str]:
-        found = self._first(lambda store: store.reserved_ids(counter))
-        return list({*found, *self._local.reserved_ids(counter)})
+    def publish(self, counter: str, spent: int) -> Standing:
+        self._local.publish(counter, spent)
+        return self._shared_only(lambda store: store.publish(counter, spent))
+
+    def reserved_ids(self, counter: str) -> Iterator[list[str]]:
+        if not self.degraded:
+            try:
+                yield from self._shared.reserved_ids(counter)
+            except StoreUnavailable as exc:
+                self._failed(exc)
+        yield from self._local.reserved_ids(counter)
 
     def standing(self, counter: str) -> Standing | None:
         return self._first(lambda store: store.standing(counter))
@@ -91,13 +108,15 @@ class FailoverBudgets:
                 self._failed(exc)
         return call(self._local)
 
-    def _both(self, change: Callable[[BudgetStore], None]) -> None:
-        change(self._local)
+    def _both(self, change: Callable[[BudgetStore], Answer]) -> Answer:
+        """Change both stores; return the result of the shared one if it is available."""
+        result = change(self._local)
         if not self.degraded:
             try:
-                change(self._shared)
+                return change(self._shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
+        return result
 
     def _shared_only(self, call: Callable[[BudgetStore], Answer]) -> Answer:
         """Call the shared store. Raises StoreUnavailable: the caller must know that it failed."""

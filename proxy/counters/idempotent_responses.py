@@ -23,7 +23,8 @@ from .shared_file import open_shared_file
 log = logging.getLogger("proxy.counters")
 
 STORED_S: Final = 86_400
-ABANDONED_S: Final = 3_600  # no request runs as long; an older claim without response is deleted
+# No request runs this long, so an older claim without a response is deleted.
+ABANDONED_S: Final = 3_600
 BUSY_S: Final = 5.0
 MAX_BYTES: Final = 2**30
 """Limit of the file's size; above it, a response is stored as ``done``, but without its body."""

@@ -10,27 +10,59 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from .budget_store import LEASE_S, BudgetLimit, ReservationResult, Standing, StoreUnavailable
+from .budget_store import (
+    BATCH,
+    LEASE_S,
+    AppliedCosts,
+    BudgetLimit,
+    ReservationResult,
+    Standing,
+    StoreUnavailable,
+    UsedChange,
+)
 from .shared_file import open_shared_file
 
 BUSY_S: Final = 5.0
 SCHEMA: Final = """
 PRAGMA synchronous = NORMAL;  -- the ledger restores what a power cut loses
-CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, spent INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS reservations (
+CREATE TABLE IF NOT EXISTS sums (
+    counter TEXT PRIMARY KEY, spent INTEGER NOT NULL, settled INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases (
+    counter TEXT NOT NULL, holder TEXT NOT NULL,
+    reserved INTEGER NOT NULL,  -- sum of the holder's open reservations
+    expires REAL NOT NULL,      -- Unix seconds
+    PRIMARY KEY (counter, holder)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS requests (
     counter TEXT NOT NULL, id TEXT NOT NULL, amount INTEGER NOT NULL,
-    holder TEXT NOT NULL, expires REAL,  -- Unix seconds; NULL: settled, not in the ledger's sum yet
+    holder TEXT,  -- NULL: settled, not in the ledger's sum yet
     PRIMARY KEY (counter, id)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS open_requests ON requests (counter, holder) WHERE holder IS NOT NULL;
 """
+READ: Final = "BEGIN"
+"""Begins a transaction that does not wait for writers."""
 STANDING: Final = """
-SELECT spent,
-       (SELECT coalesce(sum(amount), 0) FROM reservations WHERE counter = name AND expires IS NULL),
-       (SELECT coalesce(sum(amount), 0) FROM reservations WHERE counter = name AND expires > ?)
-FROM counters WHERE name = ?
+SELECT spent, settled,
+       (SELECT coalesce(sum(reserved), 0) FROM leases
+        WHERE leases.counter = sums.counter AND expires > ?)
+FROM sums WHERE counter = ?
 """
+ADD_TO_LEASE: Final = """
+INSERT INTO leases VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET reserved = reserved + excluded.reserved, expires = max(expires, excluded.expires)
+"""
+
+
+class _Removed(NamedTuple):
+    """A reservation that was deleted. ``holder`` None: it was settled."""
+
+    amount: int
+    holder: str | None
 
 
 class SqliteBudgets:
@@ -58,78 +90,103 @@ class SqliteBudgets:
                 and limit.limit is not None
                 and standing.used + standing.reserved + amount > limit.limit
             )
-            if not full or not amount:  # a request that costs nothing may run with a full budget
-                connection.executemany(
-                    "INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?)",
-                    [(c.counter, request_id, amount, holder, now + LEASE_S) for c in limits],
+            if full and amount:  # a request that costs nothing may run with a full budget
+                return ReservationResult(full=full)
+            for counter in standings:
+                _remove(connection, counter, request_id)
+                connection.execute(
+                    "INSERT INTO requests VALUES (?, ?, ?, ?)",
+                    (counter, request_id, amount, holder),
                 )
-                return ReservationResult()
-            return ReservationResult(full=full)
+                connection.execute(ADD_TO_LEASE, (counter, holder, amount, now + LEASE_S))
+            return ReservationResult()
 
-    def settle(self, request_id: str, counters: Collection[str], cost: int) -> None:
+    def settle(
+        self, request_id: str, counters: Collection[str], cost: int
+    ) -> dict[str, UsedChange]:
+        changes = {}
         with self._change() as connection:
-            connection.executemany(
-                "UPDATE reservations SET amount = ?, expires = NULL WHERE counter = ? AND id = ?",
-                [(cost, counter, request_id) for counter in counters],
-            )
+            for counter in counters:
+                before = _used(connection, counter)
+                if before is not None and _remove(connection, counter, request_id):
+                    connection.execute(
+                        "INSERT INTO requests VALUES (?, ?, ?, NULL)", (counter, request_id, cost)
+                    )
+                    _add(connection, counter, settled=cost)
+                    changes[counter] = UsedChange(before, _used(connection, counter) or 0)
+        return changes
 
     def release(self, request_id: str, counters: Collection[str]) -> None:
         with self._change() as connection:
-            connection.executemany(
-                "DELETE FROM reservations WHERE counter = ? AND id = ?",
-                [(c, request_id) for c in counters],
-            )
+            for counter in counters:
+                _remove(connection, counter, request_id)
 
-    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> set[str]:
+    def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         missing = set()
         with self._change() as connection:
+            before = _used(connection, counter)
+            if before is None:
+                return AppliedCosts(frozenset(costs))
             for request_id, cost in costs.items():
-                gone = connection.execute(
-                    "DELETE FROM reservations WHERE counter = ? AND id = ?", (counter, request_id)
-                ).rowcount
-                if gone:
-                    connection.execute(
-                        "UPDATE counters SET spent = spent + ? WHERE name = ?", (cost, counter)
-                    )
+                if _remove(connection, counter, request_id):
+                    _add(connection, counter, spent=cost)
                 else:
                     missing.add(request_id)
-        return missing
+            used = UsedChange(before, _used(connection, counter) or 0)
+        return AppliedCosts(frozenset(missing), used)
 
-    def publish(self, counter: str, spent: int, posted: Collection[str] = ()) -> None:
+    def mark_posted(self, counter: str, request_ids: Collection[str]) -> None:
         with self._change() as connection:
-            connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (counter, spent))
-            connection.executemany(
-                "DELETE FROM reservations WHERE counter = ? AND id = ?",
-                [(counter, request_id) for request_id in posted],
-            )
+            for request_id in request_ids:
+                removed = _remove(connection, counter, request_id)
+                if removed is not None:
+                    _add(connection, counter, spent=removed.amount)
+
+    def publish(self, counter: str, spent: int) -> Standing:
+        now = self._clock()
+        with self._change() as connection:
             connection.execute(
-                "DELETE FROM reservations WHERE counter = ? AND expires <= ?",
-                (counter, self._clock()),
+                "INSERT INTO sums VALUES (?, ?, 0) ON CONFLICT DO UPDATE SET spent = ?",
+                (counter, spent, spent),
             )
+            expired = connection.execute(
+                "DELETE FROM leases WHERE counter = ? AND expires <= ? RETURNING counter, holder",
+                (counter, now),
+            ).fetchall()
+            connection.executemany("DELETE FROM requests WHERE counter = ? AND holder = ?", expired)
+            return _standing(connection, counter, now) or Standing(spent, 0, 0)
 
-    def reserved_ids(self, counter: str) -> list[str]:
-        with self._change() as connection:
-            found = connection.execute("SELECT id FROM reservations WHERE counter = ?", (counter,))
-            return [request_id for (request_id,) in found]
+    def reserved_ids(self, counter: str) -> Iterator[list[str]]:
+        last = ""
+        while True:
+            with self._change(READ) as connection:
+                found = connection.execute(
+                    "SELECT id FROM requests WHERE counter = ? AND id > ? ORDER BY id LIMIT ?",
+                    (counter, last, BATCH),
+                ).fetchall()
+            if not found:
+                return
+            yield [request_id for (request_id,) in found]
+            last = found[-1][0]
 
     def standing(self, counter: str) -> Standing | None:
-        with self._change() as connection:
+        with self._change(READ) as connection:
             return _standing(connection, counter, self._clock())
 
     def renew(self, holder: str, counters: Collection[str]) -> None:
         until = self._clock() + LEASE_S
         with self._change() as connection:
             connection.executemany(
-                "UPDATE reservations SET expires = ? "
-                "WHERE counter = ? AND holder = ? AND expires IS NOT NULL",
+                "UPDATE leases SET expires = ? WHERE counter = ? AND holder = ?",
                 [(until, counter, holder) for counter in counters],
             )
 
     def forget(self, counters: Collection[str]) -> None:
+        rows = [(counter,) for counter in counters]
         with self._change() as connection:
-            rows = [(counter,) for counter in counters]
-            connection.executemany("DELETE FROM counters WHERE name = ?", rows)
-            connection.executemany("DELETE FROM reservations WHERE counter = ?", rows)
+            connection.executemany("DELETE FROM sums WHERE counter = ?", rows)
+            connection.executemany("DELETE FROM leases WHERE counter = ?", rows)
+            connection.executemany("DELETE FROM requests WHERE counter = ?", rows)
 
     def close(self) -> None:
         with self._lock:
@@ -138,12 +195,12 @@ class SqliteBudgets:
                 self._connection = None
 
     @contextlib.contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in a write transaction; all threads share one connection, under a lock."""
+    def _change(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """Run the block in a transaction; all threads share one connection, under a lock."""
         with self._lock:
             try:
                 connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(begin)
                 try:
                     yield connection
                     connection.execute("COMMIT")
@@ -162,3 +219,36 @@ class SqliteBudgets:
 def _standing(connection: sqlite3.Connection, counter: str, now: float) -> Standing | None:
     row = connection.execute(STANDING, (now, counter)).fetchone()
     return None if row is None else Standing(*row)
+
+
+def _used(connection: sqlite3.Connection, counter: str) -> int | None:
+    row = connection.execute(
+        "SELECT spent + settled FROM sums WHERE counter = ?", (counter,)
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _add(connection: sqlite3.Connection, counter: str, spent: int = 0, settled: int = 0) -> None:
+    connection.execute(
+        "UPDATE sums SET spent = spent + ?, settled = settled + ? WHERE counter = ?",
+        (spent, settled, counter),
+    )
+
+
+def _remove(connection: sqlite3.Connection, counter: str, request_id: str) -> _Removed | None:
+    """Delete the reservation of a request and subtract its amount. None: there is none."""
+    row = connection.execute(
+        "DELETE FROM requests WHERE counter = ? AND id = ? RETURNING amount, holder",
+        (counter, request_id),
+    ).fetchone()
+    if row is None:
+        return None
+    removed = _Removed(*row)
+    if removed.holder is None:
+        _add(connection, counter, settled=-removed.amount)
+    else:
+        connection.execute(
+            "UPDATE leases SET reserved = reserved - ? WHERE counter = ? AND holder = ?",
+            (removed.amount, counter, removed.holder),
+        )
+    return removed

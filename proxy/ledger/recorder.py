@@ -24,7 +24,7 @@ from typing import Any, Final
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import STOPPED, Journal
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
-from proxy.ledger.posting.drainer import Drainer
+from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.live.running_requests import RUNNING
 
 from .errors import JournalUnavailable
@@ -48,6 +48,7 @@ class Recorder:
         ``running``: the requests that are being served; while there are any, the thread that writes
         to the database pauses more.
         """
+        self.pace = Pace()  # of the thread; a change has effect at the next ``start``
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._directory = directory
         self._running = running
@@ -73,7 +74,7 @@ class Recorder:
             self._journal_lock = locks.take(self.directory)
             journal = Journal(self._journal_lock)
             journal.start()
-            self._drainer = Drainer(journal, self._running)
+            self._drainer = Drainer(journal, self._running, self.pace)
             journal.on_append = self._drainer.wake
             self._drainer.start()
             self._journal = journal
@@ -111,23 +112,24 @@ class Recorder:
         ``loop``: the running event loop; without it, getting the loop costs a system call.
         """
         journal = self._journal or await self._ready()
-        request_id = record.id  # so that the lambda does not keep the whole record in memory
+        request_id = record.id  # the lambda must not keep the whole record in memory
         future = DurabilityFuture(lambda: journal.append(_withdrawn_record(request_id)), loop)
         journal.append(record, future)
         return future
 
     def chunk(self, record: Chunk) -> None:
-        """Queue part of a response as a checkpoint; count it as lost if the disk is full."""
+        """Queue a part of a response as a checkpoint, which counts as lost if the disk is full."""
         if self._journal is not None:
             self._journal.append(record)
 
     def begin_close(
         self, record: CloseRecord, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """Queue a close record: written soon, or as soon as the disk has space.
+        """Queue a close record, which is written soon, or as soon as the disk has space.
 
         This recorder must have written the open record. ``loop``: the running event loop; without
         it, getting the loop costs a system call. Raises JournalUnavailable.
+
         """
         if self._journal is None:
             raise JournalUnavailable(STOPPED)

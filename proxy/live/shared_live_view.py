@@ -132,7 +132,7 @@ def _decode_or(text: str | None, decode: Callable[[str], Any], default: Any) -> 
 def shared_states() -> States | None:
     """Return the store that all processes share, or None if there is only one process."""
     if conf.redis_url:
-        from proxy.counters.redis_budgets import client_of  # noqa: PLC0415 - Redis is optional
+        from proxy.counters.redis_client import client_of  # noqa: PLC0415 - Redis is optional
 
         return RedisStates(client_of(conf.redis_url))
     return SqliteStates(conf.data_dir / FILE) if conf.workers > 1 else None

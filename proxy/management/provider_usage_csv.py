@@ -56,9 +56,8 @@ class Invoice:
     """The figures of one or more export files of a provider."""
 
     figures: dict[Place, Figures] = field(default_factory=lambda: defaultdict(dict))
-    reported: set[str] = field(
-        default_factory=set
-    )  # names in COMPARED for which a file has a column
+    # Names in COMPARED for which a file has a column.
+    reported: set[str] = field(default_factory=set)
 
     def read(self, lines: Iterable[str], names: Mapping[str, str], origin: str) -> None:
         """Add the figures of a file named ``origin``. Raises BadExport.
@@ -88,7 +87,8 @@ def _columns_of(header: list[str], origin: str) -> dict[str, str]:
     }
     total = found.pop("total_input", None)
     beside = {found[name] for name in CACHED if name in found}
-    if total and "input" not in found and beside:  # else it may include cached tokens or not
+    # Without a column for cached tokens, the total may include them or not.
+    if total and "input" not in found and beside:
         found["total_input" if beside <= INCLUDED else "input"] = total
     if missing := [name for name in ("day", "model") if name not in found]:
         known = ", ".join(COLUMNS[missing[0]])

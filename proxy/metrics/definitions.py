@@ -13,7 +13,7 @@ from .bounded_labels import BoundedLabels, Counter, Gauge, Histogram
 from .multiprocess import GAUGE_MODE, existing_labels, open_worker_files, worker
 
 disable_created_metrics()  # Prometheus does not need the ``_created`` series
-# before the first metric is created: a metric without labels opens its file at once
+# This precedes the first metric, because a metric without labels opens its file at once.
 open_worker_files()
 
 # A model's first token takes from tenths of a second to minutes.
@@ -78,6 +78,12 @@ CONNECTIONS_CLOSED: Final = Counter(
     "Client connections refused at a limit, closed at a deadline or for an invalid request.",
     ("reason",),
 )
+BUDGETS_UNCHECKED: Final = Counter(
+    "bridge_budgets_unchecked_total",
+    "Requests rejected with 503 because a hard budget could not be checked: the counters cannot be "
+    "reached, or the ledger and the counters do not know what was spent.",
+    ("unavailable",),
+)
 SECRET_FILE_CHANGES: Final = Counter(
     "bridge_secret_files_total",
     "Files of upstream secrets that changed, failed (the last good secret stays) or recovered.",
@@ -109,6 +115,7 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     NOTES,
     UNKNOWN_EVENTS,
     CONNECTIONS_CLOSED,
+    BUDGETS_UNCHECKED,
     SECRET_FILE_CHANGES,
     STRAY_RESPONSES,
     IN_FLIGHT,

@@ -33,9 +33,8 @@ class Budget(models.Model):
     )
     usd = models.DecimalField(max_digits=14, decimal_places=6)
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
-    zone = models.CharField(
-        max_length=64, default="UTC"
-    )  # IANA name of a time zone; periods begin at midnight in it
+    # IANA name of a time zone; periods begin at its midnight.
+    zone = models.CharField(max_length=64, default="UTC")
     hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
     webhook = models.CharField(
         max_length=500, blank=True, help_text="https URL that receives alerts at 80 % and at 100 %."

@@ -26,9 +26,8 @@ class Drift(models.Model):
 
     kind = models.CharField(max_length=8, choices=DriftKind)
     name = models.CharField(max_length=100)
-    known = models.BooleanField(
-        null=True
-    )  # null: this version has no list of known names of this kind
+    # null: this version has no list of known names of this kind
+    known = models.BooleanField(null=True)
     requests = models.BigIntegerField(default=0)
     first_seen = models.DateTimeField(db_index=True)
     last_seen = models.DateTimeField()

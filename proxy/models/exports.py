@@ -30,9 +30,8 @@ class Export(models.Model):
     id = models.CharField(max_length=40, primary_key=True)  # "export_" + ULID; sorts by time
     report = models.CharField(max_length=16)
     format = models.CharField(max_length=6)
-    query = models.JSONField(
-        default=dict
-    )  # the query parameters of the report, with an absolute time range
+    # The query parameters of the report, with an absolute time range.
+    query = models.JSONField(default=dict)
     # The owner's permissions at creation, see proxy.permissions.row_permissions.Reader.
     reader = models.JSONField(default=dict)
     key = models.ForeignKey(ApiKey, null=True, on_delete=models.CASCADE)

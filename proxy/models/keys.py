@@ -44,7 +44,7 @@ class Team(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Validate the JSON fields by the same types as in bridge.toml."""
+        """Validate the JSON fields with the types that bridge.toml has."""
         json_field_types.check(self)
 
 
@@ -58,14 +58,14 @@ class ApiKey(models.Model):
     """A gateway key. Its secret is shown once and not stored; only its HMAC digest is stored."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="keys")
+    # null: the key belongs to the team as a whole
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
-    )  # null: the key belongs to the team as a whole
+    )
     name = models.SlugField(max_length=64)
     prefix = models.CharField(max_length=16, editable=False)  # for display: "sk-br-AbCd1234"
-    digest = models.BinaryField(
-        max_length=32, unique=True, null=True, editable=False
-    )  # null: the key has no secret yet, so no client can use it
+    # null: the key has no secret yet, so no client can use it
+    digest = models.BinaryField(max_length=32, unique=True, null=True, editable=False)
     scopes = models.JSONField(default=list, help_text="Of messages, reports, admin.")
     models_allowed = models.JSONField(default=list, blank=True)
     limits = models.JSONField(default=dict, blank=True)
@@ -79,10 +79,10 @@ class ApiKey(models.Model):
     created = models.DateTimeField(auto_now_add=True)
     expires = models.DateTimeField(null=True, blank=True)  # null: never
     revoked = models.DateTimeField(null=True, blank=True)  # null: valid
-    dropped = models.BooleanField(
-        default=False, editable=False
-    )  # revoked because bridge.toml no longer has it; valid again when the file has it again
+    # Revoked because bridge.toml no longer has it; valid again when the file has it again.
+    dropped = models.BooleanField(default=False, editable=False)
     last_used = models.DateTimeField(null=True, editable=False)  # null: never used
+    # Set if this row has the replaced secret of a rotated key: that key, for budgets and limits.
     successor = models.ForeignKey(
         "self",
         null=True,
@@ -90,7 +90,7 @@ class ApiKey(models.Model):
         editable=False,
         on_delete=models.CASCADE,
         related_name="retiring",
-    )  # set if this row has the replaced secret of a rotated key: that key, for budgets and limits
+    )
 
     class Meta:
         verbose_name = "key"
@@ -101,7 +101,7 @@ class ApiKey(models.Model):
         return f"{self.team}/{self.name}"
 
     def clean(self) -> None:
-        """Validate the JSON fields by the same types as in bridge.toml."""
+        """Validate the JSON fields with the types that bridge.toml has."""
         json_field_types.check(self)
 
     @property

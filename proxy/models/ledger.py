@@ -45,9 +45,8 @@ class Exchange(models.Model):
     id = models.CharField(max_length=30, primary_key=True)  # "req_" + ULID; sorted by time
     state = models.CharField(max_length=6, choices=State.choices, default=State.OPEN)
     outcome = models.CharField(max_length=16, choices=Outcome.choices, blank=True)
-    status = models.PositiveSmallIntegerField(
-        null=True
-    )  # HTTP status of the response that the client got
+    # HTTP status of the response that the client got.
+    status = models.PositiveSmallIntegerField(null=True)
     stop_reason = models.CharField(max_length=40, blank=True)
     error_type = models.CharField(max_length=40, blank=True)
     error_message = models.TextField(blank=True)
@@ -92,7 +91,8 @@ class Exchange(models.Model):
     notes = models.JSONField(default=list)
     unknown_events = models.JSONField(default=dict)  # unknown upstream events: {type: count}
 
-    input_tokens = token_count_field()  # without tokens read from or written to the prompt cache
+    # Without the tokens that were read from or written to the prompt cache.
+    input_tokens = token_count_field()
     input_source = token_source_field()
     output_tokens = token_count_field()  # including reasoning tokens
     output_source = token_source_field()
@@ -116,15 +116,13 @@ class Exchange(models.Model):
     preview = models.CharField(max_length=200, blank=True)  # first words of the newest user message
     request_bytes = models.PositiveBigIntegerField(default=0)
     response_bytes = models.PositiveBigIntegerField(default=0)
-    delivered = models.BooleanField(
-        default=True
-    )  # false: the response was complete, but the client had disconnected
+    # false: the response was complete, but the client had disconnected
+    delivered = models.BooleanField(default=True)
     worker = models.CharField(max_length=64, blank=True)  # id of the gateway process
-    previous_id = models.CharField(
-        max_length=30, blank=True
-    )  # id of the previous request of the conversation
-    new_from = models.PositiveIntegerField(default=0)  # index of the first message after those of
-    # the previous request
+    # id of the previous request of the conversation
+    previous_id = models.CharField(max_length=30, blank=True)
+    # index of the first message after those of the previous request
+    new_from = models.PositiveIntegerField(default=0)
 
     class Meta:
         verbose_name = "request"
@@ -173,7 +171,8 @@ class Part(models.Model):
     digest = models.BinaryField(max_length=32, unique=True)  # SHA-256 of the uncompressed bytes
     size = models.PositiveBigIntegerField()  # bytes before compression
     data = models.BinaryField()
-    used = models.DateTimeField(db_index=True)  # last storing request, to the hour; for pruning
+    # Time of the last request that stored the part, to the hour; used for pruning.
+    used = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:
         return f"part {self.pk} ({self.size} bytes)"
@@ -190,9 +189,8 @@ class Transcript(models.Model):
         Exchange, primary_key=True, on_delete=models.CASCADE, related_name="transcript"
     )
     created = models.DateTimeField(db_index=True)
-    prefix = models.BinaryField(
-        max_length=16, db_index=True
-    )  # digest of all messages of the request, by which the next request is linked to it
+    # Digest of all messages of the request, by which the next request is linked to it.
+    prefix = models.BinaryField(max_length=16, db_index=True)
     manifest = models.BinaryField()
     stream = models.BinaryField(null=True)  # raw bytes from the upstream, with times of arrival
 
@@ -213,7 +211,8 @@ class HashChainLink(models.Model):
     exchange_id = models.CharField(max_length=30, db_index=True)
     row_digest = models.BinaryField(max_length=32)
     body_digest = models.BinaryField(max_length=32, null=True)  # null: no transcript was stored
-    digest = models.BinaryField(max_length=32)  # of the previous link's digest and these fields
+    # Digest of these fields and the previous link's digest.
+    digest = models.BinaryField(max_length=32)
 
     class Meta:
         ordering = ["sequence"]

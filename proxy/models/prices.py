@@ -11,17 +11,16 @@ class Price(models.Model):
     A price is never overwritten: a new price is a row with a later ``since``.
     """
 
+    # null: the price applies to every upstream with this model, like the shipped prices
     upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
-    # null: the price applies to every upstream with this model, like the prices shipped with the
-    # gateway
     model = models.CharField(max_length=200)
     since = models.DateField()
     input = models.DecimalField(max_digits=14, decimal_places=6)
     output = models.DecimalField(max_digits=14, decimal_places=6)
+    # null in the next three fields: cached tokens cost as much as input tokens
     cache_read = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
     cache_write_5m = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
     cache_write_1h = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
-    # null in the three fields above: cached tokens cost as much as input tokens
     source = models.CharField(max_length=300, blank=True)
     managed = models.BooleanField(default=False, editable=False)
 

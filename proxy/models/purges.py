@@ -30,9 +30,8 @@ class Purge(models.Model):
     created = models.DateTimeField()  # transcripts that are expired at this time are deleted
     seen = models.DateTimeField()  # time of the last progress
     finished = models.DateTimeField(null=True)
-    expected = models.PositiveBigIntegerField(
-        null=True
-    )  # number of transcripts to delete; null: counting took too long
+    # Number of transcripts to delete; null: counting took too long.
+    expected = models.PositiveBigIntegerField(null=True)
     transcripts = models.PositiveBigIntegerField(default=0)  # number deleted so far
     parts = models.PositiveBigIntegerField(default=0)  # number deleted so far
     bytes_freed = models.BigIntegerField(null=True)  # disk space; null: unknown

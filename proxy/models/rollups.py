@@ -48,7 +48,8 @@ class UsageCounts(models.Model):
     reasoning_reported = counter_field()
     reasoning_estimated = counter_field()
     reasoning_missing = counter_field()
-    cost_nanousd = counter_field()  # of requests with a price; incomplete if ``unpriced`` is not 0
+    # Cost of the requests with a price; incomplete if ``unpriced`` is not 0.
+    cost_nanousd = counter_field()
     cost_estimated_nanousd = counter_field()  # part of the cost from estimated token counts
     cost_input_nanousd = counter_field()  # the sum of this and the next four is cost_nanousd
     cost_output_nanousd = counter_field()

@@ -36,7 +36,7 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         host, _ = parts.hostname, parts.port
     except ValueError:
         host, parts = None, urlsplit("")
-    if "@" in parts.netloc:  # first, because the other messages contain the URL
+    if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
         raise ValidationError(
             "a base URL cannot contain a user or password; name the key in api_key"
         )

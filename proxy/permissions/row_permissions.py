@@ -28,9 +28,9 @@ class Reader:
     everything: bool = False
     teams: frozenset[str] = field(default_factory=frozenset)
     user: str = ""
-    """The caller's user name, whose rows are visible; empty if the caller is a key."""
+    """The name of the user whose rows are visible; empty if the caller is a key."""
     key_id: int | None = None
-    """The caller's key, whose rows are visible; None if the caller is a user."""
+    """The id of the key whose rows are visible; None if the caller is a user."""
     label: str = ""
     """Identifies the caller in rate limits and logs."""
 
@@ -106,7 +106,7 @@ def visible_rows(reader: Reader) -> Q:
 def can_see(reader: Reader, *, team: str, key_id: int | None, user: str) -> bool:
     """Return whether the reader may see a row with these values, by the rule of ``visible_rows``.
 
-    For rows that are not in the database, such as running requests.
+    It is for rows that are not in the database, such as running requests.
     """
     own = (reader.key_id is not None and key_id == reader.key_id) or (
         bool(reader.user) and user == reader.user

@@ -26,7 +26,8 @@ ADD: Final = "add"
 CHANGE: Final = "change"
 DELETE: Final = "delete"
 ROTATE: Final = "rotate"
-"""Replace a key's secret. The new secret is shown, so this needs the rights to create the key."""
+"""The action that replaces a key's secret. The new secret is shown, so the action needs the rights
+to create the key."""
 REVOKE: Final = "revoke"
 
 Fault = tuple[str, str]
@@ -86,7 +87,8 @@ def writer_of(user: Any) -> Writer:
 
 
 Rule = Callable[[Writer, Any], Iterator[Fault]]
-"""A function that yields why the user may not write a row; for None, why not any row at all."""
+"""A function that yields the reasons why the user may not write a row. For None instead of a row,
+it yields the reasons that apply to every row."""
 
 
 def for_superusers(writer: Writer, row: Any) -> Iterator[Fault]:
@@ -209,7 +211,7 @@ def choices(user: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def may_stop(user: Any, *, owner: str) -> bool:
-    """Whether this user may stop a running request of the user ``owner``; one's own always."""
+    """Whether this user may stop a running request of ``owner``, which may be the user."""
     return bool(user.has_perm(f"proxy.{STOP_REQUESTS}") or owner == user.get_username())
 
 

@@ -74,7 +74,7 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # mozilla-djang
         except (
             ProviderError,
             OSError,
-        ) as error:  # OSError is the base class of the errors of the library requests
+        ) as error:  # the errors of the library requests are subclasses of OSError
             log.warning("sign-in: provider error: %s", _describe(error))
             request.sign_in_error = UNREACHABLE  # type: ignore[attr-defined]
         except (jwt.PyJWTError, SuspiciousOperation, LookupError, TypeError, ValueError) as error:

@@ -33,7 +33,7 @@ class SignInDenied(Exception):
 
 
 def find_user(config: OIDCConfig, claims: dict[str, Any]) -> list[Any]:
-    """Return a list, as the library expects, with the user of this issuer and subject, or empty."""
+    """Return the user of this issuer and subject in a list, as the library expects; [] for none."""
     identities = Identity.objects.filter(issuer=config.issuer, subject=_subject(claims))
     return [identity.user for identity in identities.select_related("user")]
 

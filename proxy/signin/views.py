@@ -36,7 +36,7 @@ class BeginView(_FixedSettings, OIDCAuthenticationRequestView):  # type: ignore[
 
     def get(self, request: HttpRequest) -> HttpResponse:
         config = oidc_settings()
-        if config is None:  # never true, since urls.py checks it first; for mypy
+        if config is None:  # this is never true, since urls.py checks it first; mypy needs it
             raise Http404
         try:
             self.OIDC_OP_AUTH_ENDPOINT = load_provider(config.issuer).authorization

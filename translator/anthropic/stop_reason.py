@@ -10,7 +10,8 @@ from .usage import Usage
 
 INCOMPLETE_REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "max_tokens",
-    "max_tokens": "max_tokens",  # from servers built on Chat Completions or on Anthropic's API
+    # Servers built on Chat Completions or on Anthropic's API send these.
+    "max_tokens": "max_tokens",
     "length": "max_tokens",
     "content_filter": "refusal",
 }

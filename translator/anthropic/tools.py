@@ -90,7 +90,7 @@ TOOLSETS: Final = ("browser_toolset", "computer_toolset", "mcp_toolset")
 
 
 def check_tool(value: Any) -> None:
-    if type(value) is dict and "type" not in value:  # as in nearly every tool
+    if type(value) is dict and "type" not in value:  # nearly every tool is like this
         _CUSTOM(value)
         return
     kind = value.get("type") if isinstance(value, dict) else None

@@ -35,7 +35,7 @@ def message_to_events(message: Message) -> list[Event]:
 
 
 def _start_and_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[Delta]]:
-    """Split a content block into the block of its start event and its deltas."""
+    """Split a content block into the block in its start event, and its deltas."""
     match block["type"]:
         case "text":
             deltas: list[Delta] = [

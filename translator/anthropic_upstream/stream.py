@@ -1,8 +1,9 @@
-"""Validate an Anthropic upstream's stream and read its usage and stop reason.
+"""Validate an Anthropic upstream's stream, repair its order, read its usage and stop reason.
 
 Valid events are returned as the same objects, so that the caller can relay the original bytes.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -10,14 +11,17 @@ from typing import Any, ClassVar, Final
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, usage_from_wire
 from translator.dialect import ResponseContext, UpstreamError
-from translator.errors import TranslatorError
+from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
+from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
 from translator.notes import Note
+from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_from_event
 from .message_to_events import message_to_events
+from .stream_repair import StreamRepair, has_missing_fields
 from .stream_validator import AFTER, EVENT_TYPES, INSIDE, StreamValidator
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -28,12 +32,23 @@ BAD_EVENT: Final = UpstreamError(
 ENDED_EARLY: Final = replace(BAD_EVENT, message="upstream stream ended early")
 
 
+def _bad_event_error(event: Any, fault: Exception) -> UpstreamError:
+    """Return the error that names the illegal event, without text of the upstream."""
+    kind = event.get("type") if isinstance(event, dict) else None
+    known_kind = kind if isinstance(kind, str) and kind in EVENT_TYPES else "event"
+    reason = str(fault) if isinstance(fault, IllegalMove) else f"a malformed {known_kind}"
+    return replace(
+        BAD_EVENT, message=f"{BAD_EVENT.message}: {reason}", code=f"illegal_{known_kind}"
+    )
+
+
 class AnthropicStream:
     """Processes one upstream response; ``translator.dialect.Stream`` documents the members."""
 
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
         self.validator = StreamValidator()
+        self._repair: StreamRepair | None = None  # from the first event in an illegal order on
         self.notes: list[Note] = []
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
@@ -61,23 +76,61 @@ class AnthropicStream:
 
     def feed(self, *events: Event) -> list[Event]:
         accepted: list[Event] = []
+        event: Event = {}
         try:
             for event in events:
                 if self.finished:
                     break
                 if event["type"] == "error":
                     return accepted + self._end_with_event(event)
-                self.validator.check(event)
+                self._accept(event, accepted)
                 reader = self.READERS.get(event["type"])
                 if reader is not None:
                     reader(self, event)
                 elif event["type"] not in EVENT_TYPES and event["type"] != "ping":
                     self.unknown.add(str(event["type"]))
-                accepted.append(event)
-        except (TranslatorError, LookupError, TypeError, ValueError, AttributeError) as exc:
+        except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
-            return accepted + self.fail(BAD_EVENT)
+            return accepted + self.fail(_bad_event_error(event, exc))
         return accepted
+
+    def _accept(self, event: Event, accepted: list[Event]) -> None:
+        """Add the events to send for one event of the upstream; usually the event itself.
+
+        Raises IllegalMove if the event is illegal and cannot be repaired.
+        """
+        if self._repair is None:
+            if self._is_legal(event):
+                accepted.append(event)
+                return
+            self._repair = StreamRepair(self.validator, self._message_start())
+        for repaired in self._repair.feed(event):
+            self.validator.check(repaired)
+            accepted.append(repaired)
+        self.notes += [note for note in self._repair.notes if note not in self.notes]
+
+    def _is_legal(self, event: Event) -> bool:
+        if event["type"] == "content_block_start" and has_missing_fields(event):
+            return False
+        try:
+            self.validator.check(event)
+        except IllegalMove:
+            return False
+        return True
+
+    def _message_start(self) -> Event:
+        """Return a ``message_start`` for an upstream that sends none."""
+        message: dict[str, Any] = {
+            "id": self.context.message_id or message_id(""),
+            "type": "message",
+            "role": "assistant",
+            "model": self.context.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": self.context.input_estimate, "output_tokens": 0},
+        }
+        return {"type": "message_start", "message": message}
 
     def feed_body(self, body: dict[str, Any]) -> list[Event]:
         """Process a complete, non-streamed message as the events of an equivalent stream."""
@@ -85,7 +138,7 @@ class AnthropicStream:
             return []
         try:
             events = [body] if body["type"] == "error" else message_to_events(body)
-        except (LookupError, TypeError, ValueError, AttributeError) as exc:
+        except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
             return self.fail(BAD_EVENT)
         return self.feed(*events)
@@ -105,10 +158,21 @@ class AnthropicStream:
         if self.finished:
             return []
         self.error = error
-        in_block = self.validator.phase == INSIDE
+        events = self._end_blocks()
         self.validator.phase = AFTER
-        closing = {"type": "content_block_stop", "index": self.validator.index}
-        return [closing, event] if in_block else [event]
+        return [*events, event]
+
+    def _end_blocks(self) -> list[Event]:
+        """Send the content that still waits, so that none is lost, and close the open block."""
+        events: list[Event] = []
+        if self._repair is not None:
+            with contextlib.suppress(IllegalMove):
+                for event in self._repair.end_blocks():
+                    self.validator.check(event)
+                    events.append(event)
+        if self.validator.phase == INSIDE:
+            events.append({"type": "content_block_stop", "index": self.validator.index})
+        return events
 
     # Event handlers
 

@@ -4,7 +4,7 @@ These rules allow more than ``MessageWriter`` writes: events, blocks and deltas 
 pass where a known type is valid.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from translator.anthropic.types import Event
 from translator.errors import IllegalMove
@@ -38,6 +38,7 @@ EVENT_TYPES: Final = frozenset(
 
 NO_DELTAS: Final[frozenset[str]] = frozenset()
 KNOWN_DELTAS: Final = frozenset().union(*BLOCK_DELTAS.values())
+MAX_SHOWN_INDEX: Final = 10**9
 
 
 class StreamValidator:
@@ -46,7 +47,7 @@ class StreamValidator:
     def __init__(self) -> None:
         self.phase = BEFORE
         self.index = -1  # index of the open content block, or of the last one
-        self.block = ""  # the type of the open block
+        self.content_block: dict[str, Any] = {}  # the open block as in its start event
         self.valid_events = 0  # the number of valid events in the current or last call of ``check``
         # Valid delta types of the open block, if its type is known.
         self._allowed_deltas: frozenset[str] = NO_DELTAS
@@ -82,27 +83,33 @@ class StreamValidator:
     def _phase_after_complete(self, kind: str) -> str:
         if self._is_complete and kind == "message_stop" and self.phase == BETWEEN:
             return AFTER
-        raise IllegalMove(f"upstream sent {kind} {self.phase}")
+        raise IllegalMove(f"{kind} {self.phase}")
 
     def _start_block(self, event: Event) -> None:
         if event["index"] != self.index + 1:
-            raise IllegalMove(f"upstream started block {event['index']!r} after {self.index}")
-        self.block = event["content_block"]["type"]
-        self._allowed_deltas = BLOCK_DELTAS.get(self.block, NO_DELTAS)
+            raise IllegalMove(f"start of {_block_name(event)} after block {self.index}")
+        self.content_block = event["content_block"]
+        self._allowed_deltas = BLOCK_DELTAS.get(self.content_block["type"], NO_DELTAS)
         self.index += 1
 
     def _check_index(self, event: Event) -> None:
         if event["index"] != self.index:
-            raise IllegalMove(
-                f"upstream sent an event of block {event['index']!r} inside {self.index}"
-            )
+            raise IllegalMove(f"{event['type']} of {_block_name(event)} inside block {self.index}")
 
     def _check_delta(self, event: Event) -> None:
         self._check_index(event)
-        delta = event["delta"]["type"]
-        if (
-            self.block in BLOCK_DELTAS
-            and delta in KNOWN_DELTAS
-            and delta not in self._allowed_deltas
-        ):
-            raise IllegalMove(f"upstream sent {delta!r} into a block of type {self.block!r}")
+        check_delta_type(self.content_block["type"], event["delta"]["type"])
+
+
+def check_delta_type(block_type: str, delta_type: str) -> None:
+    """Raise IllegalMove if blocks of this type have no such deltas, and both types are known."""
+    allowed = BLOCK_DELTAS.get(block_type)
+    if allowed is not None and delta_type in KNOWN_DELTAS and delta_type not in allowed:
+        raise IllegalMove(f"{delta_type} in a block of type {block_type}")
+
+
+def _block_name(event: Event) -> str:
+    """Return a name for error messages, which must not quote long or unknown values."""
+    index = event["index"]
+    known = type(index) is int and abs(index) <= MAX_SHOWN_INDEX
+    return f"block {index}" if known else "a block with an invalid index"

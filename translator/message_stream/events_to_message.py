@@ -38,7 +38,7 @@ class MessageFold:
         buffers, blocks = self._buffers, self._blocks
         for event in events:
             match event["type"]:
-                case "content_block_delta":  # as nearly every event
+                case "content_block_delta":  # nearly every event is of this type
                     index, delta = event["index"], event["delta"]
                     kind = delta["type"]
                     if kind in STRING_DELTAS and index in buffers:

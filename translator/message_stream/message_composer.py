@@ -42,7 +42,8 @@ class MessageComposer:
         self.writer = MessageWriter()
         self.notes: list[Note] = []
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
-        self.characters_after_stop = 0  # in the piece that completed the stop sequence
+        # Number of characters after the stop sequence, in the same piece.
+        self.characters_after_stop = 0
         self.tool_calls = 0  # number of tool_use blocks sent or queued
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
@@ -52,7 +53,8 @@ class MessageComposer:
         # Calls to drop, because the client wants only one. A dict, since an empty set takes 216
         # bytes.
         self._dropped_calls: dict[Key, None] = {}
-        self._has_invalid_arguments = False  # set only if the profile makes invalid ones an error
+        # This is set only if the profile treats invalid arguments as an error.
+        self._has_invalid_arguments = False
 
     @property
     def active_block(self) -> Block | None:
@@ -283,13 +285,24 @@ class MessageComposer:
     # The queue
 
     def _enqueue(self, key: Key, start: dict[str, Any]) -> Block:
-        """Add a new block to the queue; close an open text block before a block of another type."""
+        """Add a new block to the queue; first close open blocks that need not stay open."""
         block = Block(key, start)
-        if self._queue and block.type != "text" and self._queue[-1].type == "text":
-            self._close(self._queue[-1])
+        if self._queue:
+            self._close_before(block)
         self._blocks[key] = block
         self._queue.append(block)
         return block
+
+    def _close_before(self, block: Block) -> None:
+        """Close blocks that the upstream left open, so that the new block need not wait for them.
+
+        Text ends where a block of another type starts. A call ends when its arguments are complete,
+        because some servers finish all items only at the end of the response.
+        """
+        if block.type != "text" and self._queue[-1].type == "text":
+            self._close(self._queue[-1])
+        while self._queue and not self._queue[0].is_closed and self._queue[0].is_complete_call():
+            self._close(self._queue[0])
 
     def _open_thinking_block(self, key: Key) -> Block:
         block = self._blocks.get(key)

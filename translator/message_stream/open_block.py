@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from translator.stream.stop_scanner import StopScanner
 from translator.stream.text_buffer import TextBuffer
+from translator.stream.tool_arguments import parse_arguments
 
 Key = Hashable
 """The upstream's own identifier of a block, such as output item, part number and kind of text."""
@@ -29,6 +30,7 @@ class Block:
     __slots__ = (
         "arguments_value",
         "buffer",
+        "checked_length",
         "citations",
         "content_block",
         "delays_arguments",
@@ -58,6 +60,7 @@ class Block:
         self.is_closed = False  # whether the upstream finished the block
         # Whether arguments are sent at the block's end, after validation.
         self.delays_arguments = False
+        self.checked_length = 0  # length of the arguments when ``is_complete_call`` parsed them
         self.sends_arguments = False  # whether arguments are being sent: they start with a brace
         self.arguments_value: Any = None  # the parsed arguments
 
@@ -79,6 +82,20 @@ class Block:
             case "tool_use" | "server_tool_use":
                 finished["input"] = self.arguments_value
         return finished
+
+    def is_complete_call(self) -> bool:
+        """Return whether this is a call whose arguments are sent and form a whole JSON object.
+
+        An empty object is no proof: some servers send it before the real arguments.
+        """
+        if not self.sends_arguments or self.buffer.tell() == self.checked_length:
+            return False
+        self.checked_length = self.buffer.tell()
+        text = self.text
+        if not text.endswith("}"):
+            return False
+        value, is_repaired = parse_arguments(text)
+        return isinstance(value, dict) and bool(value) and not is_repaired
 
     def make_delta(self, piece: str) -> Delta:
         kind, name = DELTA_FIELDS[self.type]

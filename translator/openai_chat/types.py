@@ -16,7 +16,7 @@ class FunctionCall(TypedDict, total=False):
 
 
 class ToolCall(TypedDict, total=False):
-    index: int  # only in streams; missing or always 0 from some servers
+    index: int  # only in streams; some servers omit it or always send 0
     id: str | None
     type: Literal["function"]
     function: FunctionCall
@@ -47,7 +47,7 @@ class Delta(TypedDict, total=False):
 class Choice(TypedDict, total=False):
     index: int
     delta: Delta
-    message: Delta  # in non-streamed responses; some servers also stream it
+    message: Delta  # in responses that are not streamed; some servers also stream it
     finish_reason: str | None
     stop_reason: str | int | None  # vLLM: the stop string that matched
     error: dict[str, Any]  # only from OpenRouter

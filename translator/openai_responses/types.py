@@ -36,6 +36,7 @@ class EventRead(TypedDict, total=False):
     type: Required[str]
     response: ResponseRead
     item_id: Any
+    call_id: Any
     output_index: Any
     content_index: Any
     delta: Any

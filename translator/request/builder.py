@@ -33,7 +33,8 @@ class RequestBuilder:
         self.target = target
         # a separate attribute, because nearly every block reads the profile
         self.profile: Profile = target.profile
-        self.notes: dict[Note, None] = {}  # an ordered set: several blocks may cause the same note
+        # This is an ordered set, because several blocks may cause the same note.
+        self.notes: dict[Note, None] = {}
         self.tool_names: dict[str, str] = {}  # upstream's tool name -> client's, where they differ
         self.optional_properties: dict[str, frozenset[str]] = {}
         self.origins: list[int] = []

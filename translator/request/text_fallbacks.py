@@ -66,7 +66,7 @@ def system_blocks(request: MessagesRequest) -> tuple[list[Block], list[Note]]:
 def _web_search(block: Block) -> str:
     results = block.get("content")
     if not isinstance(results, list):
-        return ""  # an error object instead of a result
+        return ""  # the content is an error object instead of a result
     return "\n".join(
         f"[search result] {_lines(r.get('title'), r.get('url'), separator=' ')}"
         for r in results

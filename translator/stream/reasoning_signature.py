@@ -2,6 +2,7 @@
 
 Clients store ``signature`` unchanged and send it back; only the upstream and model that produced
 the reasoning receive it again. The HMAC detects foreign and forged signatures without a lookup.
+The format is:
 
 ``brg1.<kid>.<base64url(zlib(json))>.<base64url(hmac-sha256, first 16 bytes)>``
 """
@@ -91,7 +92,7 @@ def verify(signature: str, keys: SigningKeys) -> SignedReasoning | None:
     try:
         payload = json.loads(zlib.decompress(_decode(packed)).decode("utf-8", "surrogatepass"))
     except (ValueError, zlib.error, binascii.Error):
-        return None  # signed with a known key, but not by this module
+        return None  # the signature was made with a known key, but not by this module
     return _parse_payload(payload)
 
 

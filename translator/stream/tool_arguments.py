@@ -155,9 +155,10 @@ QUOTED: Final = frozenset({"double", "single"})
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 _STRICT: Final = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_reject_constant)
+# strict=False accepts line breaks inside strings.
 _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
-)  # strict=False accepts line breaks inside strings
+)
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')
 _STRUCTURE: Final = re.compile(r'[\[\]{}]|(?P<string>"(?:[^"\\]|\\.)*(?P<end>")?)', re.DOTALL)

@@ -24,7 +24,7 @@ class StorableJson(forms.JSONField):
         except (
             ValueError,
             RecursionError,
-        ):  # infinity, an unpaired surrogate, an integer of 5,000 digits, or nested too deep
+        ):  # an infinity, an unpaired surrogate, too many digits or too much nesting
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from None
         if b"\\u0000" in encoded:
             raise forms.ValidationError("it has a null character, which no database stores")

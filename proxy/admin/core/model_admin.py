@@ -185,7 +185,8 @@ class ManagedAdmin(LogsFieldChanges):
     def _refuse_managed(self, request: HttpRequest, object_id: str | None) -> None:
         """Raise PermissionDenied for a POST to an object that bridge.toml declares.
 
-        The message has this reason. Users without the change permission get Django's 403 instead.
+        The error message states this reason. Users without the change permission get Django's 403
+        instead.
         """
         if request.method == "POST" and object_id and self.has_change_permission(request):
             refuse_managed(self.get_object(request, unquote(object_id)))
@@ -196,7 +197,7 @@ class ManagedAdmin(LogsFieldChanges):
 
 
 def refuse_managed(obj: Any) -> None:
-    """Raise PermissionDenied if bridge.toml declares the object; the message has the reason."""
+    """Raise PermissionDenied if bridge.toml declares the object; the message states the reason."""
     if _is_managed(obj):
         raise PermissionDenied(MANAGED.format(obj))
 

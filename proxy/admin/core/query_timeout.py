@@ -8,7 +8,8 @@ from typing import Any, Final
 from django.db import OperationalError, connection, transaction
 
 TIMEOUT_S: Final = 2.0
-INSTRUCTIONS_PER_CHECK: Final = 20_000  # SQLite VM instructions between checks, some ms
+# SQLite VM instructions between two checks of the time; they take some ms.
+INSTRUCTIONS_PER_CHECK: Final = 20_000
 TIMEOUT_MESSAGES: Final = ("interrupted", "statement timeout", "canceling statement")
 
 

@@ -156,9 +156,12 @@ class Health:
 def read_health(
     reader: Reader, at: datetime, zone: ZoneInfo
 ) -> tuple[TimeRange, Mapping[str, Health]]:
-    """Return the last 24 hours and the health of each upstream used in that time; two queries.
+    """Return the last 24 hours as a range, and the health of each upstream used in them.
+
+    Makes two queries.
 
     The time range ends with the current quarter of an hour, the smallest bucket of the rollups.
+
     """
     end = ceil_quarter(at)
     time_range = TimeRange([end - n * HOUR for n in range(HOURS, -1, -1)], "1h", zone)
@@ -175,7 +178,8 @@ def read_health(
             day=_percentiles(_merge_buckets(first[name])),
         )
         for name, sums in hours.items()
-        if name  # without a name: the gateway rejected the request before it chose an upstream
+        # Without an upstream's name, the gateway rejected the request before it chose an upstream.
+        if name
     }
 
 

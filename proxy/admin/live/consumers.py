@@ -39,7 +39,8 @@ class LiveFeedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Cha
 
     async def connect(self) -> None:
         self._sent: dict[str, Cells] = {}
-        self._unposted: dict[str, float] = {}  # ended, not in the ledger yet -> end time
+        # id of an ended request that is not in the ledger yet -> its end time.
+        self._unposted: dict[str, float] = {}
         self._sent_totals: tuple[int, bool] | None = None
         self._task: asyncio.Task[None] | None = None
         if not _same_origin(self.scope) or await self._authorized_user() is None:
@@ -69,7 +70,8 @@ class LiveFeedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Cha
         try:
             updates = await self._load_updates()
         except DatabaseError:
-            return True  # while the database is down, keep the connection open and send nothing
+            # While the database is down, the connection stays open and nothing is sent.
+            return True
         if updates is None:
             return False
         message = self._changes(*updates)

@@ -59,7 +59,8 @@ LAST_CHARACTER = "\U0010ffff"
 
 @admin.register(Exchange)
 class ExchangeAdmin(ReadOnlyAdmin):
-    list_display = ("id",)  # not shown: the template shows the values of list_row()
+    # The list does not show this column: the template shows the values of list_row().
+    list_display = ("id",)
     list_display_links = None
     list_filter = FILTERS
     list_per_page = 50

@@ -100,7 +100,8 @@ class FixedFilter(FormFilter):
 
     choices_: ClassVar[Mapping[str, tuple[str, Q]]]
     column: ClassVar[str] = ""
-    """Column to compare with a value that is no choice; if empty, such a value matches no row."""
+    """The column that is compared with a value that is not among the choices. If it is empty, such
+    a value matches no row."""
 
     def select_choices(self) -> Iterable[tuple[str, str]]:
         return [(value, label) for value, (label, _) in self.choices_.items()]
@@ -207,7 +208,7 @@ class PricedFilter(FixedFilter):
     title = "price"
     parameter_name = "cost"
     choices_ = {
-        "none": (  # must match the requests that dashboard.queries.unpriced_in counts
+        "none": (  # this condition must match the same requests as dashboard.queries.unpriced_in
             "used tokens, no price known",
             Q(state=State.CLOSED, cost_nanousd=None)
             & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False))

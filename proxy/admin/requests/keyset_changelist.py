@@ -14,7 +14,10 @@ AFTER: Final = "newer_than"
 
 
 class KeysetChangeList(CheckedChangeList):
-    """Rows, newest first. ``older_than`` and ``newer_than`` are ids of rows next to the page."""
+    """The rows of one page, newest first.
+
+    ``older_than`` and ``newer_than`` are ids of rows next to it.
+    """
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         self._before = request.GET.get(BEFORE, "")
@@ -78,7 +81,7 @@ class KeysetChangeList(CheckedChangeList):
         return page_rows, more_newer, more_older
 
     def _boundary_row(self, key: str) -> Any:
-        """Return the row with this id, next to the page; None if there is no such row."""
+        """Return the row with this id, which is next to the page; None if there is no such row."""
         return self.root_queryset.filter(pk=key).only("created").first() if key else None
 
     def _page_url(self, name: str, key: str) -> str:

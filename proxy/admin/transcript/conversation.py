@@ -149,7 +149,8 @@ def _role(messages: Sequence[Any], number: int) -> Any:
 
 def _has_new_results(turn: Turn, first_new: int) -> bool:
     results = [block.result.path for block in turn.blocks if block.result is not None]
-    return any(int(path.split(".")[1]) >= first_new for path in results)  # messages.7.content.0
+    # A path is, for example, messages.7.content.0.
+    return any(int(path.split(".")[1]) >= first_new for path in results)
 
 
 def _list(value: Any) -> list[Any]:

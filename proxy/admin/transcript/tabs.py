@@ -33,7 +33,7 @@ ShownRead = tuple[str, int, str]  # (time or failed attempt, size in bytes, text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pane:
-    """One body to show: a text ``body``, or ``reads`` of a stream, or else a ``remark`` why not."""
+    """One body to show: its text, the ``reads`` of its stream, or the reason why it is missing."""
 
     slug: str
     title: str

@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltRequest:
-    """A rebuilt request body. ``remark``: whether it equals the sent body, or why there is none."""
+    """A rebuilt request body.
+
+    ``remark`` states whether the body equals the sent one, or why it could not be rebuilt.
+    """
 
     body: Any = None
     remark: str = ""

@@ -209,7 +209,7 @@ def _rejected_body_text(stored: storage.StoredTranscript) -> str:
 
 
 def _download(side: str, stored: storage.StoredTranscript, row: Exchange) -> tuple[bytes, str]:
-    """Return the whole body, and the last part of the name of the file to download."""
+    """Return the whole body, and the end of the download's file name."""
     if side == "stream":
         return stored.upstream_body, f"{side}.{'sse' if stored.upstream_reads else 'txt'}"
     if side == "request" and stored.conversation.raw_body:

@@ -36,7 +36,7 @@ class Report:
         self.findings.append(Finding(where, "changed", why))
 
     def report_unknown(self, table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-        """Report every entry of the table that is not in ``known``, so it is not converted."""
+        """Report every entry of the table that is not in ``known``, because it is not converted."""
         for name in table:
             if name not in known:
                 self.dropped(f"{where}.{name}", WHY.get(str(name), "has no equivalent"))

@@ -6,7 +6,8 @@ from typing import Any
 from .deployments import GLOB, Target
 from .report import Report, table, tables
 
-EVEN_WEIGHT = 2  # for equal shares: in a bridge.toml, weights that are all 1 mean "try in order"
+# The weight for equal shares; weights that are all 1 mean "try in order" in a bridge.toml.
+EVEN_WEIGHT = 2
 
 
 def route_tables(

@@ -23,13 +23,12 @@ from django.utils.timezone import now
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import window
 from proxy.ledger.maintenance.export import usd
-from proxy.ledger.posting.budget_sync import counter_name
+from proxy.ledger.posting.budget_sync import counter_name, record_notices
 from proxy.models import Budget, BudgetNotice
 from proxy.secrets import ConfigError, resolve, setting_now
 
 log = logging.getLogger("proxy.gateway")
 
-THRESHOLDS: Final = (80, 100)
 TRIES: Final = 5
 RETRY: Final = timedelta(seconds=30)
 TIMEOUT_S: Final = 10.0
@@ -51,12 +50,8 @@ def record_alerts(reached: Iterable[ThresholdReached]) -> None:
         standing = budget_store().standing(
             counter_name(budget.pk, window(budget.period, budget.zone, each.start.timestamp()))
         )
-        BudgetNotice.objects.get_or_create(
-            budget=budget,
-            start=each.start,
-            threshold=each.threshold,
-            defaults={"used_nanousd": standing.used if standing else 0},
-        )
+        used = standing.used if standing else 0
+        record_notices(budget, each.start, [each.threshold], used)
 
 
 def send_due() -> None:

@@ -1,23 +1,26 @@
 """Maintain the budget counters in a thread of this process, which the first reservation starts.
 
-The thread renews the leases of this process's reservations, sets the counters to the sums of the
-ledger (once a minute, and soon after an error), and sends a notice when a budget reaches a
-threshold.
+The thread renews the leases of this process's reservations and sends the notices of thresholds that
+budgets have reached. It sets counters to the sums of the ledger: once a minute those that this
+process has used, soon after an error and once an hour all of them.
+
+A process that serves no requests does not call the counter store in between: no counter is polled,
+because the change that makes a counter reach a threshold reports it.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from django.db import DatabaseError, connection
 from django.db.utils import InterfaceError
 
 from proxy.counters.backends import budget_store
-from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
-from proxy.gateway.snapshot.budget_snapshot import NANOUSD, BudgetConfig
+from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
+from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.posting import budget_sync
@@ -31,9 +34,10 @@ log = logging.getLogger("proxy.gateway")
 TICK_S: Final = 1.0
 RENEW_S: Final = LEASE_S / 4
 PUBLISH_S: Final = 60.0
-REPAIR_S: Final = 2.0  # replaces ``PUBLISH_S`` while a counter may be wrong
+PUBLISH_ALL_S: Final = 3_600.0
+REPAIR_S: Final = 2.0  # replaces ``PUBLISH_ALL_S`` while a counter may be wrong
+CHANGES_S: Final = 2.0
 NOTICE_S: Final = 2.0
-MAX_TRACKED: Final = 10_000  # counters; above this number, those of ended periods are dropped
 
 
 class BudgetMaintenance:
@@ -44,7 +48,10 @@ class BudgetMaintenance:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self.renewals: list[Callable[[], None]] = []  # renew the leases of other modules
-        self._tracked: set[str] = set()
+        self._open: dict[str, tuple[str, ...]] = {}  # counters of the running requests, by id
+        self._used: set[int] = set()  # budgets used since they were published
+        self._limits: dict[int, object] = {}  # limits and periods of all budgets, as last seen
+        self._revision: int | None = None  # of the configuration when the limits were read
         self._reached: set[budget_alerts.ThresholdReached] = set()
         self._recorded: set[budget_alerts.ThresholdReached] = set()
         self._done: dict[str, float] = {}
@@ -75,38 +82,73 @@ class BudgetMaintenance:
             self._ending.set()
             thread.join(5)
 
-    def track_reservations(self, counters: Iterable[str]) -> None:
-        """From now on, renew the leases of this process's reservations in these budget counters."""
-        if not self._tracked.issuperset(counters):
-            self._tracked = (
-                {*counters} if len(self._tracked) > MAX_TRACKED else {*self._tracked, *counters}
-            )
+    def add_reservation(self, request_id: str, counters: Mapping[str, BudgetConfig]) -> None:
+        """From now on, renew the lease of this reservation in its counters."""
+        self._open[request_id] = tuple(counters)
+        self._used.update(budget.id for budget in counters.values())
+
+    def remove_reservation(self, request_id: str) -> None:
+        self._open.pop(request_id, None)
+
+    def reached(self, budget: BudgetConfig, at: float, thresholds: Iterable[int]) -> None:
+        """Record that the budget's used amount has reached these thresholds."""
+        start = budget.window(at).start
+        self._reached.update(
+            budget_alerts.ThresholdReached(budget.id, start, each) for each in thresholds
+        )
 
     def exhausted(self, budget: BudgetConfig, at: float) -> None:
         """Record that the budget rejected a request.
 
         This causes the same notice as reaching 100 %.
         """
-        self._reached.add(budget_alerts.ThresholdReached(budget.id, budget.window(at).start, 100))
+        self.reached(budget, at, [100])
 
     def _work(self) -> None:
         while not self._ending.wait(TICK_S):
-            if self._is_due("renew", RENEW_S):
-                self._try("renew", self._renew)
-            if self._is_due("publish", REPAIR_S if budget_sync.DIRTY.is_set() else PUBLISH_S):
-                self._try("publish", budget_sync.publish_all)
-            if self._is_due("notice", NOTICE_S):
-                self._try("notice", self._notice)
+            self._run_due()
         connection.close()
 
+    def _run_due(self) -> None:
+        publish_s = REPAIR_S if budget_sync.DIRTY.is_set() else PUBLISH_ALL_S
+        for work, every_s, run in (
+            ("renew", RENEW_S, self._renew),
+            ("publish", publish_s, self._publish_all),
+            ("publish used budgets", PUBLISH_S, self._publish_used),
+            ("publish changed budgets", CHANGES_S, self._publish_changed),
+            ("notice", NOTICE_S, self._notice),
+        ):
+            if time.monotonic() - self._done.get(work, 0.0) >= every_s:
+                self._try(work, run)
+
     def _renew(self) -> None:
-        if self._tracked:
-            budget_store().renew(recorder.worker, self._tracked)
+        counters = {counter for some in [*self._open.values()] for counter in some}
+        if counters:
+            budget_store().renew(recorder.worker, counters)
         for renewal in self.renewals:
             renewal()
 
-    def _is_due(self, work: str, every_s: float) -> bool:
-        return time.monotonic() - self._done.get(work, 0.0) >= every_s
+    def _publish_all(self) -> None:
+        self._used.clear()
+        budget_sync.publish_all()
+
+    def _publish_used(self) -> None:
+        used, self._used = self._used, set()
+        if used:
+            budget_sync.publish_all(only=used)
+
+    def _publish_changed(self) -> None:
+        """Publish budgets whose limit or period has changed: they may have reached a threshold."""
+        revision = directory.snapshot.revision
+        if revision == self._revision:
+            return
+        check_present()
+        rows = Budget.objects.values_list("pk", "usd", "period", "zone")
+        limits: dict[int, object] = {pk: fields for pk, *fields in rows}
+        changed = {pk for pk in limits if limits[pk] != self._limits.get(pk)}
+        if changed and self._revision is not None:
+            budget_sync.publish_all(only=changed)
+        self._limits, self._revision = limits, revision
 
     def _try(self, work: str, run: Callable[[], None]) -> None:
         """Run one task of the thread, and log its errors. The thread runs the task again later."""
@@ -124,15 +166,7 @@ class BudgetMaintenance:
 
     def _notice(self) -> None:
         check_present()
-        now = time.time()
         reached = {*self._reached}
-        for budget in Budget.objects.all():
-            when = window(budget.period, budget.zone, now)
-            standing = budget_store().standing(budget_sync.counter_name(budget.pk, when))
-            limit = int(budget.usd * NANOUSD)
-            for threshold in budget_alerts.THRESHOLDS:
-                if standing and limit and standing.used * 100 >= limit * threshold:
-                    reached.add(budget_alerts.ThresholdReached(budget.pk, when.start, threshold))
         budget_alerts.record_alerts(reached - self._recorded)
         self._recorded |= reached
         budget_alerts.send_due()

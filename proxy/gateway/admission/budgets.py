@@ -1,19 +1,18 @@
 """Reserve the worst-case cost of a request in each budget that covers the request.
 
-Requests of a caller without a budget are not reserved. Calls of the counter stores block, so a
-single thread makes them. Its queue preserves the order: a reservation is made before it is settled,
-even if the client disconnects.
+Requests of a caller without a budget are not reserved. A single thread calls the counter store. Its
+queue preserves the order: a reservation is made before it is settled, even if the client
+disconnects.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from proxy.conf import conf
 from proxy.counters.backends import budget_store
@@ -21,15 +20,19 @@ from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.maintenance.export import usd
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.ledger.usage.pricing import PriceList, charge_of, cost_of
+from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget
 from translator.notes import Note
 
 from .budget_maintenance import budget_maintenance
+from .counter_thread import CounterThread
 from .route_selection import Route
 
 log = logging.getLogger("proxy.gateway")
@@ -39,7 +42,18 @@ UNPRICED: Final = 1
 """The nano-dollars reserved for a model without a price, so that an exhausted budget rejects its
 requests, too."""
 
-_pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="budgets")
+
+class SpendingUnknown(Exception):
+    """Neither a counter nor the ledger knows what a hard budget has spent."""
+
+
+UNCHECKED: Final[Mapping[type[BaseException], str]] = {
+    StoreUnavailable: "counters",
+    SpendingUnknown: "ledger",
+}
+"""Errors because of which budgets cannot be checked, and what the metric reports as unavailable."""
+
+_thread: Final = CounterThread("budgets")
 
 
 @dataclass(slots=True)
@@ -50,24 +64,34 @@ class Reservation:
     """
 
     request_id: str
-    counters: tuple[str, ...]
+    counters: Mapping[str, BudgetConfig]
+    """The budgets in which the cost is reserved, by counter."""
     worst_case: Mapping[str, int] | None = None
     """The ``input`` and ``output`` tokens that are reserved in a hard budget; None: no budget is
     hard."""
+    at: float = 0.0
+    """Seconds since 1970, in the period of all counters."""
     notes: list[Note] = field(default_factory=list)
     """Notes about targets without a price, for which nothing is reserved."""
 
     def settle(self, closing: CloseRecord | None) -> None:
         """Replace the reservation by the actual cost, in the background.
 
-        ``closing`` None: release it.
+        If ``closing`` is None, release it.
         """
-        if closing is None:
-            change = _pool.submit(budget_store().release, self.request_id, self.counters)
-        else:
-            cost = charge_of(closing.usage, closing.price, closing.attempts) or 0
-            change = _pool.submit(budget_store().settle, self.request_id, self.counters, cost)
+        cost = closing and (charge_of(closing.usage, closing.price, closing.attempts) or 0)
+        change = _thread.submit(self._settle_in_store, cost)
         change.add_done_callback(_log_store_failure)
+
+    def _settle_in_store(self, cost: int | None) -> None:
+        budget_maintenance.remove_reservation(self.request_id)
+        if cost is None:
+            budget_store().release(self.request_id, self.counters)
+            return
+        changes = budget_store().settle(self.request_id, self.counters, cost)
+        for counter, used in changes.items():
+            budget = self.counters[counter]
+            budget_maintenance.reached(budget, self.at, used.crossed(budget.limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,29 +112,32 @@ class PlannedRequest:
 async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Reservation:
     """Reserve the worst-case cost of the request in every budget of the caller.
 
-    Raises HttpError 402 if a hard budget is exhausted. Raises HttpError 503 if no counter store can
-    be reached, because no money may be spent without a check.
+    Raises HttpError 402 if a hard budget is exhausted, and 529 if the check takes too long. Raises
+    HttpError 503 if no counter store can be reached, or if neither a counter nor the ledger knows
+    what a hard budget has spent, because no money may be spent without a check.
     """
     budgets, at = caller.budgets, planned.created
     notes: list[Note] = []
     amount = _worst_case(caller, route, planned, notes)
-    counters = tuple(budget.counter(at) for budget in budgets)
+    counters = {budget.counter(at): budget for budget in budgets}
     is_hard = any(budget.hard for budget in budgets)
     worst_case = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
-    reservation = Reservation(planned.id, counters, worst_case, notes)
+    reservation = Reservation(planned.id, counters, worst_case, at, notes)
     try:
-        result = await asyncio.get_running_loop().run_in_executor(
-            _pool, _reserve_in_store, planned.id, amount, budgets, at
+        result = await _thread.wait_for(
+            _thread.submit(_reserve_in_store, planned.id, amount, counters, at)
         )
     except BaseException as exc:  # also on cancellation: the thread may still reserve
         reservation.settle(None)
-        if not isinstance(exc, StoreUnavailable):
+        reason = UNCHECKED.get(type(exc))
+        if reason is None:
             raise
+        BUDGETS_UNCHECKED.labels(reason).inc()
         log.error("budgets cannot be checked: %s", exc)  # noqa: TRY400 - not a bug, so no traceback
         raise _store_unavailable() from None
     if result.full:  # a budget has too little left, and nothing was reserved
         name, standing = result.full[0]
-        budget = budgets[counters.index(name)]
+        budget = counters[name]
         budget_maintenance.exhausted(budget, at)
         raise _budget_exhausted(budget, standing, amount, at)
     return reservation
@@ -147,34 +174,47 @@ def worst_case_cost(price: Mapping[str, Any], tokens: int, max_tokens: int) -> i
 
 
 def _reserve_in_store(
-    request_id: str, amount: int, budgets: Sequence[BudgetConfig], at: float
+    request_id: str, amount: int, counters: Mapping[str, BudgetConfig], at: float
 ) -> ReservationResult:
-    """Reserve the amount, in the pool's thread. First fill new counters with the ledger's sums."""
+    """Reserve the amount. First fill new counters with the ledger's sums."""
     budget_maintenance.start()
-    limits = {
-        budget.counter(at): BudgetLimit(budget.counter(at), budget.limit if budget.hard else None)
-        for budget in budgets
-    }
-    budget_maintenance.track_reservations(limits)
+    limits = [
+        BudgetLimit(counter, budget.limit if budget.hard else None)
+        for counter, budget in counters.items()
+    ]
     for _ in range(SEEDINGS):
-        result = budget_store().reserve(request_id, recorder.worker, amount, list(limits.values()))
+        result = budget_store().reserve(request_id, recorder.worker, amount, limits)
         if not result.unknown:
+            if result.granted:
+                budget_maintenance.add_reservation(request_id, counters)
             return result
-        for budget in budgets:
-            if budget.counter(at) in result.unknown:
-                _seed(budget, at)
+        for counter in result.unknown:
+            _seed(counters[counter], at)
     raise StoreUnavailable("the counters disappear as soon as they are created")
 
 
 def _seed(budget: BudgetConfig, at: float) -> None:
+    """Set a new counter to the ledger's sum.
+
+    If the ledger is unavailable, a soft budget is counted from 0 until the ledger is back. A hard
+    budget raises SpendingUnknown: counting from 0 would allow its whole limit again.
+    """
     try:
+        check_present()  # SQLite would create an empty ledger in place of a missing one
         row = Budget.objects.select_related("team", "key", "user").get(pk=budget.id)
         budget_sync.publish(row, budget.window(at))
     except StoreUnavailable:
         budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
-    except (DatabaseError, Budget.DoesNotExist) as exc:
-        log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
+    except Budget.DoesNotExist:  # deleted: the next snapshot does not contain it
+        budget_store().publish(budget.counter(at), 0)
+    except (DatabaseError, InterfaceError, LedgerUnavailable) as exc:
         budget_sync.DIRTY.set()
+        if budget.hard:
+            raise SpendingUnknown(
+                f"the ledger is unavailable, and no counter has the spending of {budget.owner}, "
+                f"whose budget is hard: {exc}"
+            ) from exc
+        log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
         budget_store().publish(budget.counter(at), 0)
     finally:
         connection.close()

@@ -68,4 +68,4 @@ class Cooldown:
 
 
 cooldown: Final = Cooldown()
-SOURCES.append(cooldown)  # so that the admin dashboard shows the targets in cooldown
+SOURCES.append(cooldown)  # the admin dashboard reads from SOURCES which targets are in cooldown

@@ -77,7 +77,7 @@ def _settle(
     *,
     store_body: bool,
 ) -> None:
-    """Store the response body ``answer``. None: the request failed, so free the idempotency key."""
+    """Store the response body ``answer``, or free the idempotency key if it is None (a failure)."""
     try:
         if answer is None:
             store.free(owner, name)

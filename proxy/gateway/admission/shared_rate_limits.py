@@ -167,7 +167,7 @@ class SharedLimiter:
         _pool.submit(self.release, slot, tokens, slots)
 
     def release(self, slot: ConcurrencySlot, tokens: float, slots: int) -> None:
-        """Add ``tokens`` to the token buckets (negative: subtract), and free ``slots`` slots."""
+        """Add ``tokens``, which may be negative, to the token buckets, and free ``slots`` slots."""
         names = [state.name for state in slot.states]
 
         def change(texts: Texts) -> Sequence[str]:

@@ -80,7 +80,7 @@ class Readiness(StreamingHttpConsumer):
         body: dict[str, Any] = {
             "status": "unavailable" if not servable else "degraded" if degraded else "ok",
             "degraded": degraded,
-            "running": len(RUNNING) - 1,  # not counting this request
+            "running": len(RUNNING) - 1,  # this request is not counted
             "backlog": record["backlog"],
             "oldest_s": round(record["oldest_s"], 1),
             "unpriced_models": missing_prices.names(),

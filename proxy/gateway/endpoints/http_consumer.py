@@ -48,16 +48,16 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
     """One request. An exception that ``handle`` raises becomes an error response here."""
 
     methods: ClassVar[tuple[str, ...]] = ("POST",)
-    probe: ClassVar[bool] = False  # True: served under any load
+    probe: ClassVar[bool] = False  # if true, the endpoint responds under any load
     # Initial values as class attributes: they save eleven assignments for each request.
     headers_sent = False  # the status line is sent
-    complete = False  # the last byte of the response is written
-    delivered = False  # complete, and the client was still connected
+    complete = False  # whether the last byte of the response is written
+    delivered = False  # whether the response is complete and the client was still connected
     response_body: bytes | None = None  # the body of a 200 response sent in one piece
     response_bytes = 0
     status = 0  # the response status that was sent; 0: none yet
     reserved_bytes = 0  # memory reserved for the request body
-    context: RequestContext | None = None  # set for messages requests with a known key
+    context: RequestContext | None = None  # set for requests to /v1/messages with a known key
     cancel_reason: CancelReason | None = None
     bytes_at_disconnect: int | None = None
     """Response bytes sent when the client disconnected, if the upstream is read to its end."""
@@ -83,7 +83,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             await self.handle()
         except asyncio.CancelledError:
             if self.cancel_reason is None:
-                raise  # the server is shutting down
+                raise  # the server is shutting down, so the cancellation continues
         except Exception as exc:  # noqa: BLE001 - every error becomes a response
             self.deadlines.end()  # a deadline must not cancel the error response
             log_refusal(self.headers.request_id, to_http_error(exc), exc)
@@ -235,7 +235,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         refusal = to_http_error(exc)
         if self.complete:
             return
-        if self.headers_sent:  # too late for an error status: the stream must end in an error
+        # An error status can no longer be sent, so the stream must end in an error.
+        if self.headers_sent:
             error = b"event: error\ndata: " + refusal.body(self.headers.request_id) + b"\n\n"
             await self.send_body(error, more=False)
             return
@@ -272,7 +273,8 @@ def gunzip_limited(body: bytes, encoding: str, limit: int) -> bytes:
         )
     max_size = inflation_limit(body, limit)
     decompressor, plain, read = zlib.decompressobj(wbits=31), io.BytesIO(), 0
-    with memoryview(body) as compressed:  # in slices: zlib copies all bytes after the member
+    # Decompress in slices, because zlib copies all bytes after the member.
+    with memoryview(body) as compressed:
         try:
             while read < len(compressed) and not decompressor.eof and plain.tell() <= max_size:
                 piece = compressed[read : read + INFLATED_SLICE]

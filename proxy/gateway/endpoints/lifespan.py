@@ -104,7 +104,7 @@ def _check_schema() -> None:
     except (DatabaseError, LedgerUnavailable) as error:
         log.warning("the schema cannot be checked now: %s", error)
     finally:
-        connection.close()  # the database connection of this thread
+        connection.close()  # close the database connection of this thread
 
 
 async def lifespan(scope: Any, receive: Any, send: Any) -> None:
@@ -113,8 +113,9 @@ async def lifespan(scope: Any, receive: Any, send: Any) -> None:
         if message["type"] == "lifespan.startup":
             malloc_tuning.tune_malloc()
             if multiprocessing.parent_process() is not None:
-                # One of several workers: the parent process applies bridge.toml on SIGHUP. The
-                # signal reaches the whole process group and must not end this worker's streams.
+                # This process is one of several workers: the parent process applies bridge.toml on
+                # SIGHUP. The signal reaches the whole process group and must not end this worker's
+                # streams.
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             try:
                 await asyncio.to_thread(_check_schema)

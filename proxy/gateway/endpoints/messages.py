@@ -37,7 +37,7 @@ class MessagesConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = identify(self.headers)
         self.context = RequestContext(self, self.headers, caller)
-        async with self.context as context:  # writes the ledger row at exit
+        async with self.context as context:  # leaving the block writes the ledger row
             authorise(caller, self.headers)
             self.headers.check_names()
             await self._read_request(context)
@@ -61,7 +61,7 @@ class MessagesConsumer(StreamingHttpConsumer):
         try:
             request = await parse_body(self, context.caller, body, parse_messages_request)
         except BadRequest:
-            # So that a query of the ledger by model finds this error.
+            # A query of the ledger by model then also finds this error.
             context.request.model = _parse_model_name(body)
             context.request.rejected_body = body
             raise

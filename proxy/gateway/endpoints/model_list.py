@@ -50,7 +50,7 @@ class ModelsConsumer(StreamingHttpConsumer):
         return (
             b"x-api-key" in headers
             or any(name.startswith(b"anthropic-") for name in headers)
-            # Claude Code, which may send only a bearer token
+            # Claude Code may send only a bearer token
             or self.headers.client.name.startswith("claude")
         )
 

@@ -127,7 +127,8 @@ class RequestHeaders:
             self.credentials_differ = _credentials_differ(scope["headers"])
             self.headers |= _join_list_headers(scope["headers"])
         self._client_info: ClientInfo | None = (
-            # parsed later, because an exception in ``__init__`` would not become an error response
+            # This is parsed later, because an exception in ``__init__`` would not become an error
+            # response.
             None
         )
 
@@ -192,7 +193,7 @@ class RequestHeaders:
         for hop in reversed(self.text(b"x-forwarded-for").split(",")):
             if hop.strip():
                 if not is_ip_address(hop.strip()):
-                    break  # invalid, so the entries to its left cannot be trusted either
+                    break  # an invalid entry: the entries to its left cannot be trusted either
                 address = hop.strip()
                 if not ip_in_networks(address, conf.trusted_proxies):
                     break

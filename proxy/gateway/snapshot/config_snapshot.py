@@ -53,7 +53,7 @@ from .upstream_policies import MESSAGE_KINDS, NO_POLICIES, Policies, build_polic
 log = logging.getLogger("proxy.gateway")
 
 POLL_S: Final = 1.0
-START_WAIT_S: Final = 10.0  # for the first load, as the database may hang
+START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
 STOP_WAIT_S: Final = 5.0
 MAX_CACHED_ROUTES: Final = 4_096  # limited, because clients choose the model names
 
@@ -184,10 +184,12 @@ class ConfigStore:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
-        self._reload_due = False  # True: the snapshot is from the file, or a secret has changed
+        # True if the snapshot is from the file, or if a secret has changed.
+        self._reload_due = False
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
-        self._poll_lock = threading.Lock()  # so that a slow poll cannot replace a newer snapshot
+        # The lock prevents a slow poll from replacing a newer snapshot.
+        self._poll_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_event = threading.Event()
 

@@ -74,5 +74,5 @@ def _append(path: Path, entries: list[str]) -> None:
 def _revoke_again(key: ApiKey) -> None:
     key.revoked = now()
     ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked)
-    Revision.bump()  # so that nodes without this entry read their keys again
+    Revision.bump()  # nodes without this entry then read their keys again
     log.warning("key %d was revoked before the database was restored; it is again", key.pk)

@@ -57,7 +57,10 @@ class Passthrough(Attempt):
         upstream_request = server.dialect.build_request(
             self.apply_upstream_policies(), self.target.for_translator(request["model"])
         )
-        self.stream = server.dialect.stream(upstream_request.response_context)
+        context = upstream_request.response_context
+        context.message_id = f"msg_{head.ulid}"  # for an upstream that sends none
+        context.input_estimate = self.entry.request.input_estimate
+        self.stream = server.dialect.stream(context)
         self.url = endpoint(server.url, head)
         headers = forwarded_headers(head)
         if server.policies is not NO_POLICIES:
@@ -135,8 +138,8 @@ class Passthrough(Attempt):
         for name, text in parsed:
             event = decode_event(name, text)
             follow = self.stream.feed(event)
-            named = name in ("message", event.get("type"))  # SDKs use only the SSE field ``event``
-            if len(follow) != 1 or follow[0] is not event or not named:
+            is_named = name == event.get("type")  # SDKs skip a frame without the field ``event``
+            if len(follow) != 1 or follow[0] is not event or not is_named:
                 piece = b""
             events += follow
         if not piece.isascii() and not _is_text(piece):

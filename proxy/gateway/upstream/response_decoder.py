@@ -1,10 +1,11 @@
 """Decode an upstream's bytes to Anthropic events, for upstreams with another API than Anthropic's.
 
-A run of text deltas in a read is translated as one event (``text_runs.py``). A
+Consecutive text deltas of a read are translated as one event (``text_deltas.py``). A
 ``BatchedTextDelta`` contains the single texts, so that the client still gets one event for each
-delta. If a read contains an unusual event, its events are decoded one by one by the lenient parser.
+delta. Other events are decoded one by one, and those of an unusual format by the lenient parser.
 """
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -15,21 +16,16 @@ import msgspec
 
 from proxy.gateway.http.lenient_json import DECODE_ERRORS, LARGE_TEXT
 from proxy.gateway.http.sse_encoder import BatchedTextDelta
-from translator.dialect import Stream
+from translator.dialect import TextLocation, TextStream
 from translator.openai_responses.types import EventRead
-from translator.stream.sse import DONE, ServerSentEvent, SSEDecoder, parse_event
+from translator.stream.sse import ServerSentEvent, SSEDecoder, parse_event
 
-from .lenient_sse import LenientEventParser, join_surrogates
-from .text_runs import TEXT_RUNS, Event
+from .lenient_sse import Event, LenientEventParser, join_surrogates
+from .text_deltas import PIECE_READERS
 
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """A usable sequence number. Some servers send none, or always 0 or -1."""
 DATA: Final = b"data: "
-LAST_FRAME: Final = DATA + DONE
-
-DecodedRun = tuple[list[Event], list[str]]
-"""Consecutive events; or one event with the joined text of a run of deltas, and their texts."""
-
 LOCATION: Final = operator.itemgetter(0)
 
 DECODERS: Final[dict[str, Callable[[bytes], Event]]] = {
@@ -46,14 +42,14 @@ class ResponseDecoder:
     After ``feed``, ``events`` contains the Anthropic events of that read.
     """
 
-    def __init__(self, stream: Stream, dialect_name: str) -> None:
+    def __init__(self, stream: TextStream, dialect_name: str) -> None:
         self.events: list[Event] = []
         self._stream = stream
         self._sse = SSEDecoder()
         self._decode = DECODERS[dialect_name]
         # its events state their type, and each has its own number
         self._is_responses = dialect_name == "responses"
-        self._read_piece, self._set_text = TEXT_RUNS[dialect_name]
+        self._read_piece = PIECE_READERS[dialect_name]
         self._lenient_parser = LenientEventParser()
         self._last_frame = b""
 
@@ -67,15 +63,11 @@ class ResponseDecoder:
         frames = self._sse.read_frames(raw)
         if frames and self._is_responses:
             frames = self._without_repeats(frames)
-        if frames:
-            ended = frames[-1] == LAST_FRAME
-            runs = self._decode_together(frames[:-1] if ended else frames)
-            if runs is None:
-                self._decode_one_by_one(filter(None, map(parse_event, frames)))
-            else:
-                for events, pieces in runs:
-                    self._translate(events, pieces)
-                self.events += self._stream.end() if ended else ()
+        texts = self._usual_texts(frames)
+        if texts is None:
+            self._decode_leniently(frames)
+        else:
+            self._decode_texts(frames, texts)
         if not raw:
             self._finish()
 
@@ -90,8 +82,8 @@ class ResponseDecoder:
             if frame != previous or not NUMBERED.search(frame)
         ]
 
-    def _decode_together(self, frames: list[bytes]) -> list[DecodedRun] | None:
-        """Decode all SSE frames of a read; return None if one of them is unusual.
+    def _usual_texts(self, frames: list[bytes]) -> list[bytes] | None:
+        """Return the ``data`` of the SSE frames of a read; None if one of them is unusual.
 
         A usual frame is one ``data`` line. In the Responses API, an ``event`` line precedes it.
         """
@@ -99,36 +91,46 @@ class ResponseDecoder:
             return None
         parts = [frame.partition(DATA) for frame in frames]
         texts = [text for _, _, text in parts]
-        joined = b",".join(texts)
+        joined = b"".join(texts)
         if b"\n" in joined or len(joined) > LARGE_TEXT:  # a large text may have too many values
             return None
         for start in {start for start, _, _ in parts}:
             if start and not self._is_name_line(start):
                 return None
         try:
-            if not joined.isascii():  # fields that are skipped must be valid UTF-8 too
-                joined.decode()
-            return self._decode_runs(texts)
-        except DECODE_ERRORS:
+            if not joined.isascii():
+                joined.decode()  # fields that the JSON decoder skips must be valid UTF-8 too
+        except UnicodeDecodeError:
             return None
+        return texts
 
-    def _decode_runs(self, texts: list[bytes]) -> list[DecodedRun]:
-        """Decode the JSON texts of events. Runs of text deltas are joined to one event."""
-        if len(texts) < 2:
-            return [(list(map(self._decode, texts)), [])]
-        runs: list[DecodedRun] = []
+    def _decode_texts(self, frames: list[bytes], texts: list[bytes]) -> None:
+        """Decode and translate usual frames, and runs of text deltas among them as one event."""
         start = 0
         for location, run in groupby(map(self._read_piece, texts), LOCATION):
-            pieces = [text for _, text in run]
+            pieces = [piece for _, piece in run]
             end = start + len(pieces)
-            if location is None:
-                runs.append((list(map(self._decode, texts[start:end])), []))
+            if (
+                location is not None
+                and self._stream.started
+                and self._lenient_parser.surrogates is None
+            ):
+                self._translate_text(location, pieces)
             else:
-                event = self._decode(texts[start])
-                self._set_text(event, "".join(pieces))
-                runs.append(([event], pieces))
+                for frame, text in zip(frames[start:end], texts[start:end], strict=True):
+                    self._decode_event(frame, text)
             start = end
-        return runs
+
+    def _decode_event(self, frame: bytes, text: bytes) -> None:
+        """Decode and translate one event; ``text`` is the data of its frame."""
+        event = None
+        if self._lenient_parser.surrogates is None:
+            with contextlib.suppress(*DECODE_ERRORS):
+                event = self._decode(text)
+        if event is None:
+            self._decode_leniently([frame])
+        else:
+            self.events += self._stream.feed(event)
 
     def _is_name_line(self, start: bytes) -> bool:
         """Return whether the part of a frame before its data is only an ``event`` line."""
@@ -136,30 +138,34 @@ class ResponseDecoder:
             self._is_responses and start[:7] == b"event: " and start.find(b"\n") == len(start) - 1
         )
 
-    def _decode_one_by_one(self, named: Iterable[ServerSentEvent]) -> None:
-        for name, data in named:
+    def _decode_leniently(self, frames: Iterable[bytes]) -> None:
+        self._translate_parsed(filter(None, map(parse_event, frames)))
+
+    def _translate_parsed(self, parsed: Iterable[ServerSentEvent]) -> None:
+        for name, data in parsed:
             if self._stream.finished:
                 return
             events, ended = self._lenient_parser.parse(name, data)
             if (surrogates := self._lenient_parser.surrogates) is not None:
                 events = join_surrogates(surrogates, events)
-            self._translate(events, [])
+            self.events += self._stream.feed(*events)
             if ended:
                 self.events += self._stream.end()
 
-    def _translate(self, events: list[Event], pieces: list[str]) -> None:
-        """Translate events. ``pieces``: the single texts, if the event is a joined text delta."""
-        translated = self._stream.feed(*events)
+    def _translate_text(self, location: TextLocation, pieces: list[str]) -> None:
+        """Translate consecutive text deltas of one location as one event."""
+        text = "".join(pieces)
+        translated = self._stream.feed_text(location, text)
         if len(pieces) > 1 and translated:
             last = translated[-1]
-            text = last["delta"].get("text") if last["type"] == "content_block_delta" else None
-            if text == "".join(pieces):  # else a stop sequence or a tag changed the text
+            # a stop sequence or a tag may have changed the text
+            if last["type"] == "content_block_delta" and last["delta"].get("text") == text:
                 translated[-1] = BatchedTextDelta(last, pieces)
         self.events += translated
 
     def _finish(self) -> None:
         """Finish the response when the upstream's body has ended."""
-        self._decode_one_by_one(self._sse.end())
+        self._translate_parsed(self._sse.end())
         self.events += self._stream.feed(*self._lenient_parser.flush())
         if not self._stream.finished:
             self.events += self._stream.end()

@@ -105,7 +105,7 @@ class StreamingResponseWriter:
         if self._writing or self._ping_task is not None or self._response.complete:
             return
         if not self.committed:
-            if now - self._entry.response.started < conf.hold_s:
+            if now - self._entry.response.started < conf.first_event_wait_s:
                 return
         elif now - self._wrote_at < conf.ping_interval_s:
             return

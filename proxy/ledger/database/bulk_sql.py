@@ -17,7 +17,7 @@ from django.db import connection, models
 
 Adapt = Callable[[Any], Any]
 
-MAX_KEYS: Final = 512  # in one SQL query; old versions of SQLite allow 999 variables
+MAX_KEYS: Final = 512  # the maximum in one SQL query; old versions of SQLite allow 999 variables
 ABSENT: Final[Mapping[type, Sequence[Any]]] = {
     str: [f"-{number}" for number in range(MAX_KEYS)],
     bytes: [b"-%d" % number for number in range(MAX_KEYS)],
@@ -80,7 +80,7 @@ def _encode_json(value: Any) -> str:
     """Encode a value as JSON exactly as Django does: SQLite compares JSON columns as text."""
     if not value and type(value) in EMPTY:
         return EMPTY[type(value)]
-    text = msgspec.json.format(_encode(value), indent=0)  # 1 us; json.dumps takes 4
+    text = msgspec.json.format(_encode(value), indent=0)  # this takes 1 us; json.dumps takes 4
     return text.decode() if text.isascii() else json.dumps(value)
 
 
@@ -122,7 +122,7 @@ def select(
 
 
 def has_rows(table: type[models.Model]) -> bool:
-    """Return whether the table has a row. Takes 40 function calls; the ORM's ``exists`` 300."""
+    """Return whether the table has a row. Makes 40 function calls; the ORM's ``exists`` 300."""
     own = connection.ops.quote_name(table._meta.db_table)  # noqa: SLF001 -- Django's documented model API
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT 1 FROM {own} LIMIT 1")  # noqa: S608 -- a model's name  # nosec B608

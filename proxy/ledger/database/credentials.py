@@ -31,7 +31,8 @@ def renew() -> None:
         parsed = dj_database_url.parse(SECRET_FILES.read(path))
     except (ConfigError, ValueError):  # ConfigError is logged by SECRET_FILES
         return
-    settings = connections.settings[DEFAULT_DB_ALIAS]  # shared by the connections of all threads
+    # The connections of all threads share these settings.
+    settings = connections.settings[DEFAULT_DB_ALIAS]
     newer = {name: parsed[name] for name in RENEWED if parsed[name] != settings[name]}
     if newer and parsed["ENGINE"] == settings["ENGINE"]:
         settings.update(newer)

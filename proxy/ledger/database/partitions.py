@@ -69,7 +69,8 @@ def partitioned_by_month(schema_editor: Any, table: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del schema_editor.sql_create_table  # deletes the override: Django's class attribute again
+        # This deletes the override, so that Django's class attribute applies again.
+        del schema_editor.sql_create_table
     end = first_id(next_month(month_of(datetime.now(UTC))))
     schema_editor.execute(
         f"CREATE TABLE {first_partition(table)} PARTITION OF {table} "

@@ -68,6 +68,8 @@ class Journal:
         reserve_bytes: int = RESERVE_BYTES,
         max_bytes: int = MAX_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
+        segment_s: float = SEGMENT_S,
+        wait_s: float = WAIT_S,
     ) -> None:
         self.directory: Path = lock.path
         self.reserve = lock.path / "reserve"
@@ -78,7 +80,8 @@ class Journal:
         self.on_append: Callable[[], None] = lambda: None
         self.first_segment = 0  # number of this process's first segment; 0: not known yet
         self._reserve_bytes, self._max_bytes = reserve_bytes, max_bytes
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._segment_s = segment_bytes, segment_s
+        self._wait_s = wait_s
         self._writer = os.urandom(8)
         self._number = 0  # number of the last frame
         self._segment: Segment | None = None
@@ -143,7 +146,7 @@ class Journal:
             self._reject_queue()
         for future in futures:
             try:
-                future.result(WAIT_S)
+                future.result(self._wait_s)
             except TimeoutError:
                 raise JournalUnavailable("the disk does not answer") from None
 
@@ -287,7 +290,7 @@ class Journal:
         return self._segment
 
     def _is_complete(self, segment: Segment) -> bool:
-        is_old = time.monotonic() - segment.opened > SEGMENT_S
+        is_old = time.monotonic() - segment.opened > self._segment_s
         return not segment.is_empty and (is_old or segment.size >= self._segment_bytes)
 
     def _reject_queue(self) -> None:

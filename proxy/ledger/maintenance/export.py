@@ -22,6 +22,7 @@ from .reprice import usage_of
 
 CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate the cell
+# An empty text is exported as null.
 TEXT_COLUMNS: Final = (
     "agent_id",
     "parent_agent_id",
@@ -37,7 +38,7 @@ TEXT_COLUMNS: Final = (
     "traceparent",
     "previous_id",
     "preview",
-)  # an empty text is exported as null
+)
 OTHER_COLUMNS: Final = (
     "betas",
     "stream",

@@ -13,7 +13,8 @@ from proxy.ledger.transcripts.encoding import unpack
 from proxy.ledger.transcripts.storage import part_ids_in
 from proxy.models import Exchange, Part, Team, Transcript
 
-GRACE = timedelta(hours=2)  # parts used more recently stay; twice the resolution of ``used``
+# Parts used more recently are not deleted; this is twice the resolution of ``used``.
+GRACE = timedelta(hours=2)
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # before the time of every row
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
 

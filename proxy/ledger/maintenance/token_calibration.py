@@ -24,7 +24,8 @@ MIN_TOKENS: Final = 300
 """In smaller requests, the constant prompt that the upstream server adds would dominate."""
 BOUNDS: Final = (0.5, 5.0)
 HEADROOM: Final = 1.05
-PERCENTILE: Final = 0.9  # high on purpose: 90 % of the samples have fewer tokens than estimated
+# The percentile is high, so that 90 % of the samples have fewer tokens than estimated.
+PERCENTILE: Final = 0.9
 
 
 def factor_of(upstream: str, model: str, since: datetime) -> float | None:
@@ -48,7 +49,7 @@ def _ratios(upstream: str, model: str, since: datetime) -> Iterator[float]:
         try:
             stored = storage.read(row.pk)
             estimate = estimate_tokens(stored.request) if stored is not None else 0
-        # LookupError and TypeError: an invalid body that a policy let pass
+        # LookupError and TypeError come from an invalid body that a policy let pass.
         except (BrokenTranscript, LookupError, TypeError):
             continue
         if estimate < MIN_TOKENS:

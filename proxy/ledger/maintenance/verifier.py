@@ -20,8 +20,8 @@ BATCH = 1000
 class Finding(NamedTuple):
     """An inconsistency that the verification found.
 
-    ``what``: its kind: chain, head, row, unsealed (a row without a link), lost (a missing row),
-    body or sum. ``where``: the affected link, row or table.
+    ``what`` is its kind: chain, head, row, unsealed (a row without a link), lost (a missing row),
+    body or sum. ``where`` names the affected link, row or table.
     """
 
     what: str

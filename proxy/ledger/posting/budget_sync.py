@@ -5,6 +5,8 @@ each closed row from its reservation to the spent amount of the counter, under t
 before its transaction ends. So the sum cannot change while another process has the lock and sets
 a counter to the sum. When a counter may be wrong (counter store unavailable, transaction rolled
 back, cost of a row changed), it is set to the sum again.
+
+A change that makes the used amount of a budget reach a threshold creates the notice for it.
 """
 
 import logging
@@ -12,7 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Final
 
 from django.db import transaction
@@ -23,7 +25,7 @@ from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.models import Budget, Exchange, State, UsageQuarterHour
+from proxy.models import Budget, BudgetNotice, Exchange, State, UsageQuarterHour
 
 from .exchange_columns import AnyRow
 from .hash_chain import lock_ledger
@@ -34,6 +36,7 @@ LATE_S: Final = 3 * 86_400.0
 """Seconds after a period's end in which its rows may be written; then its counter is deleted."""
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
+NANOUSD: Final = 10**9
 NO_ROWS: Final = Q(pk__in=())
 
 
@@ -50,17 +53,24 @@ def apply_closed_rows(rows: Iterable[AnyRow]) -> None:
     budgets = _all_budgets()
     if not budgets:
         return
+    periods: dict[str, tuple[Budget, BudgetPeriod]] = {}
     costs: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
         for budget in budgets:
             if _covers(budget, row):
                 when = window(budget.period, budget.zone, row.created.timestamp())
-                costs[counter_name(budget.pk, when)][row.pk] = row.cost_nanousd or 0
+                counter = counter_name(budget.pk, when)
+                periods[counter] = (budget, when)
+                costs[counter][row.pk] = row.cost_nanousd or 0
     try:
         for counter, some in costs.items():
-            missing = budget_store().apply_posted(counter, some)
-            if any(some[request_id] for request_id in missing):
+            applied = budget_store().apply_posted(counter, some)
+            if any(some[request_id] for request_id in applied.missing):
                 DIRTY.set()
+            if applied.used is not None:
+                budget, when = periods[counter]
+                reached = applied.used.crossed(limit_nanousd(budget))
+                record_notices(budget, when.start, reached, applied.used.after)
     except StoreUnavailable as exc:
         log.warning("budgets: %s; the counters are published again later", exc)
         DIRTY.set()
@@ -86,35 +96,68 @@ def apply_amended_rows(rows: Iterable[Exchange]) -> None:
         DIRTY.set()
 
 
-def publish_all(now: float | None = None) -> None:
+def publish_all(now: float | None = None, only: Collection[int] | None = None) -> None:
     """Set the counters of all current and recently ended periods to the ledger's sums.
 
-    Raises StoreUnavailable, LedgerUnavailable and DatabaseError; then the caller must retry.
+    ``only``: the ids of the budgets; None: all budgets. Raises StoreUnavailable, LedgerUnavailable
+    and DatabaseError; then the caller must retry.
     """
     at = time.time() if now is None else now
-    DIRTY.clear()
+    if only is None:
+        DIRTY.clear()
     try:
         check_present()
         for budget in _all_budgets():
-            here = window(budget.period, budget.zone, at)
-            publish(budget, here)
-            before = window(budget.period, budget.zone, here.start.timestamp() - 1)
-            if at - before.end.timestamp() < LATE_S:
-                publish(budget, before)
-            else:
-                budget_store().forget([counter_name(budget.pk, before)])
+            if only is None or budget.pk in only:
+                _publish_periods(budget, at)
     except BaseException:
         DIRTY.set()
         raise
 
 
+def _publish_periods(budget: Budget, at: float) -> None:
+    here = window(budget.period, budget.zone, at)
+    publish(budget, here)
+    before = window(budget.period, budget.zone, here.start.timestamp() - 1)
+    if at - before.end.timestamp() < LATE_S:
+        publish(budget, before)
+    else:
+        budget_store().forget([counter_name(budget.pk, before)])
+
+
 def publish(budget: Budget, when: BudgetPeriod) -> None:
-    """Set the counter of a budget and period to the ledger's sum, with the ledger locked."""
+    """Set the counter of a budget and period to the ledger's sum, with the ledger locked.
+
+    First delete the reservations of posted requests, in batches and without the lock: while the
+    database was unavailable, many may have accumulated.
+    """
     counter = counter_name(budget.pk, when)
+    for ids in budget_store().reserved_ids(counter):
+        posted = _posted(ids)
+        if posted:
+            budget_store().mark_posted(counter, posted)
     with transaction.atomic():
         lock_ledger()
-        posted = _posted(budget_store().reserved_ids(counter))
-        budget_store().publish(counter, spent_nanousd(budget, when), posted)
+        standing = budget_store().publish(counter, spent_nanousd(budget, when))
+        reached = standing.reached(limit_nanousd(budget))
+        record_notices(budget, when.start, reached, standing.used)
+
+
+def record_notices(
+    budget: Budget, start: datetime, thresholds: Iterable[int], used_nanousd: int
+) -> None:
+    """Create the notice for each reached threshold of a period that has none yet."""
+    for threshold in thresholds:
+        BudgetNotice.objects.get_or_create(
+            budget=budget,
+            start=start,
+            threshold=threshold,
+            defaults={"used_nanousd": used_nanousd},
+        )
+
+
+def limit_nanousd(budget: Budget) -> int:
+    return int(budget.usd * NANOUSD)
 
 
 def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
@@ -151,9 +194,5 @@ def _covers(budget: Budget, row: AnyRow) -> bool:
 
 
 def _posted(ids: Collection[str]) -> set[str]:
-    found: set[str] = set()
-    keys = list(ids)
-    for at in range(0, len(keys), 400):
-        rows = Exchange.objects.filter(pk__in=keys[at : at + 400], state=State.CLOSED)
-        found.update(rows.values_list("pk", flat=True))
-    return found
+    rows = Exchange.objects.filter(pk__in=ids, state=State.CLOSED)
+    return set(rows.values_list("pk", flat=True))

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sized
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -27,19 +28,39 @@ from . import journal_posting, orphans
 
 logger = logging.getLogger(__name__)
 
-IDLE_S: Final = 1.0
-MIN_REST_S: Final = 0.25  # to collect records: a batch of ten costs as much as two batches of one
-ROUND_S: Final = 0.3  # CPU time of one round of writing records to the database; a rest follows
-REST_FACTOR: Final = 9  # rest divided by CPU time of the round; streams need the interpreter lock
-MAX_REST_S: Final = 3.0
+REST_FACTOR: Final = 9
+"""A rest is this many times as long as the CPU time of the round, because streams need the
+interpreter lock."""
 MAX_LAG_S: Final = 30.0
 """The longer the oldest record has waited, the shorter the rest; from 30 s on there is no rest."""
-OPEN_DELAY_S: Final = 3.0  # the row of a request that ends within this time is written only once
-WATERMARK_S: Final = 5.0
-CLEANUP_S: Final = 10.0
-PARTITIONS_S: Final = 3_600.0
 MIN_RETRY_S: Final = 0.25
 MAX_RETRY_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long the drainer works and rests, and how often periodic tasks run, in seconds."""
+
+    round_s: float = 0.3
+    """CPU time of one round of writing records to the database; a rest follows."""
+    min_rest_s: float = 0.25
+    """The shortest rest, to collect records: a batch of ten costs as much as two batches of one."""
+    max_rest_s: float = 3.0
+    idle_s: float = 1.0
+    """The longest wait for a new record, and the interval of the search for dead processes."""
+    open_delay_s: float = 3.0
+    """The row of a request that ends within this time is written only once."""
+    watermark_s: float = 5.0
+    cleanup_s: float = 10.0
+    partitions_s: float = 3_600.0
+
+    def rest_after(self, computed_s: float, lag_s: float) -> float:
+        """Return the seconds to rest after a round that took ``computed_s`` of CPU time.
+
+        ``lag_s``: how long the oldest record has waited.
+        """
+        rest = max(min(REST_FACTOR * computed_s, self.max_rest_s), self.min_rest_s)
+        return rest * max(0.0, 1 - lag_s / MAX_LAG_S)
 
 
 class Drainer:
@@ -49,7 +70,7 @@ class Drainer:
     being served.
     """
 
-    def __init__(self, journal: Journal, running: Sized = ()) -> None:
+    def __init__(self, journal: Journal, running: Sized = (), pace: Pace = Pace()) -> None:
         self.error = ""  # why the last round failed; empty: the database is available
         self._journal = journal
         self._reader: JournalReader | None = None
@@ -57,6 +78,7 @@ class Drainer:
         # are one tuple: set separately, they could show a backlog of 0 while a record waits.
         self._known = (Backlog(0, None, 0), 0)
         self._running = running
+        self._pace = pace
         self._orphans: list[str] | None = None  # unclosed ids of dead processes; None: unknown yet
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -121,7 +143,7 @@ class Drainer:
         """Save how many records wait, for the metrics, also while the database is unavailable."""
         if self._reader is not None:
             self._update_backlog(self._reader)
-            with contextlib.suppress(OSError):  # on a full disk the last watermark stays valid
+            with contextlib.suppress(OSError):  # on a full disk the last watermark file stays valid
                 self._reader.save_watermark()
 
     def _fail(self, exc: Exception, retry_s: float) -> float:
@@ -140,9 +162,10 @@ class Drainer:
             self._stopping.wait(retry_s)
             return
         if self._has_more and self._is_alone():
-            return  # no request needs the interpreter lock: mostly at a start after a crash
-        if self._has_more or self._wake.wait(IDLE_S):
-            self._stopping.wait(rest_after(self._computed_s, self.lag_s))
+            # No request needs the interpreter lock; this is mostly so at a start after a crash.
+            return
+        if self._has_more or self._wake.wait(self._pace.idle_s):
+            self._stopping.wait(self._pace.rest_after(self._computed_s, self.lag_s))
         self._wake.clear()
 
     def _is_alone(self) -> bool:
@@ -152,13 +175,13 @@ class Drainer:
     def _round(self, reader: JournalReader) -> None:
         self._has_more = self._post(reader)
         self._update_backlog(reader)
-        if self._is_due("adopt", IDLE_S):
+        if self._is_due("adopt", self._pace.idle_s):
             journal_posting.adopt(self._journal.directory.parent)
-        if self._is_due("watermark", WATERMARK_S):
+        if self._is_due("watermark", self._pace.watermark_s):
             save_drain_watermark(self._journal.directory, self.backlog)
-        if self._is_due("partitions", PARTITIONS_S):
+        if self._is_due("partitions", self._pace.partitions_s):
             partitions.create_ahead(datetime.now(UTC))
-        if self._is_due("cleanup", CLEANUP_S):
+        if self._is_due("cleanup", self._pace.cleanup_s):
             journal_posting.remove_posted_segments(reader)
 
     def _is_due(self, task: str, every_s: float) -> bool:
@@ -170,7 +193,7 @@ class Drainer:
         return True
 
     def _post(self, reader: JournalReader) -> bool:
-        """Write waiting records to the database, for at most ``ROUND_S``.
+        """Write waiting records to the database, for at most ``Pace.round_s``.
 
         The limit is needed because under load there are always more records; when the thread stops,
         there is no limit. Returns whether records may remain.
@@ -178,7 +201,7 @@ class Drainer:
         began = time.thread_time()
         for _ in self._batches(reader):
             self._update_backlog(reader)
-            if time.thread_time() - began >= ROUND_S and not self._stopping.is_set():
+            if time.thread_time() - began >= self._pace.round_s and not self._stopping.is_set():
                 return True
         return False
 
@@ -191,11 +214,11 @@ class Drainer:
         yield from self._close_orphans(reader)
         availability.check_present()
         availability.shrink_sqlite_cache()
-        open_delay_s = 0 if self._stopping.is_set() else OPEN_DELAY_S
+        open_delay_s = 0 if self._stopping.is_set() else self._pace.open_delay_s
         yield from journal_posting.post_all(reader, open_delay_s)
-        if self._orphans is None:  # they are known now, because the whole journal was read
+        if self._orphans is None:  # all orphans are known now, because the whole journal was read
             yield from self._close_orphans(reader)
-            yield from journal_posting.post_all(reader, OPEN_DELAY_S)
+            yield from journal_posting.post_all(reader, self._pace.open_delay_s)
 
     def _close_orphans(self, reader: JournalReader) -> Iterator[int]:
         if self._journal.error:  # on a full disk the reserved space is for running requests
@@ -220,18 +243,9 @@ class Drainer:
 
     @property
     def lag_s(self) -> float:
-        """Seconds that the oldest waiting record has waited beyond ``OPEN_DELAY_S``."""
+        """Seconds that the oldest waiting record has waited beyond ``Pace.open_delay_s``."""
         oldest = self.backlog.oldest
-        return max(0.0, time.time() - oldest - OPEN_DELAY_S) if oldest else 0.0
-
-
-def rest_after(computed_s: float, lag_s: float) -> float:
-    """Return the seconds to rest after a round that took ``computed_s`` of CPU time.
-
-    ``lag_s``: how long the oldest record has waited.
-    """
-    rest = max(min(REST_FACTOR * computed_s, MAX_REST_S), MIN_REST_S)
-    return rest * max(0.0, 1 - lag_s / MAX_LAG_S)
+        return max(0.0, time.time() - oldest - self._pace.open_delay_s) if oldest else 0.0
 
 
 def save_drain_watermark(journal: Path, backlog: Backlog) -> None:

@@ -26,8 +26,9 @@ from translator.anthropic.request_validation import FIELDS
 logger = logging.getLogger(__name__)
 
 WRITE_INTERVAL_S: Final = 10.0
-MAX_NAMES: Final = 500  # of one kind in the table; clients choose the names, so it needs a limit
-MAX_PER_REQUEST: Final = 100  # of one kind; each new name takes several SQL statements
+# The maximum of names of one kind in the table; it is needed, because clients choose the names.
+MAX_NAMES: Final = 500
+MAX_PER_REQUEST: Final = 100  # the maximum of one kind; each new name takes several SQL statements
 OTHERS: Final = "(others)"
 MAX_LENGTH: Final = 100
 BLOCKS: Final = frozenset(RESULT_PARTS).union(*BLOCKS_BY_ROLE.values())
@@ -128,7 +129,7 @@ class NewNameRecorder:
 
     def _count(self, kind: str, name: str, request: str) -> None:
         key = (kind, name)
-        if key not in self._counts:  # else the name was checked when it was first counted
+        if key not in self._counts:  # otherwise the name was checked when it was first counted
             key = (kind, name.replace("\0", "?")[:MAX_LENGTH])
             if key not in self._counts and key not in self._written:
                 if self._known[kind] >= MAX_NAMES:

@@ -225,7 +225,8 @@ def set_columns(row: AnyRow, values: Mapping[str, Any]) -> None:
             columns[name] = value
         else:
             columns[name] = CONVERTERS[name](value)
-    if not texts.isprintable():  # false if there is a character to replace, or a line break
+    # This is false if there is a character to replace, or a line break.
+    if not texts.isprintable():
         columns.update(
             {name: sanitise(columns[name]) for name in MAX_LENGTHS.keys() & values.keys()}
         )
@@ -259,9 +260,8 @@ def _fields(*kinds: "type[models.Field[Any, Any]]") -> dict[str, "models.Field[A
     return {name: field for name, field in FIELDS.items() if isinstance(field, kinds)}
 
 
-STORABLE_IF_EMPTY: Final = frozenset(
-    {NoneType, str, int, list, dict}
-)  # not float: -0.0 must become 0.0
+# The value must not be a float, because -0.0 must become 0.0.
+STORABLE_IF_EMPTY: Final = frozenset({NoneType, str, int, list, dict})
 MAX_LENGTHS: Final = {
     n: field.max_length for n, field in _fields(models.CharField, models.TextField).items()
 }

@@ -112,7 +112,8 @@ def _number(text: str) -> int | float:
 
 
 _fields: Final = Exchange._meta.concrete_fields  # noqa: SLF001 -- Django's documented model API
-COLUMNS: Final = sorted(field.attname for field in _fields)  # in the order of sorted JSON keys
+# The order is that of sorted JSON keys.
+COLUMNS: Final = sorted(field.attname for field in _fields)
 DATETIMES: Final = [f.attname for f in _fields if isinstance(f, models.DateTimeField)]
 JSON_COLUMNS: Final = [f.attname for f in _fields if isinstance(f, models.JSONField)]
 EMPTY: Final[Mapping[type, str]] = {list: "[]", dict: "{}", NoneType: "null"}

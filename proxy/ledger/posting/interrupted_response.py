@@ -1,6 +1,6 @@
 """Rebuild the partial response to a request whose process died.
 
-It is rebuilt from the request's chunk records in the journal.
+The response is rebuilt from the request's chunk records in the journal.
 """
 
 import logging

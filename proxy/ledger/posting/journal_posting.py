@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 MAX_RECORDS: Final = 256  # number of records in one transaction
 MAX_BYTES: Final = 2 * 2**20  # size of the records in one transaction
 KEEP_POSTED_S: Final = 86_400.0
-"""Segments stay for a day after their records are in the database, because a database that is
+"""Seconds for which segments stay after their records are in the database. A database that is
 restored from a backup may lack these records."""
-KEEP_POSTED_BYTES: Final = 512 * 2**20  # if such segments take more, the oldest go earlier
+# If these segments take more bytes, the oldest are removed earlier.
+KEEP_POSTED_BYTES: Final = 512 * 2**20
 
 
 def post_all(reader: JournalReader, open_delay_s: float = 0) -> Iterator[int]:
@@ -114,9 +115,9 @@ def _set_aside(reader: JournalReader, request_id: str, fault: str) -> None:
     reader.put_aside(request_id, fault)
 
 
-def remove_posted_segments(reader: JournalReader) -> None:
+def remove_posted_segments(reader: JournalReader, keep_bytes: int = KEEP_POSTED_BYTES) -> None:
     """Remove segments whose requests are in the database: those a day old, and more for space."""
-    reader.remove_segments(time.time() - KEEP_POSTED_S, KEEP_POSTED_BYTES)
+    reader.remove_segments(time.time() - KEEP_POSTED_S, keep_bytes)
 
 
 def watermark_key(journal: Path) -> str:

@@ -1,6 +1,6 @@
 """Update the time when each gateway key was last used, with a resolution of one minute.
 
-It is written together with the ledger rows, not while the request is served.
+The time is written together with the ledger rows, not while the request is served.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Update the rollup tables: usage summed by time bucket and dimensions such as team or model.
 
-They are updated in the same transaction as the ledger rows, under the ledger lock.
+The tables are updated in the same transaction as the ledger rows, under the ledger lock.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ TOKENS: Final = {name: f"{source}_source" for name, source in SOURCE_OF.items()}
 
 MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
 
-Totals = dict[str, Any]  # the counts of one bucket, and its histograms as "latency"
+Totals = dict[str, Any]  # the counts of one bucket, and its histograms under the key "latency"
 
 
 def _columns(table: type[UsageCounts]) -> list[Any]:

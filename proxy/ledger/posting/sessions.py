@@ -16,8 +16,9 @@ from .exchange_columns import AnyRow
 OLD_USER_ID: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 LOOK_BACK: Final = 64  # message prefixes to look up; with more new messages, no link is found
 MAX_PREVIEW: Final = 200  # characters
-MAX_SESSION_ID: Final = 200  # characters; a longer id is ignored: truncated, it could be ambiguous
-IMAGE: Final = b'"type":"image"'  # occurs in the JSON of a message with an image
+# Characters; a longer id is ignored, because a truncated id could be ambiguous.
+MAX_SESSION_ID: Final = 200
+IMAGE: Final = b'"type":"image"'  # this text occurs in the JSON of a message with an image
 
 
 def session_id_of(user_id: object) -> str:
@@ -80,7 +81,8 @@ class SessionLinker:
 
         One query loads all prefixes: a query per conversation took half of the time of a batch.
         """
-        self._fresh: dict[tuple[int | None, bytes], str] = {}  # (key id, prefix) -> id
+        # (key id, prefix) -> id of the request.
+        self._fresh: dict[tuple[int | None, bytes], str] = {}
         prefixes = {prefix for one in conversations for prefix in _before(one.chain)}
         self._stored = _latest_by_prefix(sorted(prefixes))
 

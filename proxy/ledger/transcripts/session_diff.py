@@ -17,8 +17,9 @@ from . import body_parts, zstd_dictionary
 from .encoding import ANSWER, running_totals, unpack
 
 MAX_MESSAGES: Final = 60
-"""Maximum of new messages of one request; a session's first request may have a long history."""
-MAX_IDS: Final = 500  # in one SQL query; old versions of SQLite allow 999 variables
+"""The maximum number of new messages of one request. The first request of a session may have a long
+history."""
+MAX_IDS: Final = 500  # the maximum in one SQL query; old versions of SQLite allow 999 variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,8 @@ def _manifests(ids: Iterable[str]) -> Iterable[tuple[str, dict[str, Any]]]:
         try:
             yield exchange_id, unpack(zstd_dictionary.decompress(bytes(compressed)))
         except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
-            continue  # treat it as missing; the page of this single request shows the error
+            # Treat the transcript as missing; the page of this single request shows the error.
+            continue
 
 
 def _history(manifest: Mapping[str, Any]) -> list[int]:

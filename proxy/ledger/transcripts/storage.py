@@ -40,7 +40,7 @@ def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, byt
     """
     compressor = StreamCompressor()
     for one in conversations:
-        one.pack(compressor)  # does nothing if it was called before
+        one.pack(compressor)  # this does nothing if it was called before
     ids = _part_ids(conversations, now, compressor)
     rows = [
         {
@@ -63,7 +63,7 @@ def _part_ids(
     pieces = {piece.digest: piece for one in conversations for piece in one.pieces()}
     hour = now.replace(minute=0, second=0, microsecond=0)
     known = _stored_ids(list(pieces))
-    for some in _slices(list(known)):  # updates ``used``, so that the parts are not pruned
+    for some in _slices(list(known)):  # this updates ``used``, so that the parts are not pruned
         Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
     rows = [
@@ -133,7 +133,7 @@ class StoredTranscript:
 
     @property
     def upstream_body(self) -> bytes:
-        """All bytes of the upstream's response: its stream, or the last error body; else empty."""
+        """All bytes of the upstream's response: its stream, or else the last error body."""
         if self.upstream_reads or not self.failed:
             return b"".join(raw for _, raw in self.upstream_reads)
         return self.failed[-1].body.text

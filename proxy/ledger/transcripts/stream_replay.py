@@ -118,7 +118,7 @@ def _decoded(body: bytes) -> dict[str, Any] | None:
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError):
-        return None  # "[DONE]", or invalid JSON, which the gateway had skipped too
+        return None  # the text is "[DONE]", or invalid JSON, which the gateway had skipped too
     return decoded if isinstance(decoded, dict) else None
 
 

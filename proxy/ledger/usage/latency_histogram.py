@@ -12,9 +12,8 @@ from typing import Final
 BASE: Final = 1.1
 METRICS: Final = ("ttft_ms", "total_ms", "upstream_ms", "overhead_ms")
 
-Histograms = dict[
-    str, dict[str, int]
-]  # metric -> bucket -> number of requests; buckets are strings, because JSON keys are
+# metric -> bucket -> number of requests; a bucket is a string, like every key in JSON.
+Histograms = dict[str, dict[str, int]]
 
 
 def bucket_of(ms: float) -> int:

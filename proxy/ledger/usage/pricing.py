@@ -73,7 +73,8 @@ def _cost(counts: Sequence[int], usd: Sequence[str], estimated_classes: Sequence
     estimated = sum(
         (n for n, is_estimated in zip(exact, estimated_classes, strict=True) if is_estimated), ZERO
     )
-    parts = dict(zip(CLASSES, map(round, exact), strict=True))  # half to even, like the total
+    # The parts are rounded half to even, like the total.
+    parts = dict(zip(CLASSES, map(round, exact), strict=True))
     return Cost(round(sum(exact, ZERO)), parts, round(estimated))
 
 

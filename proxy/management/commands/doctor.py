@@ -11,7 +11,7 @@ from proxy.bootstrap.doctor import Finding, run_checks
 from proxy.management.base import FINDING, BridgeCommand
 
 MARKS = {True: "ok  ", False: "BAD ", None: "info"}
-DEFAULT_URL = "http://127.0.0.1:8000"  # of ``manage.py serve`` without options
+DEFAULT_URL = "http://127.0.0.1:8000"  # the address of ``manage.py serve`` without options
 CLIENT = """
 A client needs, with a key of `manage.py createkey`:
   Claude Code   ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=<key>

@@ -31,7 +31,7 @@ from proxy.server import server
 
 class Command(BridgeCommand):
     help = "Run the gateway; the first start creates data directory, database, key and admin."
-    requires_system_checks = [INSTALLATION]  # other checks would import the pages: slow
+    requires_system_checks = [INSTALLATION]  # other checks would import the pages, which is slow
     example = "manage.py serve --host 0.0.0.0 --port 8000 --config bridge.toml"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -103,12 +103,13 @@ class Command(BridgeCommand):
                 server.load()  # import the server while the password is hashed
                 made = first_start.create_missing(sandbox.url_of(sandbox_socket), password=password)
                 due = password if made.admin_password else None
-                if due and connection.vendor == "postgresql":  # other processes must find the user
+                # The other processes must find the user.
+                if due and connection.vendor == "postgresql":
                     due.make_user()
                     due = None
             needs_sandbox = bool(sandbox_url().port)
         self._greet(made, url)
-        connection.close()  # frees 1.3 MB; this thread needs no more queries
+        connection.close()  # this frees 1.3 MB; this thread needs no more queries
         if needs_sandbox:
             stack.enter_context(sandbox.running(sandbox_socket))
             self.stdout.write(f"\n{first_start_output.SANDBOX_NOTICE}")
@@ -125,7 +126,7 @@ class Command(BridgeCommand):
             message = f"the admin user cannot be created: {error}; the next start creates it"
             self.stderr.write(message)
         finally:
-            connection.close()  # the connection of this thread
+            connection.close()  # close the connection of this thread
 
     def _greet(self, made: first_start.BootstrapResult, url: str) -> None:
         if made.anything:

@@ -16,7 +16,7 @@ from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_datetime
 
 RETENTION: Final = timedelta(seconds=KEEP_POSTED_S)
-SLACK: Final = timedelta(minutes=1)  # the options are parsed some time before ``now`` is read
+SLACK: Final = timedelta(minutes=1)  # the options are parsed shortly before ``now`` is read
 
 
 class Command(BridgeCommand):

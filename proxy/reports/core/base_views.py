@@ -47,7 +47,7 @@ def _to_builtin(value: Any) -> Any:
 class JsonRenderer(BaseRenderer):
     media_type = "application/json"
     format = "json"
-    charset = None  # no charset parameter: JSON is always UTF-8
+    charset = None  # the content type has no charset parameter: JSON is always UTF-8
 
     def render(self, data: Any, *_: Any, **__: Any) -> bytes:
         return b"" if data is None else encode_json(data)
@@ -94,7 +94,7 @@ class ReportView(APIView):
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        with _slots:  # may block: each request runs in its own thread
+        with _slots:  # this may block: each request runs in its own thread
             return super().dispatch(request, *args, **kwargs)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:

@@ -77,7 +77,7 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
 def _format_detail(detail: Any, path: str = "") -> str:
     """Return DRF's nested error details as a line like ``bucket: "3d" is not a valid choice``."""
     if isinstance(detail, dict):
-        # DRF uses the index of a list item as its name; use the parameter's name instead
+        # DRF names the index of a list item; the parameter's name replaces it.
         parts = (
             _format_detail(
                 value, path if name == "non_field_errors" or isinstance(name, int) else name
@@ -108,7 +108,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _error_response(500, "internal error")
 
 
-@csrf_exempt  # otherwise a POST to an unknown path gets the CSRF error page, not a 404
+@csrf_exempt  # without this, a POST to an unknown path gets the CSRF error page, not a 404
 def not_found(request: HttpRequest, rest: str = "") -> JsonResponse:
     """Return the 404 for an unknown path under the API's path prefixes."""
     return _error_response(404, f"no such path: {request.path[:200]!r}")

@@ -34,7 +34,7 @@ class BoundedJSON(JSONParser):
         if count_values(body) > MAX_VALUES:
             raise TooManyValues
         try:
-            return json.loads(body, parse_constant=_refuse)  # accepts unpaired surrogates too
+            return json.loads(body, parse_constant=_refuse)  # this also accepts unpaired surrogates
         except RecursionError:
             raise ParseError("the body is nested too deeply") from None
         except ValueError as error:

@@ -38,7 +38,7 @@ FILE_LIFETIME: Final = timedelta(hours=24)
 RUNNER_TIMEOUT: Final = timedelta(seconds=60)
 PROGRESS_INTERVAL_S: Final = 5.0
 MAX_TRIES: Final = 3
-MIN_FREE_BYTES: Final = 512 * 2**20  # for the journal, which is on the same disk
+MIN_FREE_BYTES: Final = 512 * 2**20  # this space is for the journal, which is on the same disk
 REPORTS: Final[
     Mapping[str, tuple[type[ReportParameters], Callable[[Reader, dict[str, Any]], Rows]]]
 ] = {

@@ -209,7 +209,8 @@ class UserView(AdminApiView):
 
 
 class WorkspaceParameters(ListParameters):
-    include_archived = serializers.BooleanField(default=False)  # ignored: teams are not archived
+    # This has no effect, because teams are not archived.
+    include_archived = serializers.BooleanField(default=False)
     include_default = serializers.BooleanField(default=True)
     ids = repeatable()
 

@@ -36,10 +36,11 @@ from .usage_report import cents, token_fields
 
 Row = dict[str, Any]
 
+# Anthropic's name -> name in DIMENSIONS.
 NAMES: Final[Mapping[str, str]] = {
     "actor": "api_key_id",
     "session_id": "session",
-}  # Anthropic's name -> name in DIMENSIONS
+}
 GROUPS: Final = (*DIMENSIONS, *NAMES)
 ORDERS: Final = (
     "time",
@@ -53,9 +54,10 @@ ORDERS: Final = (
 
 
 class AnalyticsParameters(WindowParameters):
-    """Parameters of the analytics reports. ``limit`` counts rows, which are not nested in buckets.
+    """Parameters of the analytics reports.
 
-    (In the other usage reports, ``limit`` counts buckets.)
+    ``limit`` counts rows here, because rows are not nested in buckets. In the other usage reports,
+    it counts buckets.
     """
 
     time_bucket_width = Choice(choices=["1d", "1h"], default="1d")

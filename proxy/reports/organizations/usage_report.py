@@ -183,9 +183,8 @@ def cents(nanousd: Decimal | int | None) -> str | None:
 def cost_row(nanousd: Decimal | int | None, dimensions: Row, sums: Counts | None = None) -> Row:
     row = {"amount": cents(nanousd), "currency": "USD", **EMPTY_COST, **dimensions}
     if sums is not None and sums["unpriced"]:
-        row["unpriced_requests"] = sums[
-            "unpriced"
-        ]  # an additional field: the amount is a lower bound
+        # This is an additional field: the amount is a lower bound.
+        row["unpriced_requests"] = sums["unpriced"]
     return row
 
 

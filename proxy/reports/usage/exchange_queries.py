@@ -35,7 +35,7 @@ def _prompt_tokens() -> Any:
     return total
 
 
-CONTEXT_WINDOW: Final = Case(  # must be the same rule as in the rollups
+CONTEXT_WINDOW: Final = Case(  # the rule must be the same as in the rollups
     When(input_tokens=None, then=Value("")),
     When(GreaterThan(_prompt_tokens(), LARGE_PROMPT), then=Value("200k-1M")),
     default=Value("0-200k"),

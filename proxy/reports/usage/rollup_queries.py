@@ -58,7 +58,8 @@ MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.ite
 """Token class -> name of the count of requests without a value for this class."""
 DRAINER_TIMEOUT: Final = timedelta(minutes=10)
 
-SESSION: Final = {"session": "session_id"}  # only in the daily rollup; for Anthropic's reports
+# The session is only in the daily rollup, for Anthropic's reports.
+SESSION: Final = {"session": "session_id"}
 
 
 @dataclass(slots=True)
@@ -115,7 +116,8 @@ def usage(
     columns = [{**DIMENSIONS, **SESSION}[name] for name in groups]
     names = tuple(dict.fromkeys(("requests", *counts)))
     whole = len(time_range.edges) == 2  # with one bucket, the query need not group by time
-    buckets: dict[Any, int] = {}  # start as the database returns it -> number
+    # Start of a bucket as the database returns it -> number of the bucket.
+    buckets: dict[Any, int] = {}
     totals: Table = {}
     for rows in rollup_slices(reader, time_range, columns, condition):
         result = _sum_rows(rows, columns, names, None if whole else slot_expression(time_range))
@@ -139,7 +141,7 @@ def _sum_rows(
     The first of ``names`` must be ``requests``; groups without requests are left out.
     """
     sums: dict[str, Any] = {f"sum_{name}": PlainSum(name) for name in names}
-    # the prefix is needed: a sum named like its column would hide the column
+    # The prefix is needed, because a sum named like its column would hide the column.
     by: dict[str, Any] = {} if slot is None else {"slot": slot}
     by |= {f"by_{column}": F(column) for column in columns}  # group by time first
     found: Iterator[tuple[Any, ...]]

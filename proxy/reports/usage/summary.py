@@ -212,7 +212,7 @@ class TimeseriesAnswer(RangeHeader):
 
 
 class TimeseriesView(ReportView):
-    """Return up to four metrics by bucket and one dimension, empty buckets included."""
+    """Return up to four metrics by bucket and one dimension. Empty buckets are included."""
 
     parameters = TimeseriesParameters
 

@@ -6,15 +6,13 @@ All tests of this file share one gateway with its bridge.toml; each test has its
 import contextlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.e2e.key_requests import shell, statuses, until, until_status
-from tests.fakes.servers.gateway import REPOSITORY, Gateway, toml_for
+from tests.fakes.servers.gateway import Gateway, toml_for
 
 NAMES = (
     "leaked",
@@ -80,19 +78,6 @@ def token(client: httpx.Client, path: str) -> dict[str, str]:
 
 def secret_of(name: str) -> str:
     return SECRETS[f"BRIDGE_KEY_{name.upper()}"]
-
-
-def run(gateway: Gateway, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that may end with any exit code."""
-    return subprocess.run(  # noqa: S603 - fixed command line
-        [sys.executable, str(REPOSITORY / "manage.py"), *arguments],
-        cwd=REPOSITORY,
-        env={**gateway._environment(), **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 def revoke(gateway: Gateway, name: str) -> None:
@@ -164,7 +149,7 @@ def test_row_with_a_guessable_digest_gives_no_access(gateway: Gateway):
 
 
 def test_doctor_reports_a_key_without_a_secret_with_a_hint(gateway: Gateway):
-    found = json.loads(run(gateway, "doctor", "--no-stream", "--json").stdout)
+    found = json.loads(gateway.run_command("doctor", "--no-stream", "--json").stdout)
 
     (finding,) = [one for one in found if one["subject"] == "key red/ci"]
     assert finding["ok"] is False
@@ -228,7 +213,7 @@ def test_two_keys_with_one_secret_are_rejected(gateway: Gateway):
     text = (gateway.folder / "bridge.toml").read_text(encoding="utf-8")
     duplicate.write_text(text + key_table("mallory", "BRIDGE_KEY_LEAKED"), encoding="utf-8")
 
-    rejected_command = run(gateway, "applyconfig", str(duplicate), "--dry-run")
+    rejected_command = gateway.run_command("applyconfig", str(duplicate), "--dry-run")
 
     assert rejected_command.returncode == 2
     assert "key red/leaked has the same secret" in rejected_command.stderr
@@ -256,10 +241,10 @@ def test_command_revokes_a_key_of_the_file_permanently(gateway: Gateway):
 
 
 def test_revokekey_exit_codes(gateway: Gateway):
-    first = run(gateway, "revokekey", "--team", "red", "--name", "gone")
-    again = run(gateway, "revokekey", "red/gone")
-    unknown = run(gateway, "revokekey", "red/gnoe")
-    incomplete = run(gateway, "revokekey", "--team", "red")
+    first = gateway.run_command("revokekey", "--team", "red", "--name", "gone")
+    again = gateway.run_command("revokekey", "red/gone")
+    unknown = gateway.run_command("revokekey", "red/gnoe")
+    incomplete = gateway.run_command("revokekey", "--team", "red")
 
     assert (first.returncode, again.returncode) == (0, 1)
     assert "was revoked before" in again.stdout + again.stderr
@@ -324,12 +309,12 @@ def test_new_secret_in_the_file_reactivates_a_revoked_key_but_not_its_old_secret
     revoke(gateway, "reissued")
     until_status(gateway, leaked_secret, 401)
 
-    applied = run(gateway, "applyconfig", file(gateway), BRIDGE_KEY_REISSUED=new)
+    applied = gateway.run_command("applyconfig", file(gateway), BRIDGE_KEY_REISSUED=new)
 
     assert "~ key red/reissued: " in applied.stdout
     until_status(gateway, new, 200)
     assert statuses(gateway, leaked_secret) == {401}
-    applied_again = run(gateway, "applyconfig", file(gateway))
+    applied_again = gateway.run_command("applyconfig", file(gateway))
     assert applied_again.returncode == 0, applied_again.stderr
     assert "the file still has the secret that was revoked" in applied_again.stdout
     assert (statuses(gateway, new), statuses(gateway, leaked_secret)) == ({200}, {401})

@@ -1,12 +1,11 @@
 """Keys in every state: gateway and reports reject the same keys with the same messages."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.key_requests import PATHS, shell, until_status
-from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.gateway import Gateway
 
 STATES = """
 import json
@@ -73,15 +72,6 @@ MESSAGES = {
     "without a prefix": "invalid gateway key",
 }
 """State of a key -> the message of its 401; empty: the key is valid."""
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    upstream = {"dialect": "chat", "base_url": "http://127.0.0.1:9/v1"}
-    route = '\n[[routes]]\nmodel = "m"\ntargets = [{ upstream = "chat" }]\n'
-    config = toml_for({"chat": upstream}, route)
-    with Gateway(tmp_path_factory.mktemp("validity"), config=config) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,8 @@ def counters(gateway: Gateway) -> tuple[int, int]:
     """Return the counters file's spent nano-dollars and its number of reservations."""
     path = gateway.folder / "data" / "counters.sqlite3"
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        (total,) = connection.execute("SELECT sum(spent) FROM counters").fetchone()
-        (reservations,) = connection.execute("SELECT count(*) FROM reservations").fetchone()
+        (total,) = connection.execute("SELECT sum(spent) FROM sums").fetchone()
+        (reservations,) = connection.execute("SELECT count(*) FROM requests").fetchone()
     return int(total or 0), int(reservations)
 
 

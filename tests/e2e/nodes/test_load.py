@@ -1,4 +1,4 @@
-"""Two hundred streams of ten events per second for a minute (G01).
+"""Many streams of ten events per second; in the slow lane two hundred for a minute (G01).
 
 Every event arrives once and in order, and each stream has its row. A benchmark measures the delays:
 ``python -m benchmarks.endurance --streams 200 --rate 10 --minutes 30``.
@@ -15,10 +15,11 @@ from tests.fakes.load.load_client import LoadClients, compare_records, number_of
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, Sleep, Step, chunk, stream_head
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.lanes import repeat
 
-STREAMS = 200
-EVENTS = 200
-TURNS = 3  # streams of each client, each of twenty seconds
+STREAMS = repeat(fast=100, slow=200)
+EVENTS = repeat(fast=50, slow=200)
+TURNS = repeat(fast=1, slow=3)  # streams of each client, each of EVENTS tenths of a second
 PACE = Sleep(0.1)
 COUNTED = re.compile(rb'"text":"(\d+) "')
 
@@ -44,8 +45,9 @@ def _event_chunk(event: dict[str, object]) -> Step:
     return chunk(b"data: %b\n\n" % json.dumps({"id": "c", "model": "m"} | event).encode())
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(600)
-def test_every_event_of_200_streams_arrives_once(
+def test_every_event_of_many_concurrent_streams_arrives_once(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     upstream.choose(numbered_stream)

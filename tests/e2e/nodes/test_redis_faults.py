@@ -89,11 +89,16 @@ class RedisEnvironment:
         return bool(self.redis.client.exists(name))
 
     def budgets(self) -> set[str]:
-        return {key.decode() for key in self.redis.client.scan_iter("bridge:budget:*")}
+        return {key.decode() for key in self.redis.client.scan_iter("bridge:{budget}:*")}
 
     def spent(self, name: str) -> int:
         """Return the spent amount in Redis when no reservation is open."""
-        until(lambda: self.redis.client.hkeys(name) == [b"spent"])
+        until(
+            lambda: (
+                self.redis.client.exists(name)
+                and not self.redis.client.exists(f"{name}:open", f"{name}:settled")
+            )
+        )
         return int(self.redis.client.hget(name, "spent") or 0)
 
     def spend_all(self, name: str) -> str:
@@ -112,7 +117,7 @@ class RedisEnvironment:
         )
         with contextlib.closing(sqlite3.connect(path)) as connection:
             ((budget,),) = connection.execute(query, (name.lower(),)).fetchall()
-        return f"bridge:budget:{counter_name(budget, window('month', 'UTC', time.time()))}"
+        return "bridge:{budget}:" + f"{counter_name(budget, window('month', 'UTC', time.time()))}"
 
 
 def until(condition, within_s: float = 90) -> None:

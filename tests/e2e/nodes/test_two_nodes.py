@@ -319,13 +319,13 @@ def ledger_cost(nodes: Nodes, team: str) -> int:
 
 
 def redis_counter(nodes: Nodes, team: str) -> dict[str, int]:
-    """Return the fields of the Redis counter: ``spent`` in nano-dollars and open reservations."""
+    """Return the Redis counter's ``spent`` in nano-dollars, and other sums that are not zero."""
     query = (
         "SELECT b.id FROM proxy_budget b JOIN proxy_team t ON t.id = b.team_id WHERE t.name = %s"
     )
     (budget,) = nodes.query_database(query, team)
     found: Counter[str] = Counter()
-    for key in nodes.redis.client.scan_iter(f"bridge:budget:{budget}:*"):
+    for key in nodes.redis.client.scan_iter(f"bridge:{{budget}}:{budget}:*"):
         for field, text in nodes.redis.client.hgetall(key).items():
             found[field.decode()] += int(text.split()[0])
-    return dict(found)
+    return {name: value for name, value in found.items() if value or name == "spent"}

@@ -1,11 +1,10 @@
 """The gateway is killed at many crash points and loses or duplicates no record (P04).
 
-By default every thirteenth point is tested; ``BRIDGE_TEST_CRASH_POINTS=all`` tests all of them.
+The fast lane tests every thirteenth point, the slow lane all of them.
 """
 
 import itertools
 import json
-import os
 import time
 
 import pytest
@@ -15,8 +14,10 @@ from tests.fakes.load.kill_process import config_for, reserved_port, wait_until_
 from tests.fakes.load.load_client import LoadClients, chat_response, compare_records
 from tests.fakes.upstreams.script_steps import Sleep
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 
-SELECTED = CRASHES if os.environ.get("BRIDGE_TEST_CRASH_POINTS") == "all" else CRASHES[::13]
+POINTS_TO_TEST = repeat(fast="some", slow="all", variable="BRIDGE_TEST_CRASH_POINTS")
+SELECTED = CRASHES if POINTS_TO_TEST == "all" else CRASHES[::13]
 LIFE_S = 6.0  # for a point that may not be reached
 REACHED_S = 60.0  # for a point that must be reached; it ends the process at once
 RARE = {
@@ -45,6 +46,7 @@ def test_every_crash_point_names_a_function(point):
     assert callable(getattr(owner, name))
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(240 + 24 * len(SELECTED))
 def test_no_record_is_lost_or_duplicated_at_any_crash_point(tmp_path):
     numbers = itertools.count(1)

@@ -4,7 +4,6 @@
 ``benchmarks/ledger/gateway_kills.py`` kills it 1,000 times under 200 streams.
 """
 
-import os
 import signal
 from collections import Counter
 
@@ -12,12 +11,14 @@ import pytest
 
 from tests.fakes.load.kill_process import RepeatedKills
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 
-KILLS = int(os.environ.get("BRIDGE_TEST_GATEWAY_KILLS", "100"))
-RESTARTS = int(os.environ.get("BRIDGE_TEST_RESTARTS", "100"))
+KILLS = repeat(fast=8, slow=100, variable="BRIDGE_TEST_GATEWAY_KILLS")
+RESTARTS = repeat(fast=8, slow=100, variable="BRIDGE_TEST_RESTARTS")
 WITHIN_S = 6  # for each, on a loaded machine
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(240 + WITHIN_S * KILLS)
 def test_repeated_kills_lose_or_duplicate_no_request(tmp_path) -> None:
     with ScriptedUpstream() as upstream:
@@ -33,6 +34,7 @@ def test_repeated_kills_lose_or_duplicate_no_request(tmp_path) -> None:
     assert "everything is as it was written" in audit
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(240 + WITHIN_S * RESTARTS)
 def test_repeated_restarts_end_every_stream_with_an_event(
     tmp_path,

@@ -129,7 +129,10 @@ def serve_without(gateway: Gateway, outage: Outage) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("outage", [locked, moved_away])
+@pytest.mark.parametrize(
+    "outage",
+    [moved_away, pytest.param(locked, marks=pytest.mark.slow)],  # waits 20 s for the lock
+)
 def test_known_keys_work_while_the_sqlite_file_is_unavailable(
     upstream, tmp_path: Path, outage
 ) -> None:
@@ -140,7 +143,7 @@ def test_known_keys_work_while_the_sqlite_file_is_unavailable(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_known_keys_work_while_the_server_is_unavailable(
     upstream, tmp_path: Path, postgres: Postgres, workers: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL is stopped under sixty requests per second (G10); see ``test_outage_sqlite``."""
+"""PostgreSQL is stopped under load (G10); see ``test_outage_sqlite``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +29,7 @@ def server() -> Iterator[Postgres]:
     server.remove()
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_stopped_postgresql_affects_no_client(
     upstream: ScriptedUpstream, server: Postgres, tmp_path: Path

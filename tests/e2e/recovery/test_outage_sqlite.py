@@ -1,7 +1,6 @@
-"""The SQLite file is locked under sixty requests per second (G10).
+"""The SQLite file is locked under load (G10).
 
-A full run starts with this file (``FIRST`` in tests/conftest.py). BRIDGE_TEST_OUTAGE_S sets the seconds;
-benchmarks/ledger/outage.py runs an hour.
+``BRIDGE_TEST_OUTAGE_S`` sets the seconds; benchmarks/ledger/outage.py runs an hour.
 """
 
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_locked_sqlite_file_affects_no_client(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with Gateway(tmp_path / "gateway", config=config_for(upstream)) as gateway:

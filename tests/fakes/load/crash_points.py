@@ -5,6 +5,7 @@ of its input (function, before or after, count). The child serves requests and s
 at its point. The fork server prints the pid of the child and then its exit status.
 """
 
+import gc
 import importlib
 import inspect
 import json
@@ -114,6 +115,7 @@ def run_fork_server() -> None:
     from django.db import connections
 
     arguments = sys.argv[1:]
+    gc.freeze()  # a collection in a child would copy the memory of all these modules
     for line in sys.stdin:
         connections.close_all()
         child = os.fork()
@@ -186,6 +188,7 @@ class ForkServerGateway(Gateway):
             assert self._ended.wait(90)
 
     def close(self) -> None:
+        self._end_commands()
         self.kill()
         assert self.process.stdin
         self.process.stdin.close()

@@ -1,7 +1,6 @@
 """Stop the ledger's database under load, restart it, and compare the records afterwards."""
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -11,12 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 
 from .kill_process import config_for, wait_until_drained
 from .load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 
-OUTAGE_S = float(os.environ.get("BRIDGE_TEST_OUTAGE_S", "300"))
-CLIENTS = 90
+OUTAGE_S = repeat(fast=10.0, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
+CLIENTS = repeat(fast=30, slow=90)
 """G10 requires sixty requests a second for five minutes; a client sends two in three seconds."""
 DETECTED_WITHIN_S = 60.0
 """Maximum seconds until /readyz reports the outage, with time for a loaded machine."""

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-REPOSITORY = Path(__file__).parents[3]
+from .command_server import REPOSITORY, CommandServer, Finished
+
 KEY = "sk-br-" + "e2e0" * 12
 """The gateway key of the tests; the process receives it in the environment."""
 
@@ -76,6 +77,8 @@ class Gateway:
     cwd: Path = REPOSITORY
     ready_status: int = 200  # the status of /readyz when the gateway has started
     open_files: int | None = None  # hard limit of file descriptors; the soft limit is half of it
+    process: "subprocess.Popen[bytes] | None" = None
+    _commands: CommandServer | None = None
 
     @property
     def url(self) -> str:
@@ -132,6 +135,7 @@ class Gateway:
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
         """End the process (and its workers) and return its exit code."""
+        self._end_commands()
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
@@ -164,17 +168,39 @@ class Gateway:
 
     def manage(self, *arguments: str) -> str:
         """Run a ``manage.py`` command on the same data directory; return its standard output."""
+        result = self.run_command(*arguments)
+        assert result.returncode == 0, f"{arguments} failed:\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def run_command(self, *arguments: str, **environment: str) -> Finished:
+        """Run a command that may end with any exit code.
+
+        While the gateway runs, its commands share one process (see ``command_server``); a command
+        with an environment of its own, or without a running gateway, has a process of its own.
+        """
+        if not environment and self.process is not None and self.process.poll() is None:
+            return self._command_server().run(*arguments)
         result = subprocess.run(  # noqa: S603 - our own command line
             [sys.executable, str(REPOSITORY / "manage.py"), *arguments],
             cwd=REPOSITORY,
-            env=self._environment(),
+            env={**self._environment(), **environment},
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
-        assert result.returncode == 0, f"{arguments} failed:\n{result.stdout}\n{result.stderr}"
-        return result.stdout
+        return Finished(result.returncode, result.stdout, result.stderr)
+
+    def _command_server(self) -> CommandServer:
+        if self._commands and self._commands.environment != self._environment():
+            self._end_commands()
+        self._commands = self._commands or CommandServer(self._environment())
+        return self._commands
+
+    def _end_commands(self) -> None:
+        if self._commands:
+            self._commands.close()
+            self._commands = None
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Return the ledger's rows from ``exportledger``, by request id."""

@@ -1,22 +1,19 @@
 import pytest
 
-from proxy.conf import conf
 from proxy.counters.backends import budget_store
 
 from . import factories, session_factories
 
 
 @pytest.fixture(autouse=True)
-def budget_counters(tmp_path):
+def budget_counters(settings, tmp_path):
     """Use new budget counters: the ids of budgets repeat, so counters of other tests would match."""
-    before = conf.data_dir
     budget_store.cache_clear()
-    object.__setattr__(conf, "data_dir", tmp_path)
+    settings.DATA_DIR = tmp_path
     yield
     if budget_store.cache_info().currsize and hasattr(budget_store(), "close"):
         budget_store().close()
     budget_store.cache_clear()
-    object.__setattr__(conf, "data_dir", before)
 
 
 @pytest.fixture

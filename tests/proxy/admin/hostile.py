@@ -1,5 +1,7 @@
 """Payloads that try to become markup, scripts or links."""
 
+from tests.lanes import is_slow
+
 PAYLOADS = [
     "<script>window.__pwned=1</script>",
     '"><script>window.__pwned=1</script>',
@@ -106,3 +108,15 @@ PAYLOADS = [
     "\u00bcscript\u00bewindow.__pwned=1\u00bc/script\u00be",
     "+ADw-script+AD4-window.__pwned=1+ADw-/script+AD4-",
 ]
+
+EXAMPLES = [
+    "'\"><b>",  # ends text and quoted attributes
+    "x data-live=token data-cell=stop",  # ends attributes without quotes
+    "javascript:window.__pwned=1",  # is a link
+    "<scr\x00ipt>window.__pwned=1</scr\x00ipt>",  # is refused by databases
+    "\ud800<script>",  # cannot be encoded
+]
+"""One payload of each kind."""
+
+TESTED = PAYLOADS if is_slow() else EXAMPLES
+"""The payloads that the running lane tests on each page."""

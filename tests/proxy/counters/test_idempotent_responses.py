@@ -12,7 +12,7 @@ from proxy.counters.idempotent_responses import (
     SqliteResponses,
     StoredResponse,
 )
-from proxy.counters.redis_budgets import client_of
+from proxy.counters.redis_client import client_of
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 NO_SERVER = "redis://127.0.0.1:1"

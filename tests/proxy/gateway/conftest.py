@@ -21,7 +21,6 @@ from django.db import connections
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
-from proxy.conf import conf
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
@@ -164,21 +163,6 @@ def gateway(world: str) -> Iterator[GatewayClient]:
     server.should_exit = True
     thread.join(60)
     assert not thread.is_alive(), "the gateway did not stop"
-
-
-@pytest.fixture
-def tuned() -> Iterator[Callable[..., None]]:
-    """Change settings for one test: ``tuned(hold_s=0.2)``."""
-    before: dict[str, Any] = {}
-
-    def tune(**values: Any) -> None:
-        for name, value in values.items():
-            before.setdefault(name, getattr(conf, name))
-            object.__setattr__(conf, name, value)
-
-    yield tune
-    for name, value in before.items():
-        object.__setattr__(conf, name, value)
 
 
 @pytest.fixture

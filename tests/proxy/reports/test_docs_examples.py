@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import promql_parser
@@ -33,9 +32,9 @@ def text_of(kind):
 
 
 @pytest.fixture
-def environment(served_url, tmp_path, monkeypatch):
+def environment(served_url, tmp_path, settings):
     """Return the environment variables of the examples; the ledger has one request."""
-    monkeypatch.setattr(jobs, "conf", replace(jobs.conf, data_dir=tmp_path))
+    settings.DATA_DIR = tmp_path
     factories.price()
     factories.record()
     secret = factories.key("finance", scopes=["admin"])[1]

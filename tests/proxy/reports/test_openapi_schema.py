@@ -1,22 +1,20 @@
 """Responses of /api/v1/ and /v1/organizations/ match the OpenAPI schema, for generated requests.
 
-Every request goes over a socket and through the router. By default there are 500 requests.
-``BRIDGE_SCHEMA_CASES=5000 pytest tests/proxy/reports/test_openapi_schema.py`` sends 5,000, at least
-200 for each operation. The ledger has rows of all kinds. Most requests have an existing time range,
-zone and names, so that responses contain rows. A superuser sends the writes; the database rolls
-back after each operation.
+Every request goes through the router. The fast lane sends 500, the slow lane 5,000, and at least 8
+for each operation; ``BRIDGE_SCHEMA_CASES`` sets another number. The ledger has rows of all kinds.
+Most requests have an existing time range, zone and names, so that responses contain rows. A
+superuser sends the writes; the database rolls back after each operation.
 """
 
 import math
-import os
-from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
 import schemathesis
 from django.utils.timezone import now
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -33,12 +31,11 @@ from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
 from proxy.reports.schema_views import schema
 from tests.fakes.servers.served_client import TOKEN, ServedClient, as_wsgi
+from tests.lanes import repeat
 from tests.proxy.admin import factories
 
 from .live_server import gateway_snapshot
 
-CASES = int(os.environ.get("BRIDGE_SCHEMA_CASES", "500"))
-MINIMUM = 200 if CASES >= 5000 else 16  # cases of each operation
 MAX_QUERY_LENGTH = 60_000  # the HTTP parser rejects longer heads before they reach a report
 CHECKS = [
     not_a_server_error,
@@ -53,7 +50,8 @@ OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
     for one in (operation_result.ok() for operation_result in SCHEMA.get_all_operations())
 }
-PER_OPERATION = max(MINIMUM, math.ceil(CASES / len(OPERATIONS)))
+CASES = repeat(fast=500, slow=5_000, variable="BRIDGE_SCHEMA_CASES")
+PER_OPERATION = max(8, math.ceil(CASES / len(OPERATIONS)))
 VALID = PER_OPERATION // 4  # cases per operation with only valid values
 
 COMMON = {
@@ -98,12 +96,11 @@ IDENTS = {"users": "user_ben", "workspaces": "wrkspc_platform"}
 
 
 @pytest.fixture
-def ledger(db, monkeypatch, tmp_path):
+def ledger(db, settings, monkeypatch, tmp_path):
     """Create requests of all kinds; yield names for paths, keys by caller and cookies."""
-    monkeypatch.setattr(
-        ReaderThrottle, "rate", "100000/s"
-    )  # the test sends more than 600 requests per minute
-    monkeypatch.setattr(jobs, "conf", replace(jobs.conf, data_dir=tmp_path))
+    # The test sends more than 600 requests a minute, and REST framework reads the rate from the class.
+    monkeypatch.setattr(ReaderThrottle, "rate", "100000/s")
+    settings.DATA_DIR = tmp_path
     ci, _ = factories.key("ci", user=factories.staff("ben"), limits={"rpm": 5})
     first = factories.record(key=ci, opening={"session_id": "s1"})
     price = factories.price()
@@ -223,6 +220,7 @@ def shorten(query):
     return query
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_response_matches_the_schema(ledger, name):
@@ -260,7 +258,7 @@ def given_cases(strategy, examples):
     """Return a decorator that calls a function with this number of cases, the same in each run."""
 
     def decorator(send):
-        return settings(
+        return hypothesis_settings(
             max_examples=examples,
             deadline=None,
             database=None,

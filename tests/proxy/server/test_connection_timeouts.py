@@ -3,7 +3,6 @@
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,14 +17,11 @@ LARGE = b"x" * 65_536
 
 
 @pytest.fixture(autouse=True)
-def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorter = replace(
-        http_guards.conf, head_timeout_s=SHORT_S, body_timeout_s=SHORT_S, write_timeout_s=SHORT_S,
-        max_body_bytes=2**16,
-    )  # fmt: skip
-    monkeypatch.setattr(http_guards, "conf", shorter)
-    monkeypatch.setattr(http_guards, "DISCARD_S", SHORT_S)
-    monkeypatch.setattr(http_guards, "BODY_GRACE_S", 0.0)
+def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.HEAD_TIMEOUT_S = settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
+    settings.MAX_BODY_BYTES = 2**16
+    monkeypatch.setattr(http_guards, "DISCARD_S", SHORT_S)  # each test would wait 10 seconds
+    monkeypatch.setattr(http_guards, "BODY_GRACE_S", 0.0)  # each test would wait 5 seconds
 
 
 @pytest.fixture

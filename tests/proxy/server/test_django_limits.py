@@ -13,7 +13,6 @@ from proxy.server.django_limits import (
     MAX_WAITING,
     BoundedPages,
 )
-from tests.proxy.gateway.conftest import tuned  # noqa: F401 - a fixture
 
 STALLED = b"never comes"
 
@@ -148,8 +147,8 @@ async def test_a_body_above_the_limit_is_rejected(settings):
     assert page.bodies == []
 
 
-async def test_an_incomplete_body_is_rejected_after_a_timeout(tuned):  # noqa: F811
-    tuned(body_timeout_s=0.01)
+async def test_an_incomplete_body_is_rejected_after_a_timeout(settings):
+    settings.BODY_TIMEOUT_S = 0.01
     page = Page()
     caller = Caller(BoundedPages(page), method="POST", sends=[b"x", STALLED])
     await caller.task

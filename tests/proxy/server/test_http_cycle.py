@@ -173,8 +173,12 @@ UPGRADE = (
 def test_a_websocket_is_handed_to_uvicorn(echo, connection):
     upgrade = [line.format("WebSocket") for line in UPGRADE]
     request = head(f"connection: {connection}", *upgrade, path="/live").replace(b"POST", b"GET", 1)
-    with served(echo, ws=LiveFeedConnection) as (port, _):
-        received = send_raw(port, request)
+    with (
+        served(echo, ws=LiveFeedConnection) as (port, _),
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+    ):
+        client.sendall(request)
+        received = receive_until(client, b"\x88\x02\x03\xe8")  # a frame that closes the connection
 
     assert received.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
     assert received.partition(b"\r\n\r\n")[2].startswith(b"\x81\x05/live")

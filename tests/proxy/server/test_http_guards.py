@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,11 +172,9 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(port):
     "line", ["", "connection: close\r\n"], ids=["at rest", "after the last answer"]
 )
 @pytest.mark.parametrize("half_closes", [False, True], ids=["open", "half-closed"])
-def test_a_small_response_that_is_never_read_does_not_block_the_close(
-    monkeypatch, line, half_closes
-):
+def test_a_small_response_that_is_never_read_does_not_block_the_close(settings, line, half_closes):
     """The unsent rest is too small to pause writing, and a close waits until it is sent."""
-    monkeypatch.setattr(http_guards, "conf", replace(http_guards.conf, write_timeout_s=0.5))
+    settings.WRITE_TIMEOUT_S = 0.5
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["more_body"]:
@@ -221,10 +218,9 @@ HANDSHAKE = (
 
 @pytest.mark.parametrize("extra_bytes", [b"", b"\x8a\x80abcd"], ids=["silent", "pongs"])
 @pytest.mark.parametrize("size", [None, 1, 48_000], ids=["not accepted", "open", "does not read"])
-def test_a_websocket_ends_for_every_client_behavior(monkeypatch, size, extra_bytes):
+def test_a_websocket_ends_for_every_client_behavior(settings, size, extra_bytes):
     """An unsolicited pong does not count as a response to a ping."""
-    shorter = replace(websocket_protocol.conf, head_timeout_s=0.5, write_timeout_s=0.5)
-    monkeypatch.setattr(websocket_protocol, "conf", shorter)
+    settings.HEAD_TIMEOUT_S = settings.WRITE_TIMEOUT_S = 0.5
     pings = {
         "ws_ping_interval": 0.2,
         "ws_ping_timeout": 0.2,

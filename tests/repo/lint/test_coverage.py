@@ -109,7 +109,7 @@ TESTS_OF_LEDGER_AND_ADMISSION: Final = (
     "tests/slow/threats/accounts/test_key_check.py",
     *(f"{folder}/test_{name}.py" for folder, names in TEST_MODULES.items() for name in names),
     "-m", "not hypothesis and not slow",  # as above: random examples
-    "-k", "not ten_thousand_operations",  # eight seconds, for the same branches
+    "-k", "not thousands_of_operations",  # eight seconds, for the same branches
 )  # fmt: skip
 """Those that take seconds, not minutes."""
 

@@ -1,13 +1,15 @@
 """Every fault again with other cuts and concurrently with other faults (G06).
 
-``BRIDGE_FAULT_SEEDS`` is the number of seeds. ``BRIDGE_FAULT_PAIRS=all`` runs every companion on both
-databases; by default the databases alternate.
+``BRIDGE_FAULT_SEEDS`` is the number of seeds. ``BRIDGE_FAULT_PAIRS`` selects the pairs: ``few``, the
+first companion of each database (fast lane), ``some``, each companion on one database (slow lane),
+or ``all``, each companion on both.
 """
 
-import os
 import random
 
 import pytest
+
+from tests.lanes import repeat
 
 from .catalogue import Case, catalogue
 from .concurrent_faults import (
@@ -23,17 +25,18 @@ from .conftest import DATABASES
 from .environment.invariants import World
 from .test_faults import CaseResult, assert_all_results, run_case
 
-SEEDS = int(os.environ.get("BRIDGE_FAULT_SEEDS", "16"))
-BOTH = os.environ.get("BRIDGE_FAULT_PAIRS") == "all"
+SEEDS = repeat(fast=2, slow=16, variable="BRIDGE_FAULT_SEEDS")
+PAIRS = repeat(fast="few", slow="some", variable="BRIDGE_FAULT_PAIRS")
 
 SEEDED = [(DATABASES[seed % 2], seed) for seed in range(SEEDS)]
 PAIRED = [
     (database, companion)
-    for n, companion in enumerate(COMPANIONS)
-    for database in (DATABASES if BOTH else DATABASES[n % 2 :][:1])
+    for n, companion in enumerate(COMPANIONS[:2] if PAIRS == "few" else COMPANIONS)
+    for database in (DATABASES if PAIRS == "all" else DATABASES[n % 2 :][:1])
 ]
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(290)
 @pytest.mark.parametrize(("world", "seed"), SEEDED, indirect=["world"])
 def test_every_fault_with_seeded_variant_and_cuts(world: World, seed: int) -> None:
@@ -44,6 +47,7 @@ def test_every_fault_with_seeded_variant_and_cuts(world: World, seed: int) -> No
     run_concurrently(world, cases, seed)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(290)
 @pytest.mark.parametrize(("world", "companion"), PAIRED, indirect=["world"])
 def test_every_fault_concurrently_with_another(world: World, companion: str) -> None:

@@ -18,17 +18,20 @@ from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 
 from .environment.client import usual_request
 from .environment.invariants import configuration
 from .environment.ledger import Ledger, SqliteLedger
 from .fault_scripts import script
 
-STREAMS = 200  # half of them end within the drain
+STREAMS = repeat(fast=60, slow=200)  # half of them end within the drain
+DRAIN_S = repeat(fast=5, slow=10)
 COMPLETES = "steady-chat-soon"
 STALLS = "steady-chat-never"
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_completes_or_ends_each_stream_with_an_error(tmp_path: Path, workers: int):
@@ -47,7 +50,7 @@ def test_sigterm_completes_or_ends_each_stream_with_an_error(tmp_path: Path, wor
         gateway = Gateway(
             tmp_path / "gateway",
             config=configuration({"steady": upstream.url}),
-            environment={"BRIDGE_DRAIN_S": "10", **SECRETS},
+            environment={"BRIDGE_DRAIN_S": str(DRAIN_S), **SECRETS},
             workers=workers,
         )
         with gateway:

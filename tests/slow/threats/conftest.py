@@ -17,7 +17,6 @@ from tests.proxy.gateway.conftest import (  # noqa: F401 - importing fixtures ma
     gateway,
     reload,
     scripted,
-    tuned,
     world,
 )
 
@@ -82,9 +81,9 @@ def sink() -> Iterator[ConnectionSink]:
         yield listening
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """Start the gateway as a separate process with a scripted upstream."""
+    """The gateway as a separate process with a scripted upstream, for all tests that only ask."""
     with ScriptedUpstream() as upstream:
         upstream.on("chat-x", upstream_scripts.chat())
         config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, ROUTES)

@@ -45,7 +45,7 @@ def _length(head: bytes) -> int:
 def send_raw(
     port: int, raw: bytes, *, within_s: float = 60, silence_s: float = SILENCE_S
 ) -> RawResponse:
-    """Send bytes and read until the server closes or stops sending."""
+    """Send bytes and read until the server closes the connection or is silent for ``silence_s``."""
     began = time.monotonic()
     received, closed = bytearray(), False
     with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:

@@ -125,11 +125,13 @@ def test_an_upstream_error_passes_after_the_open_block_closes():
 
 
 def test_an_illegal_event_ends_the_stream_with_an_error():
-    following, emitted = fed(START, opened(0), delta(0), opened(1), delta(1))
+    misplaced = {**delta(0), "delta": {"type": "thinking_delta", "thinking": "x"}}
+
+    following, emitted = fed(START, opened(0), delta(0), misplaced)
 
     assert [event["type"] for event in emitted[-2:]] == ["content_block_stop", "error"]
     assert faults_of_events(emitted) == []
-    assert "started" in str(following.fault) or "content_block_start" in str(following.fault)
+    assert str(following.fault) == "thinking_delta in a block of type text"
 
 
 def test_an_external_failure_ends_the_stream_once():

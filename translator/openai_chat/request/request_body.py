@@ -103,7 +103,7 @@ def _container(builder: RequestBuilder) -> dict[str, Any]:
 
 COPIED: Final = ("stream",)
 RENAMED: Final[Mapping[str, str]] = {}
-"""Empty, because the upstream's name for ``max_tokens`` depends on the profile."""
+"""This table is empty, because the upstream's name for ``max_tokens`` depends on the profile."""
 
 BUILT: Final[Mapping[str, FieldBuilder]] = {
     "model": _model,

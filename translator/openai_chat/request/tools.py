@@ -44,7 +44,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _function(tool: dict[str, Any], path: str, builder: RequestBuilder) -> dict[str, Any] | None:
-    if SPECIAL_FIELDS.isdisjoint(tool):  # as in nearly every tool
+    if SPECIAL_FIELDS.isdisjoint(tool):  # nearly every tool is like this
         function = custom_function(tool)
         return {"type": "function", "function": _definition(function, tool, path, builder)}
     known = client_tool_function(tool, builder.profile)

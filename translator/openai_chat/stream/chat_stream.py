@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
 from translator.anthropic.types import Event
 from translator.anthropic.usage import NO_USAGE
-from translator.dialect import ResponseContext, UpstreamError
+from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
@@ -36,7 +36,6 @@ from .finish_reason import (
     stop_string_in,
 )
 from .merged_choices import FIRST_INDEXES, is_cumulative, merge_choices, message_of, new_part_of
-from .plain_chunk import plain_text
 from .text_blocks import DROPPED_CITATION, TextBlocks
 from .tool_calls import ToolCalls
 from .usage import estimated_usage, find_counts, merge_usage, read_usage
@@ -94,10 +93,6 @@ class ChatStream:
         for chunk in chunks:
             if self.finished:
                 return
-            if self.composer.started and type(chunk) is dict and (text := plain_text(chunk)):
-                self._last_was_usage = False
-                self._add_text(text)
-                continue
             failure = find_error(chunk)
             if failure is not None:
                 self._handle_error(failure, chunk)
@@ -112,6 +107,15 @@ class ChatStream:
                 self._add_delta(delta, is_complete=False)
             if choice.get("finish_reason"):
                 self._set_finish_reason(choice)
+
+    @property
+    def started(self) -> bool:
+        return self.composer.started
+
+    @end_on_malformed_data
+    def feed_text(self, location: TextLocation, text: str) -> None:
+        self._last_was_usage = False
+        self._add_text(text)
 
     @end_on_malformed_data
     def feed_body(self, body: Any) -> None:

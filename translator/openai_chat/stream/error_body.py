@@ -8,7 +8,8 @@ from translator.upstream_errors import map_error, read_error, status_of_error, v
 __all__ = ["find_error", "map_error"]
 
 MESSAGE_FIELDS: Final = ("detail", "error_msg", "errors", "message", "msg")
-"""Fields with the message of an error without choices; at Cloudflare, one is a list of messages."""
+"""Fields with the message of an error without choices; Cloudflare sends a list of messages in one
+of them."""
 
 ERROR_FIELDS: Final = frozenset({"base_resp", "error", "type", "x_groq", *MESSAGE_FIELDS})
 """Fields that may report an error; few normal chunks contain one of these fields."""

@@ -27,7 +27,8 @@ class TextBlocks:
 
     def __init__(self, composer: MessageComposer) -> None:
         self.refusal = ""  # the model's refusal so far, which is also sent as text
-        self.characters = 0  # in text and reasoning, to estimate the output tokens
+        # Number of characters in text and reasoning, to estimate the output tokens.
+        self.characters = 0
         self._composer = composer
         self._kind: Kind = ""
         # Composer key of the current segment, with the segment's number.

@@ -67,9 +67,9 @@ class ToolCalls:
 
     def __init__(self, composer: MessageComposer, close_other_block: Callable[[], None]) -> None:
         """Create an instance; ``close_other_block`` is called before a tool call starts."""
-        # In order of arrival; cleared when all calls end.
+        # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
-        self.characters = 0  # in all arguments, to estimate the output tokens
+        self.characters = 0  # number of characters in all arguments, to estimate the output tokens
         self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
@@ -81,8 +81,10 @@ class ToolCalls:
         self._by_index: dict[Any, StreamedToolCall] = {}
         self._client_ids = set(composer.context.call_ids)  # call ids that the client already has
         self._closed_ids: dict[str, None] = {}  # upstream ids of finished calls
-        self._last_arguments: str | None = None  # of the last call, when all calls have ended
-        self._has_incomplete_call = False  # other content followed a call with incomplete arguments
+        # The arguments of the last call, when all calls have ended.
+        self._last_arguments: str | None = None
+        # Whether other content followed a call with incomplete arguments.
+        self._has_incomplete_call = False
 
     def feed(self, piece: dict[str, Any], *, is_complete: bool) -> None:
         """Process one element of ``tool_calls``; with ``is_complete`` it has all arguments."""

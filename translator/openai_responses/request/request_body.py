@@ -183,7 +183,7 @@ def _container(builder: RequestBuilder) -> dict[str, Any]:
 
 COPIED: Final = ("stream",)
 RENAMED: Final[Mapping[str, str]] = {}
-"""Empty: ``max_tokens`` has a minimum at OpenAI, so a function sets the upstream's field."""
+"""This table is empty: ``max_tokens`` has a minimum at OpenAI, so a function sets it."""
 
 BUILT: Final[Mapping[str, FieldBuilder]] = {
     "model": _model,
@@ -251,7 +251,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
         reject_fields(builder, REFUSED, DROPPED, HARMLESS)
-    # Without store: false, OpenAI would store responses, which no client requested.
+    # With ``store`` true, the default, OpenAI would store responses, which no client requested.
     body = {"store": False, **build_fields(builder, BUILDERS)}
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
         body |= _reasoning(builder)

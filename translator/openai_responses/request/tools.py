@@ -59,7 +59,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
 
 def _tool(tool: Tool, path: str, builder: RequestBuilder) -> Tool | None:
     """Return one tool in the upstream's format; None if it is dropped."""
-    if SPECIAL_FIELDS.isdisjoint(tool):  # as in nearly every tool
+    if SPECIAL_FIELDS.isdisjoint(tool):  # nearly every tool is like this
         return _function(custom_function(tool), tool, path, builder)
     kind = tool.get("type") or "custom"
     if kind != "custom":

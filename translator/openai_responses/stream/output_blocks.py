@@ -19,7 +19,7 @@ from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
 
 IMAGE: Final = "[an image was generated that cannot be shown here]"
-"""Sent as text in place of an image, because an assistant message has no block type for images."""
+"""This text is sent in place of an image, because Anthropic's assistant messages have no images."""
 
 
 class OutputBlocks:
@@ -29,11 +29,16 @@ class OutputBlocks:
         self.composer = composer
         self.refusal = ""  # the model's refusal so far, which is also sent as text
         self.searches = 0  # number of web searches sent
-        self.waits_for_approval = False  # an item needs an approval, which no client can give
-        self.characters = 0  # in all content, to estimate the output tokens
-        self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
+        # Whether an item needs an approval, which no client can give.
+        self.waits_for_approval = False
+        self.characters = 0  # number of characters in all content, to estimate the output tokens
+        # Items whose initial text may not have been sent yet.
+        self.items_with_initial_text: list[ItemState] = []
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
-        self.last_arguments: str | None = None  # of the call that was finished last
+        # Items whose text or reasoning may still be open, in case the upstream finishes them late.
+        self._open_items: dict[int, ItemState] = {}
+        # The arguments of the call that was finished last.
+        self.last_arguments: str | None = None
         self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
 
     # Text
@@ -47,6 +52,9 @@ class OutputBlocks:
         if part.initial_text:
             piece = part.with_initial_text(piece)
         self.characters += len(piece)
+        if not part.blocks:
+            item.has_whole_text = False
+            self._end_others(item)
         block = self.composer.add_text((item.key, "text", number), piece)
         if block is not None and (not part.blocks or part.blocks[-1] is not block):
             part.blocks.append(block)
@@ -55,6 +63,7 @@ class OutputBlocks:
         missing_text = self._missing_text(item.get_part("text", number), text)
         if missing_text:
             self.add_text(item, number, missing_text)
+        item.has_whole_text = True
 
     def add_refusal(self, item: ItemState, number: int, piece: Any) -> None:
         """Add a piece of the model's refusal: it is sent as text and sets the stop reason."""
@@ -127,10 +136,12 @@ class OutputBlocks:
     def finish_summary(self, item: ItemState, number: int, text: Any) -> None:
         part = item.parts.get(("summary", number)) or PartState()
         self._add_thinking(item, "summary", number, self._missing_text(part, text))
+        item.has_whole_text = True
 
     def finish_reasoning_text(self, item: ItemState, number: int, text: Any) -> None:
         part = item.parts.get(("content", number)) or PartState()
         self._add_thinking(item, "content", number, self._missing_text(part, text))
+        item.has_whole_text = True
 
     def _add_thinking(self, item: ItemState, channel: Channel, number: int, piece: Any) -> None:
         """Add reasoning. If an item has both a summary and a full text, the first one is shown."""
@@ -138,6 +149,9 @@ class OutputBlocks:
             return
         if item.channel not in ("", channel):
             return
+        item.has_whole_text = False
+        if item.key not in self._open_items:
+            self._end_others(item)
         separator = SEPARATORS[channel] if item.channel else ""
         item.channel = channel
         part = item.get_part(channel, number)
@@ -166,6 +180,32 @@ class OutputBlocks:
         if item.channel or (signature and body.get("encrypted_content")):
             self.composer.close_thinking((item.key, "thinking"), signature)
 
+    # Items that end late
+
+    def _end_others(self, item: ItemState) -> None:
+        """End open text and reasoning of other items where the content of ``item`` starts.
+
+        Some servers finish all items at the end of the response, and the new content must not wait
+        for that. An item ends here if its own content is complete or if the upstream sends one item
+        after the other. With encrypted reasoning the new content waits, because the signature of
+        the thinking block contains it.
+        """
+        for other in list(self._open_items.values()):
+            if other is not item and (item.ends_others or other.has_whole_text):
+                del self._open_items[other.key]
+                self._end_item(other)
+        if not item.is_done:
+            self._open_items[item.key] = item
+
+    def _end_item(self, item: ItemState) -> None:
+        target = self.composer.context.target
+        for kind, number in list(item.parts):
+            if kind == "text":
+                self.close_text(item, number)
+        if item.channel and not target.profile.encrypted_reasoning:
+            signature = sign_reasoning(item, {}, target)
+            self.composer.close_thinking((item.key, "thinking"), signature)
+
     # Tool calls
 
     def start_call(self, item: ItemState) -> None:
@@ -173,6 +213,7 @@ class OutputBlocks:
         if item.is_started or item.is_done or not (item.name and item.call_id):
             return
         item.is_started = True
+        self._end_others(item)
         call_id = client_call_id(item.call_id, self._call_ids, self.composer.context.target)
         self._call_ids.add(call_id)
         self.composer.start_tool_call((item.key, "call"), id=call_id, name=item.name)
@@ -325,6 +366,7 @@ class OutputBlocks:
             case _:
                 self._add_compaction(item, body)
         item.is_done = True
+        self._open_items.pop(item.key, None)
 
     def _finish_message(self, item: ItemState, body: OutputItem) -> None:
         parts = body.get("content")

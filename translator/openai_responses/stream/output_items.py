@@ -2,7 +2,8 @@
 
 The upstream's ``output_index`` identifies an item. ``item_id`` is used only if the index is missing
 or is that of an item with another id: some proxies change ids between events, others send one id or
-index 0 for all items. Without both, the event belongs to the last open item.
+index 0 for all items. Without both, the event belongs to the last open item. A ``call_id`` decides
+before both, and an item of another type is never the item of an event.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +24,14 @@ INITIAL_TEXT_KINDS: Final[Mapping[str, str]] = {
 }
 """Type of an added part -> the kind of text that the part may already contain."""
 
+
+FAMILIES: Final[Mapping[str, str]] = {
+    "custom_tool_call": "call",
+    "function_call": "call",
+    "message": "message",
+    "reasoning": "reasoning",
+}
+"""Item type -> family. Items of different families cannot be the same item, whatever their ids."""
 
 EMPTY_OBJECT: Final = "{}"
 """Some servers send these arguments when they add a call, before the real ones come in pieces."""
@@ -93,6 +102,11 @@ class ItemState:
     name: str = ""
     is_started: bool = False  # whether the block of this tool call was started
     is_done: bool = False  # output_item.done was received; later content is ignored
+    # Whether other content is complete when the content of this item starts, because the upstream
+    # sends one item after the other: it omits ``output_index`` or reuses an index.
+    ends_others: bool = False
+    id_is_stable: bool = False  # whether several events named the item by the same id
+    has_whole_text: bool = False  # whether the part that came last was finished
     channel: Channel = ""  # which of the two texts of a reasoning item is shown
     # Arguments of a call whose block has not started.
     pending_arguments: list[str] = field(default_factory=list)
@@ -134,32 +148,55 @@ class OutputItems:
         self._items: list[ItemState] = []
         self._by_index: dict[int, ItemState] = {}  # the latest item with each output_index
         self._by_item_id: dict[str, ItemState] = {}  # the latest item with each id
+        self._by_call_id: dict[str, ItemState] = {}
+        self._is_ambiguous = False  # whether indices are missing or were used again
 
     def add_item(self, event: UpstreamEvent, body: OutputItem) -> ItemState:
         """Return the item of an ``output_item.added`` event; a new item if its index was used."""
         index, item_id = event.get("output_index"), body.get("id")
-        item = self._by_index.get(index) if isinstance(index, int) else self._find_by_id(item_id)
+        item = self._by_index.get(index) if isinstance(index, int) else self._find(item_id)
         if item is not None and not _is_same(item, body):
             item = None
         return self._update_item(item or self._new_item(index), body)
 
-    def item_for_event(self, index: Any, item_id: Any, kind: Any) -> ItemState:
-        """Return the item of a delta or done event, which is for items of type ``kind``."""
+    def item_for_event(
+        self, index: Any, item_id: Any, kind: Any, *, call_id: Any = None, is_delta: bool = False
+    ) -> ItemState:
+        """Return the item of a delta or done event, which is for items of type ``kind``.
+
+        ``is_delta``: the event has new content, which no finished item accepts.
+        """
+        if call_id is not None and (item := self._find_call(call_id)) is not None:
+            return item
         if type(index) is int and index in self._by_index:
             item = self._by_index[index]
-            if item.id == item_id:
+            if item.id == item_id and item.type == kind:
                 return item  # as for nearly every event
-        item_by_id = self._by_item_id.get(item_id) if isinstance(item_id, str) else None
+        item_by_id = _if_suitable(self._find(item_id), kind)
+        if item_by_id is not None:
+            item_by_id.id_is_stable = True
         if not isinstance(index, int):
-            return item_by_id or self._latest_open_item(kind) or self._new_item(None)
-        item_by_index = self._by_index.get(index)
+            return item_by_id or self._item_without_index(item_id, kind)
+        item_by_index = _if_suitable(self._by_index.get(index), kind)
+        if index not in self._by_index and is_delta and item_by_id is not None:
+            item_by_id = None if item_by_id.is_done else item_by_id
         if item_by_id is not None and (item_by_index is None or item_by_index.id != item_id):
             return item_by_id
-        return item_by_index or self._new_item(index)
+        if item_by_index is None or (is_delta and _is_of_another(item_by_index, item_id)):
+            return self._new_item(index, item_id, kind)
+        return item_by_index
 
     def finish_item(self, index: Any, body: OutputItem) -> ItemState:
         """Return the item of an ``output_item.done`` event."""
-        return self._update_item(self.item_for_event(index, body.get("id"), body.get("type")), body)
+        kind, call_id = body.get("type"), body.get("call_id")
+        if type(index) is int and index not in self._by_index:
+            call_id = None  # another call, even if the server gave both the same call id
+        item = self._open_item_with_text(body) if self._is_ambiguous else None
+        if item is None:
+            item = self.item_for_event(index, body.get("id"), kind, call_id=call_id)
+        if item.is_done and isinstance(call_id, str) and call_id != item.call_id:
+            item = self._new_item(index)
+        return self._update_item(item, body)
 
     def matches_output(self, output: Any) -> bool:
         """Return whether all items are finished and ``output`` has just these, by number and type.
@@ -187,7 +224,8 @@ class OutputItems:
     def _match_items(self, output: list[OutputItem]) -> list[ItemState]:
         unmatched = list(self._items)
         matches: dict[int, ItemState] = {}
-        for is_match in (_has_same_id, _has_same_index(self._by_index), _has_same_type):
+        is_same_index = _has_same_text if self._is_ambiguous else _has_same_index(self._by_index)
+        for is_match in (_has_same_id, is_same_index, _has_same_type):
             if not unmatched:
                 break
             for number, body in enumerate(output):
@@ -197,15 +235,42 @@ class OutputItems:
                     unmatched.remove(item)
         return [matches.get(number) or self._new_item(None) for number in range(len(output))]
 
-    def _find_by_id(self, item_id: Any) -> ItemState | None:
-        return self._by_item_id.get(item_id) if isinstance(item_id, str) else None
+    def _find(self, item_id: Any) -> ItemState | None:
+        """Return the item with this id. Some servers send a call's ``call_id`` as item id."""
+        if not isinstance(item_id, str):
+            return None
+        return self._by_item_id.get(item_id) or self._by_call_id.get(item_id)
+
+    def _find_call(self, call_id: Any) -> ItemState | None:
+        return self._by_call_id.get(call_id) if isinstance(call_id, str) else None
+
+    def _item_without_index(self, item_id: Any, kind: Any) -> ItemState:
+        """Return the item of an event whose id and index are unknown: the latest open one.
+
+        If the ids of earlier events of that item were all the same, another id is another item.
+        """
+        item = self._latest_open_item(kind)
+        if item is None or (item.id_is_stable and isinstance(item_id, str) and item_id):
+            return self._new_item(None, item_id, kind)
+        return item
+
+    def _open_item_with_text(self, body: OutputItem) -> ItemState | None:
+        """Return the open item whose text the finished item contains; None if it has no text."""
+        return next((i for i in self._items if not i.is_done and _has_same_text(i, 0, body)), None)
 
     def _latest_open_item(self, kind: Any) -> ItemState | None:
         open_items = [i for i in self._items if not i.is_done and i.type in ("", kind)]
         return open_items[-1] if open_items else None
 
-    def _new_item(self, index: Any) -> ItemState:
-        item = ItemState(key=len(self._items))
+    def _new_item(self, index: Any, item_id: Any = None, kind: Any = None) -> ItemState:
+        is_reused = not isinstance(index, int) or index in self._by_index
+        self._is_ambiguous = self._is_ambiguous or is_reused
+        item = ItemState(key=len(self._items), ends_others=is_reused)
+        if isinstance(kind, str):
+            item.type = kind
+        if isinstance(item_id, str) and item_id:
+            item.id = item_id
+            self._by_item_id[item_id] = item
         self._items.append(item)
         if isinstance(index, int):
             self._by_index[index] = item
@@ -213,12 +278,15 @@ class OutputItems:
 
     def _update_item(self, item: ItemState, body: OutputItem) -> ItemState:
         """Copy type, id, call id and name from an item object, unless they are already known."""
-        if not item.type and type(kind := body.get("type")) is str:
+        kind = body.get("type")
+        if type(kind) is str and kind != item.type and _is_suitable(item, kind):
             item.type = kind
         if not item.id and type(item_id := body.get("id")) is str:
             item.id = item_id
         if "call_id" in body and not item.call_id and isinstance(body["call_id"], str):
             item.call_id = body["call_id"]
+            if item.call_id:
+                self._by_call_id[item.call_id] = item
         if "name" in body and not item.name and isinstance(body["name"], str):
             item.name = body["name"]
         if item.id:
@@ -226,10 +294,32 @@ class OutputItems:
         return item
 
 
+def _is_suitable(item: ItemState, kind: Any) -> bool:
+    """Return whether the item may have events for items of type ``kind``."""
+    if item.type in ("", kind):
+        return True
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    return family is None or FAMILIES.get(item.type, family) == family
+
+
+def _if_suitable(item: ItemState | None, kind: Any) -> ItemState | None:
+    return item if item is not None and _is_suitable(item, kind) else None
+
+
+def _is_of_another(item: ItemState, item_id: Any) -> bool:
+    """Return whether an event with the index of a finished item belongs to another item."""
+    return item.is_done and isinstance(item_id, str) and bool(item_id) and item.id != item_id
+
+
 def _is_same(item: ItemState, body: OutputItem) -> bool:
     """Return whether an ``output_item.added`` event repeats this item; else it adds a new one."""
+    if not _is_suitable(item, body.get("type")):
+        return False
+    call_id = body.get("call_id")
+    if item.call_id and isinstance(call_id, str) and call_id:
+        return item.call_id == call_id
     if item.id and item.id == body.get("id"):
-        return True
+        return not item.is_done
     return not item.is_done and item.type in ("", body.get("type")) and not item.id
 
 
@@ -240,6 +330,24 @@ def _has_same_id(item: ItemState, number: int, body: OutputItem) -> bool:
         (item.id and item.id == body.get("id"))
         or (item.call_id and item.call_id == body.get("call_id"))
     )
+
+
+def _has_same_text(item: ItemState, number: int, body: OutputItem) -> bool:
+    """Return whether a finished item contains the text that was received for this one."""
+    if item.type != body.get("type"):
+        return False
+    for kind, name in (("text", "content"), ("content", "content"), ("summary", "summary")):
+        received = "".join(part.text for (k, _), part in item.parts.items() if k == kind)
+        if received:
+            return _text_of(body.get(name)).startswith(received)
+    return False
+
+
+def _text_of(parts: Any) -> str:
+    """Return the text of a finished item's parts; a few servers send a string or one part."""
+    entries = parts if isinstance(parts, list) else [parts]
+    texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _has_same_index(at: dict[int, ItemState]) -> Callable[[ItemState, int, OutputItem], bool]:

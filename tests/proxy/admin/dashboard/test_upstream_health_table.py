@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.counters.redis_budgets import client_of
+from proxy.counters.redis_client import client_of
 from proxy.counters.shared_state import RedisStates, SqliteStates
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.shared_live_view import LiveViewStore

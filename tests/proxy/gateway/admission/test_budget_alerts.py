@@ -9,20 +9,25 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from django.core import mail
 from django.db import connections
 from django.utils.timezone import now
 
-from proxy.counters.budget_periods import window
+from proxy.counters.budget_store_failover import FailoverBudgets
+from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.gateway.admission import budget_alerts
 from proxy.gateway.admission import budget_maintenance as maintenance_module
 from proxy.gateway.admission.budget_maintenance import BudgetMaintenance
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.ledger.posting import budget_sync
-from proxy.models import Budget, BudgetNotice, Team
+from proxy.models import Budget, BudgetNotice, Team, UsageQuarterHour
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
+
+__all__ = ["redis_server", "running_redis"]  # fixtures
 
 SECRET = "hook-secret-0123456789-canary"
 
@@ -88,14 +93,20 @@ def posted(monkeypatch, hook: Hook) -> Hook:
     return hook
 
 
-def spend(store: SqliteBudgets, budget: Budget, usd: str) -> None:
-    when = window(budget.period, budget.zone, time.time())
-    store.publish(budget_sync.counter_name(budget.pk, when), int(Decimal(usd) * 10**9))
+def spend(budget: Budget, usd: str) -> None:
+    """Let the ledger's sum of the period be ``usd``, and the counter follow it."""
+    UsageQuarterHour.objects.all().delete()
+    UsageQuarterHour.objects.create(
+        start=now().replace(minute=0, second=0, microsecond=0),
+        team=budget.team.name,
+        cost_nanousd=int(Decimal(usd) * 10**9),
+    )
+    budget_sync.publish_all()
 
 
 def test_each_threshold_is_reported_once_in_a_period(store, budget, posted: Hook):
     for usd, thresholds in (("7.99", []), ("8", [80]), ("9", [80]), ("12", [80, 100])):
-        spend(store, budget, usd)
+        spend(budget, usd)
         for _ in range(2):
             BudgetMaintenance()._notice()  # as in another process
         assert [json.loads(body)["threshold_percent"] for _, body in posted.requests] == thresholds
@@ -122,7 +133,7 @@ def test_redirects_are_not_followed_and_failures_are_retried(
     store, budget, posted: Hook, status: int
 ):
     posted.status = status
-    spend(store, budget, "8")
+    spend(budget, "8")
     for _ in range(3):
         BudgetMaintenance()._notice()
     assert len(posted.requests) == 1
@@ -140,7 +151,7 @@ def test_redirects_are_not_followed_and_failures_are_retried(
 
 def test_an_address_that_is_not_https_is_never_called(store, budget, posted: Hook):
     Budget.objects.update(webhook=posted.url)
-    spend(store, budget, "8")
+    spend(budget, "8")
 
     BudgetMaintenance()._notice()
 
@@ -151,7 +162,7 @@ def test_an_address_that_is_not_https_is_never_called(store, budget, posted: Hoo
 def test_mail_goes_to_all_configured_addresses(store, budget, settings):
     settings.EMAIL_HOST = "mail.example.com"
     Budget.objects.update(webhook="", emails=["ada@example.com", "ben@example.com"])
-    spend(store, budget, "10")
+    spend(budget, "10")
 
     BudgetMaintenance()._notice()
 
@@ -165,7 +176,7 @@ def test_mail_goes_to_all_configured_addresses(store, budget, settings):
 
 def test_without_a_mail_server_the_notice_has_an_error(store, budget):
     Budget.objects.update(webhook="", emails=["ada@example.com"])
-    spend(store, budget, "8")
+    spend(budget, "8")
 
     BudgetMaintenance()._notice()
 
@@ -173,7 +184,7 @@ def test_without_a_mail_server_the_notice_has_an_error(store, budget):
 
 
 def test_a_refused_request_reports_the_last_threshold(store, budget, posted: Hook):
-    spend(store, budget, "9.99")
+    spend(budget, "9.99")
     maintenance = BudgetMaintenance()
     entry = BudgetConfig(
         id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
@@ -218,3 +229,52 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
 
     assert maintenance._failing == {"publish", "notice"}
     assert not (tmp_path / "ledger.sqlite3").exists()
+
+
+def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(
+    store, budget, posted: Hook, monkeypatch
+):
+    maintenance, configuration = BudgetMaintenance(), SimpleNamespace(revision=1)
+    monkeypatch.setattr(maintenance_module, "directory", SimpleNamespace(snapshot=configuration))
+    spend(budget, "7")
+    maintenance._publish_changed()
+    Budget.objects.update(usd=Decimal(8))
+    maintenance._publish_changed()  # the configuration has not been loaded yet
+    assert not BudgetNotice.objects.exists()
+
+    configuration.revision = 2
+    maintenance._publish_changed()
+    maintenance._notice()
+
+    assert [json.loads(body)["limit_usd"] for _, body in posted.requests] == ["8.000000"]
+
+
+def test_a_process_without_requests_does_not_call_redis(
+    budget, redis_server, tmp_path, monkeypatch
+):
+    """Ten minutes with a thousand budgets; the calls are counted by Redis."""
+    owners = Team.objects.bulk_create(Team(name=f"team-{number}") for number in range(1_000))
+    Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)
+    local = SqliteBudgets(tmp_path / "counters.sqlite3")
+    failover = FailoverBudgets(RedisBudgets(redis_server.url, REDIS_TIMEOUT_S), local)
+    for module in (budget_sync, budget_alerts, maintenance_module):
+        monkeypatch.setattr(module, "budget_store", lambda: failover)
+    clock = [1_000.0]
+    monkeypatch.setattr(maintenance_module.time, "monotonic", lambda: clock[0])
+    maintenance = BudgetMaintenance()
+    maintenance._try("publish", maintenance._publish_all)
+
+    def calls() -> int:
+        statistics = redis_server.client.info("commandstats")
+        return sum(each["calls"] for name, each in statistics.items() if name != "cmdstat_info")
+
+    before = calls()
+    assert before > 1_000  # each counter was published
+    for _ in range(600):
+        clock[0] += maintenance_module.TICK_S
+        maintenance._run_due()
+
+    assert calls() == before
+    assert not maintenance._failing
+    failover._shared.close()
+    local.close()

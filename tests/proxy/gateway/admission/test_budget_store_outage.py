@@ -163,7 +163,8 @@ def test_only_a_missing_counter_is_seeded(
     day, month = (entry.counter(now) for entry in entries)
     store.publish(day, 3)  # differs from the ledger's sum
 
-    result = budgets._reserve_in_store("req_1", 2, entries, now)
+    counters = {entry.counter(now): entry for entry in entries}
+    result = budgets._reserve_in_store("req_1", 2, counters, now)
 
     assert result.granted
     assert [store.standing(name) for name in (day, month)] == [
@@ -181,8 +182,8 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
     assert budget_sync.DIRTY.is_set()
 
     budget_sync.DIRTY.clear()
-    Reservation("req_1", (entries[0].counter(now),)).settle(None)
-    budgets._pool.submit(int).result()
+    Reservation("req_1", {entries[0].counter(now): entries[0]}).settle(None)
+    budgets._thread.submit(int).result()
     assert budget_sync.DIRTY.is_set()
     assert "the next sum of the ledger corrects it" in caplog.text
     budget_sync.DIRTY.clear()

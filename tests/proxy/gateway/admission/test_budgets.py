@@ -1,6 +1,5 @@
 """Budgets: the worst case is reserved at admission and settled with the actual cost."""
 
-import dataclasses
 import threading
 import time
 from datetime import timedelta
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth import get_user_model
 
-from proxy.conf import conf
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
 from proxy.gateway.admission import budgets
@@ -193,9 +191,9 @@ def test_a_client_disconnect_releases_the_reservation(
 
 
 def test_a_model_without_a_price_is_noted_and_refused_by_an_exhausted_budget_only(
-    gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, priced: str, monkeypatch
+    gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, priced: str, settings
 ):
-    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=False))
+    settings.UNPRICED = "serve"
     scripted.on("chat-unpriced", upstream_scripts.chat())
     budget = cleo.budget("0.0011")
 
@@ -278,7 +276,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
     planned = PlannedRequest(
         id="req_1", model="m", created=0.0, prices=PriceList(()), input_tokens=7, max_tokens=9
     )
-    setup = SimpleNamespace(results=[], seen=[], published=[], released=[])
+    setup = SimpleNamespace(results=[], seen=[], published=[], released=[], budget=month)
 
     async def attempt() -> Reservation:
         caller = SimpleNamespace(budgets=(month,))
@@ -296,7 +294,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
     store = SimpleNamespace(
         reserve=reserve,
         publish=lambda *sums: setup.published.append(sums),
-        release=lambda *reserved: setup.released.append(reserved),
+        release=lambda name, counters: setup.released.append((name, *counters)),
     )
     monkeypatch.setattr(budgets, "budget_store", lambda: store)
     return setup
@@ -322,8 +320,8 @@ async def test_no_request_is_sent_while_budgets_cannot_be_checked(reservation, r
     assert (refusal.outcome, refusal.source) == ("gateway_error", "gateway")
     assert refusal.detail == "budgets"
     assert reservation.results == []
-    budgets._pool.submit(int).result()  # the release runs after the reservation, in one thread
-    assert reservation.released == [("req_1", (COUNTER,))]
+    budgets._thread.submit(int).result()  # the release runs after the reservation, in one thread
+    assert reservation.released == [("req_1", COUNTER)]
 
 
 async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
@@ -332,8 +330,8 @@ async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
     with pytest.raises(ZeroDivisionError):
         await reservation.reserve()
 
-    budgets._pool.submit(int).result()
-    assert reservation.released == [("req_1", (COUNTER,))]
+    budgets._thread.submit(int).result()
+    assert reservation.released == [("req_1", COUNTER)]
 
 
 async def test_an_unseeded_counter_is_seeded_and_reserved_again(reservation):
@@ -341,7 +339,9 @@ async def test_an_unseeded_counter_is_seeded_and_reserved_again(reservation):
 
     reserved = await reservation.reserve()
 
-    assert reserved == Reservation("req_1", (COUNTER,), {"input": 7, "output": 9})
+    assert reserved == Reservation(
+        "req_1", {COUNTER: reservation.budget}, {"input": 7, "output": 9}
+    )
     once = ("req_1", recorder.worker, budgets.UNPRICED, [BudgetLimit(COUNTER, 5)])
     assert reservation.seen == [once, once]
     assert reservation.published == [(COUNTER, 0)]

@@ -15,11 +15,10 @@ from proxy.admission_checks import (
     NotServing,
     run_admission_dry_run,
 )
-from proxy.conf import conf
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.shared_state import SqliteStates
-from proxy.gateway.admission import budgets, shared_rate_limits
+from proxy.gateway.admission import shared_rate_limits
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.admission.shared_rate_limits import SharedLimiter
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, directory
@@ -33,14 +32,14 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def refused_key(gateway: GatewayClient, scripted: ScriptedUpstream, reload, monkeypatch):
+def refused_key(gateway: GatewayClient, scripted: ScriptedUpstream, reload, settings):
     """A key with empty buckets and one running request, for which every check fails."""
     name = f"checks-{next(numbers)}"
     model = f"checks-model-{next(numbers)}"
     scripted.on(model, upstream_scripts.chat())
     chat = Upstream.objects.get(name="chat")
     route = add_route(model, chat)
-    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=True))
+    settings.UNPRICED = "refuse"
     one_per_minute = {"rpm": 1, "tpm": 1}
     team = Team.objects.create(name=name, limits=one_per_minute)
     user = get_user_model().objects.create_user(name)

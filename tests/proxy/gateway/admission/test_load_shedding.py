@@ -19,8 +19,8 @@ def test_one_long_pause_is_only_a_delay():
     assert not pressure.is_overloaded
 
 
-def test_repeated_lag_is_overload_until_it_ends(tuned):
-    tuned(shed_lag_s=0.25)
+def test_repeated_lag_is_overload_until_it_ends(settings):
+    settings.SHED_LAG_S = 0.25
     pressure = LoadShedder()
 
     for _ in range(IN_A_ROW):
@@ -32,8 +32,8 @@ def test_repeated_lag_is_overload_until_it_ends(tuned):
     assert not pressure.is_overloaded
 
 
-async def test_a_busy_event_loop_is_detected(tuned):
-    tuned(shed_lag_s=TICK_S)
+async def test_a_busy_event_loop_is_detected(settings):
+    settings.SHED_LAG_S = TICK_S
     pressure = LoadShedder()
     pressure.start()
     try:
@@ -53,7 +53,7 @@ def _burn(seconds: float) -> None:
 
 
 def test_overload_refuses_new_requests_and_continues_running_ones(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
     events = upstream_scripts.chat_events(["first", " last"])
     script = [
@@ -69,7 +69,7 @@ def test_overload_refuses_new_requests_and_continues_running_ones(
         seen = b""
         while b"first" not in seen:
             seen += running.recv(65_536)
-        tuned(shed_lag_s=-1.0)  # every tick counts as late
+        settings.SHED_LAG_S = -1.0  # every tick counts as late
         reply = _until_shed(gateway)
         probe = gateway.request("GET", "/readyz")
         while b"message_stop" not in seen and (piece := running.recv(65_536)):
@@ -79,7 +79,7 @@ def test_overload_refuses_new_requests_and_continues_running_ones(
     assert reply.headers["retry-after"] == "1"
     assert probe.status == 200
     assert b"message_stop" in seen
-    tuned(shed_lag_s=3600)
+    settings.SHED_LAG_S = 3600
     _until_served(gateway)  # before the next test
 
 

@@ -41,7 +41,7 @@ def processes(
         if request.param == "sqlite":
             states.append(SqliteStates(tmp_path / "limits.sqlite3"))
         else:
-            from proxy.counters.redis_budgets import client_of
+            from proxy.counters.redis_client import client_of
 
             server = request.getfixturevalue("redis_server")
             states.append(RedisStates(client_of(server.url, REDIS_TIMEOUT_S)))

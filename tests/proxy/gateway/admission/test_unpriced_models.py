@@ -1,13 +1,10 @@
 """A hard budget refuses models without a price, and counting tokens charges no budget."""
 
-import dataclasses
 import itertools
 
 import pytest
 
-from proxy.conf import conf
 from proxy.counters.budget_store import Standing
-from proxy.gateway.admission import budgets
 from proxy.models import RouteTarget, Upstream
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, json_response
 from tests.proxy.gateway import upstream_scripts
@@ -64,8 +61,8 @@ def test_counting_tokens_charges_no_budget(budget_gateway):
     assert standing(budget) in (None, Standing(0, 0, 0))
 
 
-def test_an_operator_can_allow_a_model_without_a_price(budget_gateway, monkeypatch):
-    monkeypatch.setattr(budgets, "conf", dataclasses.replace(conf, refuse_unpriced=False))
+def test_an_operator_can_allow_a_model_without_a_price(budget_gateway, settings):
+    settings.UNPRICED = "serve"
     name, budget = f"chat-unpriced-{next(numbers)}", budget_gateway.cleo.budget("5")
     budget_gateway.scripted.on(name, upstream_scripts.chat())
 

@@ -93,10 +93,10 @@ def test_brackets_in_strings_do_not_count_as_values(
 
 
 def test_bodies_beyond_the_total_memory_limit_are_refused_as_overload(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
     until(lambda: body_memory.reserved == 0)  # the requests of earlier tests have ended
-    tuned(max_bodies_bytes=300_000)
+    settings.MAX_BODIES_BYTES = 300_000
     gate = threading.Event()
     scripted.on("chat-one-large-body", [WaitForGate(gate), *upstream_scripts.chat()])
     messages = [{"role": "user", "content": "x" * 200_000}]
@@ -135,8 +135,8 @@ def test_a_missing_field_is_named(gateway: GatewayClient):
     assert_refused(reply, 400, "invalid_request_error", "max_tokens")
 
 
-def test_a_body_beyond_the_size_limit_is_refused_by_its_length(gateway: GatewayClient, tuned):
-    tuned(max_body_bytes=10_000)
+def test_a_body_beyond_the_size_limit_is_refused_by_its_length(gateway: GatewayClient, settings):
+    settings.MAX_BODY_BYTES = 10_000
 
     reply = gateway.post(b"x" * 10_001)
 
@@ -144,8 +144,8 @@ def test_a_body_beyond_the_size_limit_is_refused_by_its_length(gateway: GatewayC
     row(reply.id, outcome="refused", status=413)
 
 
-def test_an_endless_chunked_body_is_refused_at_the_size_limit(gateway: GatewayClient, tuned):
-    tuned(max_body_bytes=10_000)
+def test_an_endless_chunked_body_is_refused_at_the_size_limit(gateway: GatewayClient, settings):
+    settings.MAX_BODY_BYTES = 10_000
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
 
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
@@ -157,8 +157,8 @@ def test_an_endless_chunked_body_is_refused_at_the_size_limit(gateway: GatewayCl
     assert response.startswith(b"HTTP/1.1 413")
 
 
-def test_a_stalled_body_is_refused_at_the_timeout(gateway: GatewayClient, tuned):
-    tuned(body_timeout_s=0.2)
+def test_a_stalled_body_is_refused_at_the_timeout(gateway: GatewayClient, settings):
+    settings.BODY_TIMEOUT_S = 0.2
     head = f"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {gateway.key}\r\n"
 
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
@@ -169,8 +169,8 @@ def test_a_stalled_body_is_refused_at_the_timeout(gateway: GatewayClient, tuned)
     assert b"invalid_request_error" in response
 
 
-def test_a_gzip_body_has_the_same_size_limit(gateway: GatewayClient, tuned):
-    tuned(max_body_bytes=100_000)
+def test_a_gzip_body_has_the_same_size_limit(gateway: GatewayClient, settings):
+    settings.MAX_BODY_BYTES = 100_000
 
     reply = gateway.post(b"0" * 200_000, packed=True)
 
@@ -357,9 +357,9 @@ def test_a_session_cookie_does_not_authenticate(gateway: GatewayClient):
 
 
 def test_a_client_that_does_not_read_is_disconnected(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
-    tuned(write_timeout_s=0.5)
+    settings.WRITE_TIMEOUT_S = 0.5
     events = upstream_scripts.chat_events(["w" * 10_000] * 3_000)
     scripted.on("chat-flood", upstream_scripts.pieces(events))
 

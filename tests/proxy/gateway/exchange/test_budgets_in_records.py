@@ -13,8 +13,8 @@ from tests.proxy.gateway.request_context_factory import RecordedContext
 from translator.anthropic.usage import Usage
 from translator.dialect import ResponseContext
 
-HARD = Reservation("req_1", ("1:0",), {"input": 70, "output": 9})
-SOFT = Reservation("req_1", ("1:0",))
+HARD = Reservation("req_1", {}, {"input": 70, "output": 9})
+SOFT = Reservation("req_1", {})
 
 
 @pytest.mark.parametrize(

@@ -128,14 +128,14 @@ def test_the_output_before_a_stream_timeout_is_stored(
 
 
 def test_requests_beyond_max_streams_are_refused(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
     events = upstream_scripts.chat_events(["first"])
     scripted.on("chat-stalled", upstream_scripts.pieces(events[:2], Stall()))
 
     with gateway.open(message("chat-stalled", stream=True)) as connection:
         read_until(connection, b"first")
-        tuned(max_streams=1)
+        settings.MAX_STREAMS = 1
         busy = gateway.post(message("chat-stalled"))
         probe = gateway.request("GET", "/healthz")
 

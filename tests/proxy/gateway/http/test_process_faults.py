@@ -38,9 +38,9 @@ def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines)
     row(reply.id, outcome="completed")
 
 
-def test_an_answer_that_arrives_as_the_hold_time_ends_is_sent_once(gateway, scripted, tuned):
+def test_an_answer_that_arrives_as_the_hold_time_ends_is_sent_once(gateway, scripted, settings):
     """The loop is blocked, so that it then finds both an expired timer and a response."""
-    tuned(hold_s=1.0)
+    settings.FIRST_EVENT_WAIT_S = 1.0
     gate = threading.Event()
     scripted.on("chat-just-then", [WaitForGate(gate), *upstream_scripts.chat()])
 

@@ -44,10 +44,10 @@ def test_silence_after_the_head_is_a_timeout(
 
 
 def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
-    gateway: GatewayClient, scripted: ScriptedUpstream, deadlines, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, deadlines, settings
 ):
     deadlines(idle_s=1)
-    tuned(ping_interval_s=0.2)
+    settings.PING_INTERVAL_S = 0.2
     scripted.on("chat-hang", upstream_scripts.pieces(TEXT_SO_FAR, Stall()))
 
     reply = gateway.post(message("chat-hang", stream=True))
@@ -59,9 +59,10 @@ def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
 
 
 def test_a_delayed_stream_is_committed_in_time_and_pinged(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
-    tuned(hold_s=0.1, ping_interval_s=0.1)
+    settings.FIRST_EVENT_WAIT_S = 0.1
+    settings.PING_INTERVAL_S = 0.1
     gate = threading.Event()
     scripted.on("chat-late", [WaitForGate(gate), *upstream_scripts.chat()])
 

@@ -1,11 +1,10 @@
 """A stream may break at any byte: cut, reset or silent. It never ends as if it were complete (G07).
 
-By default some positions of every case are tested, and of every recording if they are available;
-``BRIDGE_BYTE_CUTS=all`` tests every byte of every case and of the 48 shortest recordings. The
-stream is decoded from its start for each position, so long recordings would take hours.
+The fast lane tests some positions of every case, and of every recording if they are available; the
+slow lane tests every byte of every case and of the 48 shortest recordings. The stream is decoded
+from its start for each position, so long recordings would take hours.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,11 @@ from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import recordings
+from tests.lanes import repeat
 from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import BadUpstream
 
-ALL = os.environ.get("BRIDGE_BYTE_CUTS") == "all"
+ALL = repeat(fast="some", slow="all", variable="BRIDGE_BYTE_CUTS") == "all"
 CASES = Path(__file__).parents[3] / "cases"
 DIALECT = {"openai_chat": "chat", "openai_responses": "responses"}
 STREAMS = {
@@ -25,9 +25,9 @@ STREAMS = {
     for folder, dialect in DIALECT.items()
     for path in sorted((CASES / folder).glob("*/upstream.sse"))
 }
-POSITIONS = 100  # of each case, evenly distributed
+POSITIONS = 25  # of each case, evenly distributed
 RECORDED = 24  # recordings of each dialect tested at every byte
-RECORDED_POSITIONS = 5  # of each recording
+RECORDED_POSITIONS = 4  # of each recording
 LOST = UpstreamError(
     status=502, error_type="api_error", message="the upstream closed the connection"
 )
@@ -87,6 +87,7 @@ def end_of(dialect: str, raw: bytes) -> int:
     return low
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(300 + 3_000 * ALL)
 @pytest.mark.parametrize("case", STREAMS)
 def test_no_cut_of_a_case_ends_as_if_it_were_complete(case):
@@ -111,6 +112,7 @@ def test_a_stream_without_its_last_event_is_not_complete(case):
 
 
 @pytest.mark.skipif(not recordings("chat-stream"), reason="NO RECORDINGS are available")
+@pytest.mark.repeated
 @pytest.mark.timeout(300 + 3_000 * ALL)
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 def test_no_cut_of_a_recording_ends_as_if_it_were_complete(dialect):

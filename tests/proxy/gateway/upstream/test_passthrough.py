@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Reset, Stall, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
@@ -333,3 +334,62 @@ def test_metadata_is_sent_before_the_upstream_s_end(
     reply = gateway.post(message("anthropic-meta", stream=True), x_bridge_events="metadata")
 
     assert reply.kinds[-2:] == ["bridge.metadata", "message_stop"]
+
+
+def test_a_frame_without_an_event_line_gets_one(gateway: GatewayClient, scripted: ScriptedUpstream):
+    """The SDKs skip a frame without an ``event`` line, so the client would miss its content."""
+    unnamed = b"".join(frame.partition(b"\n")[2] for frame in EVENTS)
+    scripted.on("anthropic-unnamed", upstream_scripts.pieces([unnamed], LAST_CHUNK))
+
+    reply = gateway.post(message("anthropic-unnamed", stream=True))
+
+    assert reply.body.count(b"event: ") == len(EVENTS)
+    assert reply.text == "Hello there."
+    row(reply.id, outcome="completed")
+
+
+def test_overlapping_blocks_are_sent_one_after_the_other(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    """llama.cpp stops the block of the thinking only at the end of the response."""
+    thinking = {"type": "thinking", "thinking": ""}
+    parts = [
+        {"type": "content_block_start", "index": 0, "content_block": thinking},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "thinking_delta", "thinking": "Hm"},
+        },
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_stop", "index": 1},
+    ]
+    middle = [upstream_scripts.sse(part, str(part["type"])) for part in parts]
+    scripted.on(
+        "anthropic-overlap",
+        upstream_scripts.pieces([EVENTS[0], *middle, *EVENTS[-2:]], LAST_CHUNK),
+    )
+
+    reply = gateway.post(message("anthropic-overlap", stream=True))
+
+    assert faults_of_bytes(reply.body) == []
+    assert reply.text == "Hi"
+    stored = row(reply.id, outcome="completed", stop_reason="end_turn")
+    assert [(note["fate"], note["reason"]) for note in stored.notes] == [
+        ("repaired", "the upstream's content blocks overlapped")
+    ]
+
+
+def test_an_illegal_event_is_named_to_the_client_in_the_row_and_in_the_log(
+    gateway: GatewayClient, scripted: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+):
+    scripted.on("anthropic-illegal", upstream_scripts.pieces([EVENTS[0], EVENTS[-1]], LAST_CHUNK))
+
+    reply = gateway.post(message("anthropic-illegal", stream=True))
+
+    reason = "upstream sent a bad event: message_stop between blocks"
+    assert (reply.status, reply.json["error"]["message"]) == (502, reason)
+    stored = row(reply.id, outcome="upstream_error", detail="bad_event")
+    assert stored.error_message == reason
+    assert "(illegal_message_stop)" in caplog.text

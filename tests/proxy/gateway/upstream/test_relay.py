@@ -75,9 +75,9 @@ def test_a_json_message_is_collected_from_single_deltas(
 
 
 def test_a_ping_is_sent_between_two_deltas(
-    gateway: GatewayClient, scripted: ScriptedUpstream, tuned
+    gateway: GatewayClient, scripted: ScriptedUpstream, settings
 ):
-    tuned(ping_interval_s=0.1)
+    settings.PING_INTERVAL_S = 0.1
     script, gates = gated_script("chat")
     scripted.on("chat-pinged", script)
 

@@ -65,6 +65,10 @@ def chunk(**delta):
     return frame({**USUAL, "choices": [choice]})
 
 
+def text_chunk(piece):
+    return chunk(content=piece)
+
+
 def frame(event):
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
@@ -118,7 +122,8 @@ def test_a_paced_recording_decodes_to_equal_bytes(recording, at_once):
 def test_a_run_of_text_is_translated_at_once():
     pieces = [f"piece {number} é" for number in range(20)]
 
-    events, _ = decode_reads("chat", [b"".join(chunk(content=piece) for piece in pieces)])
+    opening = chunk(role="assistant", content="")
+    events, _ = decode_reads("chat", [b"".join([opening, *map(text_chunk, pieces)])])
 
     runs = [event for event in events if isinstance(event, BatchedTextDelta)]
     assert [run.pieces for run in runs] == [pieces]

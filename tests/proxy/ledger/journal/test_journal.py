@@ -95,15 +95,13 @@ async def test_records_without_a_future_share_the_sync_of_another_one(journal: J
     assert ids_in(journal.directory) == [exchange_id(n) for n in range(6)]
 
 
-async def test_records_larger_than_a_commit_are_written_in_several(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_COMMIT_BYTES", 2**20)
-    large = [opening(n, body=os.urandom(2**19)) for n in range(8)]
+async def test_records_larger_than_a_commit_are_written_in_several(journal: Journal) -> None:
+    half = os.urandom(module.MAX_COMMIT_BYTES // 2)
+    large = [opening(n, body=half) for n in range(5)]
 
-    await append_all(journal, *large, opening(8))
+    await append_all(journal, *large, opening(5))
 
-    assert ids_in(journal.directory) == [exchange_id(n) for n in range(9)]
+    assert ids_in(journal.directory) == [exchange_id(n) for n in range(6)]
 
 
 async def test_stop_writes_what_is_queued(journal: Journal) -> None:
@@ -247,17 +245,19 @@ async def test_full_segment_is_followed_by_another_one(small: Journal) -> None:
     assert ids_in(small.directory) == [exchange_id(n) for n in range(8)]
 
 
-async def test_old_segment_is_followed_by_another_one(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("segment_s", "numbers"), [(-1, [1, 2]), (3_600, [1])])
+async def test_old_segment_is_followed_by_another_one_unless_it_is_empty(
+    tmp_path: Path, segment_s: float, numbers: list[int]
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "SEGMENT_S", -1)
-        await append_all(journal, opening(1))  # an empty one is never old
-    await append_all(journal, opening(2))
-    monkeypatch.setattr(module, "SEGMENT_S", -1)
-    await append_all(journal, opening(3))
+    with locks.take(tmp_path) as lock:
+        journal = Journal(lock, reserve_bytes=4_096, segment_s=segment_s)
+        journal.start()
 
-    assert segments.numbers_in(journal.directory) == [1, 2]
+        await append_all(journal, opening(1))
+        await append_all(journal, opening(2))
+
+        assert segments.numbers_in(journal.directory) == numbers
+        await asyncio.to_thread(journal.stop)
 
 
 def test_next_process_begins_a_segment_behind_the_last_one(tmp_path: Path) -> None:

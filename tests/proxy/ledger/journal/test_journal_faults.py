@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from proxy.ledger.errors import JournalUnavailable
-from proxy.ledger.journal import journal as module
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import RETRY_S, Journal
 from proxy.ledger.journal.records import Chunk
@@ -169,15 +168,16 @@ async def test_defect_in_a_commit_is_a_fault_and_does_not_end_the_thread(
     assert ids_in(journal.directory) == [exchange_id(2)]
 
 
-def test_thread_that_waits_too_long_gets_an_error(
-    disk: FaultyDisk, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "WAIT_S", 0.01)
-    disk.free.clear()
+def test_thread_that_waits_too_long_gets_an_error(disk: FaultyDisk, tmp_path: Path) -> None:
+    with locks.take(tmp_path) as lock:
+        journal = Journal(lock, reserve_bytes=4_096, wait_s=0.01)
+        journal.start()
+        disk.free.clear()
 
-    with pytest.raises(JournalUnavailable, match="does not answer"):
-        journal.append_and_wait(opening(1))
-    disk.free.set()
+        with pytest.raises(JournalUnavailable, match="does not answer"):
+            journal.append_and_wait(opening(1))
+        disk.free.set()
+        journal.stop()
 
 
 def test_journal_thread_does_not_keep_the_process_alive(journal: Journal) -> None:

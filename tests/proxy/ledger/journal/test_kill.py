@@ -1,17 +1,18 @@
 """kill -9 at any moment loses nothing that was acknowledged and doubles nothing (D7, G09)."""
 
-import os
 import random
 import time
 
 import pytest
 
+from tests.lanes import repeat
 from tests.proxy.ledger.factories import exchange_id
 from tests.proxy.ledger.subprocess_driver import Driver, until
 
-KILLS = int(os.environ.get("BRIDGE_KILLS", "6"))
+KILLS = repeat(fast=2, slow=30, variable="BRIDGE_KILLS")
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(600)
 def test_no_acknowledged_request_is_lost_or_doubled_by_kill_9(driver: Driver) -> None:
     chance = random.Random(9)  # noqa: S311 -- chance, not secrecy

@@ -33,16 +33,16 @@ def test_each_process_takes_the_first_free_journal(tmp_path: Path) -> None:
     second.release()
 
 
-def test_process_is_refused_while_every_journal_is_owned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "MAX_JOURNALS", 2)
-    taken = [locks.take(tmp_path) for _ in range(2)]
+def test_process_is_refused_while_every_journal_is_owned(tmp_path: Path) -> None:
+    taken = [locks.take(tmp_path) for _ in range(locks.MAX_JOURNALS)]
 
     with pytest.raises(JournalInUse) as refused:
         locks.take(tmp_path)
 
-    assert str(refused.value) == f"all 2 journals in {tmp_path} are in use by other processes"
+    assert (
+        str(refused.value)
+        == f"all {locks.MAX_JOURNALS} journals in {tmp_path} are in use by other processes"
+    )
     for lock in taken:
         lock.release()
 

@@ -106,11 +106,8 @@ def test_damaged_frame_is_reported_and_the_frames_behind_it_are_read(
     assert found[1] == Damage(second.offset, third.offset, torn=False)
 
 
-def test_damage_larger_than_a_block_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "BLOCK_BYTES", 64)
-    path = write(tmp_path, b"a", os.urandom(3_000), b"c")
+def test_damage_larger_than_a_block_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a", os.urandom(3 * segments.BLOCK_BYTES), b"c")
     _, second, _ = read(path)
     data = bytearray(path.read_bytes())
     data[second.offset] ^= 0xFF

@@ -1,6 +1,5 @@
 """Budget counters equal the ledger after kills, rollbacks, a lost store and new prices."""
 
-import os
 import random
 from collections import Counter
 from datetime import UTC, datetime
@@ -10,19 +9,20 @@ from typing import ClassVar
 import pytest
 from django.db import transaction
 
-from proxy.counters import backends
+from proxy.counters import backends, sqlite_budgets
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import LEASE_S, BudgetLimit, Standing, StoreUnavailable
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
-from proxy.models import ApiKey, Budget, Exchange, Price, Team
+from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
+from tests.lanes import repeat
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
 from .conftest import Clock
 
-OPERATIONS = int(os.environ.get("BRIDGE_BUDGET_OPERATIONS", "10000"))
+OPERATIONS = repeat(fast=2_000, slow=10_000, variable="BRIDGE_BUDGET_OPERATIONS")
 PRICE = {"input": "1", "output": "10"}
 LIMIT = 20 * OPERATIONS * 100_000  # so that the last requests are rejected
 
@@ -173,7 +173,8 @@ class RandomOperations(SimulatedGateway):
     }
 
 
-def test_after_ten_thousand_operations_with_kills_the_counters_equal_the_ledger(
+@pytest.mark.repeated
+def test_after_thousands_of_operations_with_kills_the_counters_equal_the_ledger(
     budgets: list[Budget], store: SqliteBudgets, clock: Clock
 ):
     simulation = RandomOperations(store, clock, budgets)
@@ -335,3 +336,52 @@ def test_closed_requests_are_found_among_many(team: Team):
 
     assert budget_sync._posted([exchange_id(n) for n in range(1, 802)]) == set(posted)
     assert budget_sync._posted([]) == set()
+
+
+def test_a_posted_request_that_was_not_settled_creates_the_notices_of_its_budget(
+    budgets: list[Budget], store: SqliteBudgets, clock: Clock
+):
+    Budget.objects.update(usd=Decimal("0.0005"))
+    gateway = SimulatedGateway(store, clock, budgets)
+    name = gateway.reserve(random.Random(1))  # noqa: S311 - test data
+    assert name
+    gateway.accept(name)
+    gateway.kill()  # its row costs 370,000 nano-dollars
+    gateway.post()
+    assert not BudgetNotice.objects.exists()
+
+    other = gateway.reserve(random.Random(1))  # noqa: S311 - test data
+    assert other
+    gateway.accept(other)
+    gateway.kill()
+    gateway.post()
+
+    notices = BudgetNotice.objects.values_list("budget", "threshold", "used_nanousd")
+    assert sorted(notices) == [
+        (budget.pk, threshold, 740_000) for budget in budgets for threshold in (80, 100)
+    ]
+    assert not budget_sync.DIRTY.is_set()
+
+
+def test_publishing_posts_reservations_in_batches(
+    budgets: list[Budget], store: SqliteBudgets, monkeypatch
+):
+    """Reservations of posted requests remain if the store was unavailable when they were posted."""
+    monkeypatch.setattr(sqlite_budgets, "BATCH", 2)
+    counter = budget_sync.counter_name(budgets[0].pk, window("month", "UTC", NOON))
+    store.publish(counter, 0)
+    for number in range(1, 8):
+        store.reserve(exchange_id(number), "me", 1_000, [BudgetLimit(counter, None)])
+    with monkeypatch.context() as patch:
+        patch.setattr(budget_sync, "apply_closed_rows", lambda _: None)
+        ledger_writer.write_to_database(
+            [
+                ExchangeRecords(opening(n, body=None), [], closing(n, answer=None))
+                for n in range(1, 7)
+            ]
+        )
+
+    budget_sync.publish_all(NOON)
+
+    assert store.standing(counter) == Standing(ledger_sum(), 0, 1_000)
+    assert [*store.reserved_ids(counter)] == [[exchange_id(7)]]

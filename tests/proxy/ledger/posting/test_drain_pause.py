@@ -8,30 +8,26 @@ import pytest
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import Backlog, JournalReader
-from proxy.ledger.posting import drainer, journal_posting
-from proxy.ledger.posting.drainer import Drainer, rest_after
+from proxy.ledger.posting.drainer import MAX_LAG_S, Drainer, Pace
+from proxy.ledger.posting.journal_posting import MAX_RECORDS
 from proxy.models import Exchange
 from tests.proxy.ledger.factories import closing, opening
 
 
 @pytest.mark.django_db
 def test_a_round_ends_while_more_waits_and_the_last_one_posts_all(
-    journal: Journal, own: JournalReader, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, own: JournalReader
 ) -> None:
-    monkeypatch.setattr(drainer, "ROUND_S", 0.0)
-    monkeypatch.setattr(
-        journal_posting, "MAX_RECORDS", 4
-    )  # of what waits: young open records do not
-    monkeypatch.setattr(drainer, "OPEN_DELAY_S", 3_600.0)  # and the first one stays young
-    for number in range(10):
-        journal.append_and_wait(opening(number), closing(number))
-    one = Drainer(journal)
+    requests = MAX_RECORDS  # with two records each, so that one batch is not enough
+    records = (each for n in range(requests) for each in (opening(n), closing(n)))
+    journal.append_and_wait(*records)
+    one = Drainer(journal, pace=Pace(round_s=0.0))
 
     assert one._post(own), "it would continue as long as records come"
-    assert Exchange.objects.count() == 2  # of two records each
+    assert Exchange.objects.count() == MAX_RECORDS / 2
     one._stopping.set()
     assert not one._post(own)
-    assert Exchange.objects.count() == 10
+    assert Exchange.objects.count() == requests
 
 
 async def test_drainer_is_not_alone_while_a_request_runs_or_after_one_was_recorded(
@@ -54,12 +50,13 @@ async def test_drainer_is_not_alone_while_a_request_runs_or_after_one_was_record
 
 
 def test_the_rest_is_nine_times_the_work_and_shrinks_the_longer_a_record_has_waited() -> None:
-    assert rest_after(0.1, 0) == pytest.approx(0.9)
-    assert rest_after(0.0, 0) == drainer.MIN_REST_S
-    assert rest_after(60.0, 0) == drainer.MAX_REST_S
-    rests = [rest_after(0.3, behind) for behind in range(2 * int(drainer.MAX_LAG_S))]
+    pace = Pace()
+    assert pace.rest_after(0.1, 0) == pytest.approx(0.9)
+    assert pace.rest_after(0.0, 0) == pace.min_rest_s
+    assert pace.rest_after(60.0, 0) == pace.max_rest_s
+    rests = [pace.rest_after(0.3, behind) for behind in range(2 * int(MAX_LAG_S))]
     assert rests == sorted(rests, reverse=True)
-    assert rest_after(0.3, drainer.MAX_LAG_S) == rests[-1] == 0.0
+    assert pace.rest_after(0.3, MAX_LAG_S) == rests[-1] == 0.0
 
 
 def test_the_lag_is_what_the_oldest_record_has_waited_beyond_the_delay_of_open_rows(
@@ -67,7 +64,7 @@ def test_the_lag_is_what_the_oldest_record_has_waited_beyond_the_delay_of_open_r
 ) -> None:
     one = Drainer(journal)
     assert one.lag_s == 0
-    late = time.time() - drainer.OPEN_DELAY_S - 20
+    late = time.time() - Pace().open_delay_s - 20
     one._known = (Backlog(9, late, 0), 0)
     assert one.lag_s == pytest.approx(20, abs=5)
     one._known = (Backlog(9, time.time(), 0), 0)

@@ -10,8 +10,7 @@ from django.db import connection
 from proxy.ledger.journal import locks
 from proxy.ledger.journal.journal import Journal, append_durably
 from proxy.ledger.journal.reader import JournalReader
-from proxy.ledger.posting import drainer
-from proxy.ledger.posting.drainer import Drainer
+from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.models import DrainWatermark, Exchange
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
@@ -62,13 +61,10 @@ def test_records_wait_in_the_journal_during_an_outage_and_its_cause_is_logged_on
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bug_does_not_end_the_thread(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_does_not_end_the_thread(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     journal.append_and_wait(opening(1), closing(1))
-    one = Drainer(journal)
+    one = Drainer(journal, pace=Pace(round_s=None))  # type: ignore[arg-type]  # comparing with it raises
     one._stopping.set()
-    monkeypatch.setattr(drainer, "ROUND_S", None)  # comparing with it raises
 
     one._work()
 
@@ -86,10 +82,9 @@ def test_the_wait_after_a_fault_doubles_up_to_five_seconds(journal: Journal) -> 
 
 
 def test_a_wake_up_stays_set_during_the_wait_after_a_fault_and_not_during_a_rest(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: Journal,
 ) -> None:
-    monkeypatch.setattr(drainer, "MIN_REST_S", 0.0)
-    one = Drainer(journal)
+    one = Drainer(journal, pace=Pace(min_rest_s=0.0))
     one.wake()
     one.wake()
 
@@ -101,12 +96,11 @@ def test_a_wake_up_stays_set_during_the_wait_after_a_fault_and_not_during_a_rest
 
 
 def test_drainer_rests_neither_when_it_is_alone_nor_without_work(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: Journal,
 ) -> None:
     """After a crash it posts without rests; without work it waits until it is woken."""
-    monkeypatch.setattr(drainer, "MAX_REST_S", 3_600.0)  # longer than a test may take
-    monkeypatch.setattr(drainer, "IDLE_S", 0.0)
-    one = Drainer(journal)
+    endless = Pace(max_rest_s=3_600.0, idle_s=0.0)  # a rest is longer than a test may take
+    one = Drainer(journal, pace=endless)
     one._computed_s = 3_600.0
 
     one._has_more = True
@@ -116,12 +110,11 @@ def test_drainer_rests_neither_when_it_is_alone_nor_without_work(
 
 
 @pytest.mark.django_db
-def test_periodic_tasks_do_not_run_in_each_round(
-    journal: Journal, own: JournalReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("IDLE_S", "WATERMARK_S", "PARTITIONS_S", "CLEANUP_S"):
-        monkeypatch.setattr(drainer, name, 3_600.0)
-    one = Drainer(journal)
+def test_periodic_tasks_do_not_run_in_each_round(journal: Journal, own: JournalReader) -> None:
+    hour = 3_600.0
+    one = Drainer(
+        journal, pace=Pace(idle_s=hour, watermark_s=hour, partitions_s=hour, cleanup_s=hour)
+    )
     one._stopping.set()
 
     one._round(own)

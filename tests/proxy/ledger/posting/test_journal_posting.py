@@ -1,19 +1,20 @@
 """Journals are posted although some records are broken, and after their process died."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from proxy.ledger.journal import journal as journal_module
-from proxy.ledger.journal import segments
+from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import Journal, append_durably
 from proxy.ledger.journal.reader import Backlog, JournalReader
 from proxy.ledger.journal.records import CHUNK, CLOSE, KIND, OPEN, Record, encode
 from proxy.ledger.posting import journal_posting
 from proxy.ledger.posting.drainer import save_drain_watermark
+from proxy.ledger.posting.journal_posting import KEEP_POSTED_BYTES, MAX_BYTES
 from proxy.models import DrainWatermark, Exchange
 from tests.proxy.ledger.conftest import Frame, append_frames, drain_all, ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
@@ -52,6 +53,23 @@ def set_aside(path: Path) -> dict[str, str]:
     return {file.stem: file.read_text() for file in (path / "quarantine").glob("*.txt")}
 
 
+def put_aside(path: Path, *records: Record) -> Path:
+    """Write the records of one request to the quarantine; return the path of their file."""
+    file = path / "quarantine" / f"{records[0].id}.frames"
+    file.parent.mkdir(exist_ok=True)
+    frames = (segments.encode_frame(n, 0.0, *frame) for n, frame in enumerate(
+        ((KIND[type(one)], one.id, encode(one)) for one in records), 1))  # fmt: skip
+    file.write_bytes(b"".join(frames))
+    return file
+
+
+def make_older(path: Path) -> None:
+    """Let all segments of a journal have been written a little longer ago than they are kept."""
+    written = time.time() - journal_posting.KEEP_POSTED_S - 60
+    for number in segments.numbers_in(path):
+        os.utime(segments.path_of(path, number), (written, written))
+
+
 # Records that cannot be decoded or posted
 
 
@@ -79,10 +97,9 @@ def test_undecodable_open_record_with_a_close_record_is_set_aside(path: Path) ->
 
 
 @pytest.mark.django_db
-def test_large_requests_are_posted_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_posting, "MAX_BYTES", 1_000)
+def test_large_requests_are_posted_one_by_one(path: Path) -> None:
     for number in range(3):
-        append_durably(path, opening(number, body=bytes(1_000)), closing(number))
+        append_durably(path, opening(number, body=bytes(MAX_BYTES)), closing(number))
 
     with reading(path) as own:
         assert list(journal_posting.post_all(own)) == [1, 1, 1]
@@ -99,9 +116,7 @@ def left(path: Path) -> Path:
 
 
 @pytest.mark.django_db
-def test_journal_of_a_dead_worker_is_posted_and_removed_a_day_later(
-    left: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_journal_of_a_dead_worker_is_posted_and_removed_a_day_later(left: Path) -> None:
     save_drain_watermark(left, Backlog(3, 1.0, 0))
 
     assert journal_posting.adopt(left.parent) == 1
@@ -112,7 +127,7 @@ def test_journal_of_a_dead_worker_is_posted_and_removed_a_day_later(
     assert not DrainWatermark.objects.exists()
     assert len(ids_in(left)) == 4
 
-    monkeypatch.setattr(journal_posting, "KEEP_POSTED_S", -60.0)  # a day later
+    make_older(left)
     assert journal_posting.adopt(left.parent) == 1
     assert [each.name for each in left.parent.iterdir()] == ["journal-0.lock"]
     assert journal_posting.adopt(left.parent) == 0
@@ -136,53 +151,51 @@ def test_undecodable_record_of_a_dead_worker_is_set_aside_and_the_others_are_pos
 
 
 @pytest.mark.django_db
-def test_requests_that_were_set_aside_are_posted_again_after_a_restore(
-    left: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_were_set_aside_are_posted_again_after_a_restore(left: Path) -> None:
     append_durably(left, opening(3, created=float(10**18)), closing(3))
     assert journal_posting.adopt(left.parent) == 0
     assert set_aside(left).keys() == {exchange_id(3)}
     assert journal_posting.post_again(left.parent) == 6  # it is refused once more
-    monkeypatch.setattr(journal_posting.ledger_writer, "write_to_database", len)
+    put_aside(left, opening(3), closing(3))  # as if the database accepted it now
 
     assert journal_posting.post_again(left.parent) == 8
 
     assert set_aside(left) == {}
+    assert states()[exchange_id(3)] == "closed"
 
 
 @pytest.mark.django_db
 def test_a_close_record_without_its_open_record_stays_set_aside(left: Path) -> None:
-    quarantine = left / "quarantine"
-    quarantine.mkdir(parents=True)
-    record = closing(3)
-    frame = segments.encode_frame(1, 0.0, CLOSE, record.id, encode(record))
-    (quarantine / f"{record.id}.frames").write_bytes(frame)
+    path = put_aside(left, closing(3))
 
     assert journal_posting.post_again(left.parent) == 3  # those of the journal itself
 
-    assert (quarantine / f"{record.id}.frames").exists()
+    assert path.exists()
 
 
 # Removal
 
 
 def test_segments_that_were_posted_are_removed_after_a_day_or_when_they_are_too_large(
-    journal: Journal, own: JournalReader, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(journal_module, "SEGMENT_S", -1.0)
+    with locks.take(tmp_path) as lock:
+        journal = Journal(lock, reserve_bytes=4_096, segment_s=-1.0)  # a segment for each request
+        journal.start()
+        own = JournalReader(journal.directory, journal)
 
-    def post_and_remove(number: int) -> list[int]:
-        journal.append_and_wait(opening(number), closing(number))
-        own.read(1)
-        own.mark_posted([exchange_id(number)])
-        journal_posting.remove_posted_segments(own)
-        return segments.numbers_in(journal.directory)
+        def post_and_remove(number: int, keep_bytes: int = KEEP_POSTED_BYTES) -> list[int]:
+            journal.append_and_wait(opening(number), closing(number))
+            own.read(1)
+            own.mark_posted([exchange_id(number)])
+            journal_posting.remove_posted_segments(own, keep_bytes)
+            return segments.numbers_in(journal.directory)
 
-    assert post_and_remove(1) == [1]
-    assert post_and_remove(2) == [1, 2]
-    monkeypatch.setattr(journal_posting, "KEEP_POSTED_BYTES", 0)
-    assert post_and_remove(3) == [3]
-    monkeypatch.setattr(journal_posting, "KEEP_POSTED_BYTES", 2**30)
-    assert post_and_remove(4) == [3, 4]
-    monkeypatch.setattr(journal_posting, "KEEP_POSTED_S", -60.0)
-    assert post_and_remove(5) == [5]
+        assert post_and_remove(1) == [1]
+        assert post_and_remove(2) == [1, 2]
+        assert post_and_remove(3, keep_bytes=0) == [3]
+        assert post_and_remove(4) == [3, 4]
+        make_older(journal.directory)
+        assert post_and_remove(5) == [5]
+        own.close()
+        journal.stop()

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,13 +76,10 @@ def test_orphan_without_an_open_record_gets_no_close_record(tmp_path: Path) -> N
     assert written == []
 
 
-def test_orphans_share_commits_and_stay_orphans_if_a_commit_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(orphans, "MAX_RECORDS", 4)
-    monkeypatch.setattr(orphans, "MAX_BYTES", 10_000)
+def test_orphans_share_commits_and_stay_orphans_if_a_commit_fails(tmp_path: Path) -> None:
+    most, large = orphans.MAX_RECORDS, os.urandom(orphans.MAX_BYTES)
     append_durably(
-        tmp_path, *(opening(n, body=b"x" * (20_000 if n == 5 else 9)) for n in range(10))
+        tmp_path, *(opening(n, body=large if n == most + 1 else b"x") for n in range(most + 6))
     )
     written: list[list[str]] = []
 
@@ -97,5 +95,5 @@ def test_orphans_share_commits_and_stay_orphans_if_a_commit_fails(
             list(orphans.close_orphans(reader, ids, write))
         reader.read(ALL)
 
-        assert [len(some) for some in written] == [4, 2]  # the large one is in memory as well
-        assert ids == reader.unclosed_ids() == [exchange_id(n) for n in range(6, 10)]
+        assert [len(some) for some in written] == [most, 2]  # the large one is in memory as well
+        assert ids == reader.unclosed_ids() == [exchange_id(n) for n in range(most + 2, most + 6)]

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -20,9 +19,9 @@ DAY = {"from": "2026-11-20", "to": "2026-11-21"}
 
 
 @pytest.fixture(autouse=True)
-def export_folder(monkeypatch, tmp_path):
+def export_folder(settings, tmp_path):
     """Write files to a temporary folder, and wait for the thread before the database is reset."""
-    monkeypatch.setattr(exports_jobs, "conf", replace(exports_jobs.conf, data_dir=tmp_path))
+    settings.DATA_DIR = tmp_path
     yield tmp_path / "exports"
     runner.join()
 

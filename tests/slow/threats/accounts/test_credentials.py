@@ -4,6 +4,13 @@ import pytest
 
 from tests.slow.threats import hostile_clients, raw_http
 
+CLOSE = "connection: close"
+
+
+def send(gateway, raw):
+    """Send a request that asks the server to close the connection, and read to its end."""
+    return raw_http.send_raw(gateway.port, raw, silence_s=60)
+
 
 @pytest.mark.parametrize("name", ["x-api-key", "X-Api-Key"])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/models"])
@@ -14,9 +21,7 @@ def test_different_keys_are_rejected(running, name, path):
     for keys in ((gateway.key, "sk-br-other"), ("sk-br-other", gateway.key), (gateway.key, "")):
         lines = [f"{name}: {key}" for key in keys] + [f"content-length: {len(body)}"]
 
-        answer = raw_http.send_raw(
-            gateway.port, hostile_clients.head(path, *lines, method=method) + body
-        )
+        answer = send(gateway, hostile_clients.head(path, *lines, CLOSE, method=method) + body)
 
         assert answer.statuses == [400], keys
         assert b"different keys" in answer.raw
@@ -38,8 +43,6 @@ def test_repeated_key_counts_once(running, lines, status):
     gateway = running.process
     lines = [line.format(key=gateway.key) for line in lines]
 
-    answer = raw_http.send_raw(
-        gateway.port, hostile_clients.head("/v1/models", *lines, method="GET")
-    )
+    answer = send(gateway, hostile_clients.head("/v1/models", *lines, CLOSE, method="GET"))
 
     assert answer.statuses == [status]

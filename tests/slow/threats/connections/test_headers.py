@@ -4,7 +4,6 @@ import socket
 
 import pytest
 
-from proxy.conf import conf
 from proxy.gateway.http.request_headers import RequestHeaders
 from tests.fakes.upstreams.script_steps import json_response, response
 from tests.proxy.gateway import upstream_scripts
@@ -190,18 +189,9 @@ CHAINS = [
 @pytest.mark.parametrize(
     "header", [b"x-forwarded-for", b"x_forwarded_for", b"x-real-ip", b"forwarded"]
 )
-def test_forwarded_address_counts_only_from_trusted_proxies(
-    tuned_conf, peer, chain, client, header
-):
-    tuned_conf(trusted_proxies=TRUSTED)
+def test_forwarded_address_counts_only_from_trusted_proxies(settings, peer, chain, client, header):
+    settings.TRUSTED_PROXIES = TRUSTED
     headers = [] if chain is None else [(header, chain.encode())]
     head = RequestHeaders({"headers": headers, "client": (peer, 1) if peer else None})
 
     assert head.ip == (client if header == b"x-forwarded-for" else peer)
-
-
-@pytest.fixture
-def tuned_conf():
-    before = conf.trusted_proxies
-    yield lambda **values: [object.__setattr__(conf, name, value) for name, value in values.items()]
-    object.__setattr__(conf, "trusted_proxies", before)

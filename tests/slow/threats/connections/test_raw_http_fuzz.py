@@ -3,14 +3,14 @@
 The seed of a request reproduces it. ``BRIDGE_FUZZ=100000`` runs the long version.
 """
 
-import os
 import random
 
 import pytest
 
+from tests.lanes import repeat
 from tests.slow.threats import raw_http
 
-REQUESTS = int(os.environ.get("BRIDGE_FUZZ", "2000"))
+REQUESTS = repeat(fast=400, slow=2_000, variable="BRIDGE_FUZZ")
 BATCH = 200
 AT_ONCE = 50  # most of a request is waiting: four times as many requests per second as with 12
 ALLOWED_5XX = {503, 529}
@@ -117,6 +117,7 @@ def request(seed, key):
     return bytes(raw)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(120 + REQUESTS // 10)
 def test_no_fuzzed_request_causes_a_5xx_a_hang_or_an_exit(running):
     failures = {}

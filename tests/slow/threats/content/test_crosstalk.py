@@ -41,7 +41,7 @@ async def send_marked(gateway, n):
 
 
 @pytest.mark.timeout(300)
-def test_concurrent_requests_receive_only_their_own_text(gateway, scripted, tuned):
+def test_concurrent_requests_receive_only_their_own_text(gateway, scripted):
     scripted.choose(echo)
 
     async def all_at_once():

@@ -1,4 +1,4 @@
-"""A run of text deltas translated as one event has the same result as one by one."""
+"""Text deltas translated without their events, or many as one, have the same result."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.gateway.http.sse_encoder import BatchedTextDelta
 from proxy.gateway.upstream.response_decoder import ResponseDecoder
-from proxy.gateway.upstream.text_runs import NO_TEXT, chat_piece, responses_piece
+from proxy.gateway.upstream.text_deltas import NO_TEXT, chat_piece, responses_piece
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -22,7 +22,6 @@ from tests.translator.openai_responses.responses import (
 from translator.capabilities import Profile
 from translator.dialect import TranslationTarget
 from translator.message_stream.events_to_message import fold
-from translator.openai_chat.stream.plain_chunk import CHOICE_FIELDS, CHUNK_FIELDS, plain_text
 
 from .test_response_decoder import frame, one_by_one, stream_of
 
@@ -79,6 +78,11 @@ EVENTS = PIECES | st.sampled_from(
 )
 A = text("a", item_id="msg_1")
 VALUES = st.sampled_from([None, 0, 1, "", "a", "error", "chat.completion.chunk", [], ["a"], {}])
+CHUNK_FIELDS = (
+    "base_resp", "citations", "error", "id", "object", "search_results", "timings", "type", "usage",
+    "x_groq",
+)  # fmt: skip
+CHOICE_FIELDS = ("error", "finish_reason", "index", "logprobs", "usage")
 DELTA_FIELDS = ("role", "refusal", "tool_calls", "reasoning_content", "reasoning", "audio")
 STOPS = st.sampled_from([(), ("STOP",)])
 
@@ -143,29 +147,70 @@ def test_a_responses_event_without_text_at_a_place_is_in_no_run(event):
     assert responses_piece(json.dumps(event).encode()) == NO_TEXT
 
 
-@given(CHUNKS, st.dictionaries(st.sampled_from([*CHUNK_FIELDS, "object", "id"]), VALUES))
-def test_a_chat_chunk_in_a_run_is_plain_text_for_the_translator(chunk, fields):
-    """The type of a plain chunk accepts no chunk that the translator would read otherwise."""
-    chunk = chunk | fields
-    location, found = chat_piece(json.dumps(chunk).encode())
+@pytest.mark.parametrize(
+    "event",
+    [
+        chunk({"content": ""}),
+        chunk({"content": "a"}, "stop"),
+        chunk({"content": "a", "tool_calls": [CALL]}),
+        chunk({"content": ["a"]}),
+        chunk({"role": "assistant"}),
+        chunk({"content": "a"}) | {"usage": {"prompt_tokens": 1}},
+        chunk({"content": "a"}) | {"citations": ["https://a.example"]},
+        {"choices": [{"index": 1, "delta": {"content": "a"}}]},
+        {"choices": [{"delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]},
+        chunk({"content": "a"}) | {"object": "error", "message": "no more"},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": [{"delta": None}]},
+        FAILED,
+        {},
+    ],
+)
+def test_a_chunk_that_carries_more_than_text_is_not_plain(event):
+    assert chat_piece(json.dumps(event).encode()) == NO_TEXT
 
-    assert found == ("" if location is None else plain_text(chunk))
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        chunk({"content": "a"}),
+        chunk({"content": "a", "role": "assistant"}),
+        chunk({"content": "a", "refusal": None, "tool_calls": None}) | {"obfuscation": "x" * 9},
+    ],
+)
+def test_padding_and_null_fields_do_not_matter(event):
+    assert chat_piece(json.dumps(event).encode())[1] == "a"
 
 
-@given(st.dictionaries(st.sampled_from([*CHOICE_FIELDS, "logprobs"]), VALUES))
-def test_a_choice_with_other_content_is_in_no_run(fields):
-    chunk = {"choices": [{"delta": {"content": "a"}} | fields]}
-    location, found = chat_piece(json.dumps(chunk).encode())
+def assert_plain_text_is_all(event):
+    """Compare a chunk from which ``chat_piece`` reads text with its whole translation."""
+    location, found = chat_piece(json.dumps(event).encode())
+    if location is None:
+        return
+    whole, text_only = stream_of("chat"), stream_of("chat")
+    for stream in (whole, text_only):
+        stream.feed(chunk({"content": "s"}))
 
-    assert found == ("" if location is None else plain_text(chunk))
+    assert whole.feed(event) == text_only.feed_text(location, found)
+    assert outcome([], whole) == outcome([], text_only)
+    assert whole.unknown == text_only.unknown
+
+
+@given(CHUNKS, st.dictionaries(st.sampled_from(CHUNK_FIELDS), VALUES))
+def test_the_text_of_a_plain_chunk_is_all_that_the_translator_reads(chunk, fields):
+    assert_plain_text_is_all(chunk | fields)
+
+
+@given(st.dictionaries(st.sampled_from(CHOICE_FIELDS), VALUES))
+def test_a_choice_with_other_content_is_not_plain(fields):
+    assert_plain_text_is_all({"choices": [{"delta": {"content": "a"}} | fields]})
 
 
 @given(st.dictionaries(st.sampled_from([*DELTA_FIELDS, "content", "new_field"]), VALUES))
-def test_a_delta_with_other_content_is_in_no_run(fields):
-    chunk = {"choices": [{"index": 0, "delta": {"content": "a"} | fields}]}
-    location, found = chat_piece(json.dumps(chunk).encode())
-
-    assert found == ("" if location is None else plain_text(chunk))
+def test_a_delta_with_other_content_is_not_plain(fields):
+    delta = {"content": "a"} | fields
+    assert_plain_text_is_all({"choices": [{"index": 0, "delta": delta}]})
 
 
 def test_the_names_of_the_first_event_of_a_run_are_kept():
