@@ -140,3 +140,12 @@ def test_the_builder_gives_the_history_the_shape_of_the_profile():
     assert [(n.path, n.fate) for n in made.notes] == [("messages", "emulated")]
     assert plain.origins
     assert made.origins == ()
+
+
+def test_a_history_that_already_has_the_shape_stays_as_it_is():
+    request = make_request(user("a"), assistant("b"), user("c"))
+
+    made = build(request, merge_users=True)
+
+    assert made.body["messages"] == build(request).body["messages"]
+    assert (made.notes, made.origins) == ((), (0, 1, 2))

@@ -16,7 +16,12 @@ from translator.anthropic.stop_reason import (
     is_window_full,
 )
 from translator.anthropic.types import Event
-from translator.anthropic.usage import NO_USAGE
+from translator.anthropic.usage import (
+    DOUBTFUL_COUNTS,
+    NO_USAGE,
+    has_doubtful_counts,
+    without_doubtful_counts,
+)
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
@@ -247,6 +252,9 @@ class ResponsesStream:
     def _record_usage(self, response: dict[str, Any]) -> None:
         self.usage, notes = read_usage(response, self._blocks.searches)
         self.notes += notes
+        if has_doubtful_counts(self.usage, self._blocks.characters):
+            self.usage = without_doubtful_counts(self.usage, self._blocks.characters)
+            self.notes.append(DOUBTFUL_COUNTS)
 
     def _emit_missing(self, output: Any) -> None:
         output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []

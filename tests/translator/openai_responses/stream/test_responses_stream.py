@@ -466,3 +466,14 @@ def test_a_failure_whose_reason_never_arrives_is_an_error_at_the_end():
     assert "error" not in kinds(machine.feed(created(), REASONLESS))
     assert machine.end()[-1]["error"]["message"] == "upstream response failed"
     assert kinds(stream().feed(created(), REASONLESS, REASONLESS))[-1] == "error"
+
+
+def test_zero_tokens_beside_text_are_estimated_with_a_note():
+    machine = stream(input_estimate=50)
+
+    machine.feed(
+        completed(output_message("Hello, you."), usage={"input_tokens": 0, "output_tokens": 0})
+    )
+
+    assert (machine.usage.source, machine.usage.input, machine.usage.output) == ("estimated", 50, 3)
+    assert any(note.reason.startswith("bad_usage") for note in machine.notes)
