@@ -127,6 +127,9 @@ class Profile:
     single_calls: bool = False
     """The server's chat template accepts one tool call in a message: parallel calls of the history
     are sent one after the other."""
+    tool_messages: bool = True
+    """The server's chat template accepts tool calls and results; otherwise those of the history are
+    sent as text."""
     system_role: bool = True
     """The server's chat template accepts system messages; otherwise their text is sent at the start
     of the first user message."""

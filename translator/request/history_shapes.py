@@ -59,6 +59,24 @@ def split_calls(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
+def write_calls_as_text(messages: Sequence[Message]) -> list[Message]:
+    """Write tool calls and their results as text, for templates without tool messages."""
+    result: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls") or []
+        if message["role"] == "tool":
+            result.append({"role": "user", "content": f"[tool result] {message['content']}"})
+        elif calls:
+            functions = [call["function"] for call in calls]
+            lines = [f"[tool call] {f['name']}({f['arguments']})" for f in functions]
+            others = {name: value for name, value in message.items() if name != "tool_calls"}
+            text = "\n".join([message.get("content") or "", *lines]).lstrip()
+            result.append({**others, "content": text})
+        else:
+            result.append(message)
+    return merge_turns(result)
+
+
 def move_system_text(messages: Sequence[Message]) -> list[Message]:
     """Put the text of system messages before the first user message's own text."""
     system = [m for m in messages if m["role"] in ("system", "developer")]

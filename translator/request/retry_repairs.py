@@ -17,6 +17,7 @@ from translator.request.history_shapes import (
     move_system_text,
     split_calls,
     without_images,
+    write_calls_as_text,
 )
 from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.body_parser import read_error
@@ -283,6 +284,12 @@ _TEMPLATES: Final = (
         merge_turns,
         ("merge_users", True),
         "the chat template requires alternating roles: messages were merged",
+    ),
+    _template_fix(  # only if merging changes nothing more
+        r"roles must alternate|tool role|role ['\"]?tool|only user(?:,| and) assistant",
+        write_calls_as_text,
+        ("tool_messages", False),
+        "the chat template has no tool messages: calls and results are sent as text",
     ),
 )
 

@@ -11,6 +11,7 @@ from translator.request.history_shapes import (
     move_system_text,
     split_calls,
     without_images,
+    write_calls_as_text,
 )
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
@@ -102,6 +103,17 @@ def test_system_text_moves_into_the_first_user_message(messages, moved):
     assert move_system_text(messages) == moved
 
 
+def test_calls_and_results_are_written_as_text_in_alternating_turns():
+    messages = [text("user", "a"), calling("1", "2", content="Both."), output("1"), output("2")]
+
+    assert write_calls_as_text([*messages, text("user", "b")]) == [
+        text("user", "a"),
+        text("assistant", "Both.\n[tool call] f({})\n[tool call] f({})"),
+        text("user", "[tool result] ok\n\n[tool result] ok\n\nb"),
+    ]
+    assert write_calls_as_text([calling("1")]) == [text("assistant", "[tool call] f({})")]
+
+
 def test_each_image_becomes_a_text():
     body = [
         text("user", [IMAGE, {"type": "text", "text": "a"}]),
@@ -140,6 +152,15 @@ def test_the_builder_gives_the_history_the_shape_of_the_profile():
     assert [(n.path, n.fate) for n in made.notes] == [("messages", "emulated")]
     assert plain.origins
     assert made.origins == ()
+
+
+def test_the_builder_writes_calls_as_text_for_a_profile_without_tool_messages():
+    history = [user("a"), assistant(tool_use("t1")), user(result("one", call_id="t1"))]
+
+    made = build(make_request(*history), tool_messages=False)
+
+    assert [m["role"] for m in made.body["messages"]] == ["user", "assistant", "user"]
+    assert made.body["messages"][-1]["content"] == "[tool result] one"
 
 
 def test_a_history_that_already_has_the_shape_stays_as_it_is():

@@ -14,6 +14,7 @@ from translator.request.history_shapes import (
     merge_turns,
     move_system_text,
     split_calls,
+    write_calls_as_text,
 )
 from translator.request.id_mapping import upstream_call_id
 from translator.request.midstream_tools import TOOL_CHANGES
@@ -81,6 +82,7 @@ def _fit_template(messages: list[ChatMessage], builder: RequestBuilder) -> list[
             (not profile.system_role, move_system_text),
             (profile.single_calls, split_calls),
             (profile.merge_users, merge_turns),
+            (not profile.tool_messages, write_calls_as_text),
         )
         if needs_shape
     ]

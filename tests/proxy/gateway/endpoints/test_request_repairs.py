@@ -166,7 +166,7 @@ def test_a_shape_that_did_not_help_is_not_remembered(
     reply = gateway.post(message("chat-template-odd", messages=HISTORY))
 
     assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
-    assert len(scripted.requests_for("chat-template-odd")) == 2
+    assert len(scripted.requests_for("chat-template-odd")) == 3
     assert not request_repairs._learned
 
 
