@@ -133,7 +133,9 @@ def percentiles(seconds: list[float]) -> tuple[str, str]:
 
 def measure_limits(options: argparse.Namespace, folder: Path, server: RedisServer) -> None:
     arguments = (folder / "limits.sqlite3", server.url, options.rate, options.seconds)
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+    context = multiprocessing.get_context("spawn")
+    started = context.Barrier(options.processes)  # no process measures while others are imported
+    with context.Pool(options.processes, initializer=started.wait) as pool:
         results = pool.starmap(take_slots, [(n, *arguments) for n in range(options.processes)], 1)
     waits = [wait for each in results for wait in each]
     table = Table("processes", "requests", "requests/s", "wait p50 ms", "p99 ms", "in Redis us")
