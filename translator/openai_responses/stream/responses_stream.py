@@ -31,7 +31,7 @@ from translator.stream.unknown_events import UnknownEvents
 from .error_body import error_in_body, error_in_event, error_in_response
 from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
-from .output_items import OutputItems
+from .output_items import OutputItems, output_of
 from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
 
 PING: Final[Event] = {"type": "ping"}
@@ -201,7 +201,7 @@ class ResponsesStream:
     def _finish_response(self, response: dict[str, Any]) -> None:
         """Send content of the final response that was not sent yet, and end the message."""
         self._start_message(response)
-        output = response.get("output")
+        output = output_of(response)
         if not self._items.matches_output(output):
             self._emit_missing(output)
         incomplete_reason = self._incomplete_reason(response)
