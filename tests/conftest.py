@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests: lanes, number of processes, scripted upstream."""
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import fields
 from typing import Final
@@ -11,11 +12,24 @@ from django.dispatch import receiver
 from hypothesis import is_hypothesis_test
 
 from tests import lanes
+from tests.fakes.servers import prepared
+from tests.fakes.servers.redis_server import redis_server, running_redis
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.lanes import hypothesis_profiles, report, time_limit
+from tests.lanes import hypothesis_profiles, measurement, report, time_limit
+from tests.lanes.measurement import Measurement
+from tests.lanes.time_limit import file_of
+
+__all__ = ["redis_server", "running_redis"]  # fixtures: one Redis for each process of pytest
+
+# A run starts hundreds of Python processes, and each would compile the code again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SIDE_BY_SIDE: Final = 2
 """Maximum processes of a full run; one test already runs a client, a gateway and upstreams."""
+
+LAST: Final = "tests/repo/lint/test_coverage.py"
+"""Waits for the tests that it measures."""
 
 LIMIT: Final = "time limit"
 
@@ -24,9 +38,7 @@ FIRST: Final = (
     "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
-    "tests/repo/lint/test_coverage.py",
     "tests/proxy/ledger/database/test_on_postgresql.py",
-    "tests/repo/lint/test_semgrep.py",
 )
 """Files that take minutes start first, so that none runs alone at the end.
 
@@ -38,12 +50,19 @@ runs files that need a core.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     time_limit.add_options(parser)
+    parser.addoption(
+        "--coverage", action="store_true", help="measure coverage in a part of the tests"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the lane before test files are imported, because they ask for its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
+    folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
+    if config.option.coverage or (is_whole(config) and not lanes.is_slow()):
+        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        config.pluginmanager.register(Measurement(folder, process), measurement.NAME)
     limit = time_limit.TimeLimit(config)
     config.pluginmanager.register(limit, LIMIT)
     if not hasattr(config, "workerinput"):
@@ -57,8 +76,9 @@ def pytest_report_header() -> str:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Return True if the command names no path."""
-    return config.args == config.getini("testpaths")
+    """Return True if the command runs all tests of a lane."""
+    selected = config.option.keyword or config.option.ignore or config.option.deselect
+    return config.args == config.getini("testpaths") and not selected
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
@@ -88,8 +108,8 @@ def pytest_collection_modifyitems(
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
     elif hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(FIRST)}
-        items.sort(key=lambda item: places.get(item.nodeid.split("::", 1)[0], len(FIRST)))
+        places = {name: place for place, name in enumerate(FIRST)} | {LAST: len(FIRST) + 1}
+        items.sort(key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
 
 
 @pytest.fixture

@@ -122,10 +122,22 @@ class Profile:
     """Whether the server requires ``""`` instead of null as the content of an assistant message
     with only tool calls."""
     merge_users: bool = False
-    """The server's chat template requires alternating roles, so consecutive user messages are
-    merged."""
+    """The server's chat template requires alternating roles: consecutive messages of one role are
+    merged, and user text after a tool result is sent at the end of the result."""
+    single_calls: bool = False
+    """The server's chat template accepts one tool call in a message: parallel calls of the history
+    are sent one after the other."""
+    tool_messages: bool = True
+    """The server's chat template accepts tool calls and results; otherwise those of the history are
+    sent as text."""
+    system_role: bool = True
+    """The server's chat template accepts system messages; otherwise their text is sent at the start
+    of the first user message."""
     prefill: bool = False
     """Whether the server continues a final assistant message instead of starting another one."""
+    signed_calls: bool = False
+    """Whether the server sends a thought signature with tool calls, sometimes at their end
+    (Gemini). A call starts only when it is complete, because its id carries the signature."""
     cumulative_arguments: bool = False
     """Whether the server sends in each chunk all tool arguments so far instead of only the new
     ones."""
@@ -237,6 +249,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             name="gemini",
             efforts=("none", "low", "medium", "high"),
             required_tool_choice=True,
+            signed_calls=True,
         ),
         Profile(name="anthropic", count_tokens=True),
     )

@@ -19,7 +19,8 @@ from .capabilities import Profile
 from .notes import Note
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class TranslationTarget:
     """The upstream and model that a request is translated for, with their capabilities."""
 
@@ -86,7 +87,8 @@ class ResponseContext:
     stream)."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class UpstreamRequest:
     """One translated request: the body to send, its notes, and the context for the response."""
 
@@ -106,6 +108,9 @@ class Repair:
 
     body: dict[str, Any]
     note: Note
+    capability: tuple[str, bool] | None = None
+    """The capability that the upstream's error shows, with its value, if it applies to later
+    requests as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

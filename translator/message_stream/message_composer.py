@@ -389,7 +389,7 @@ class MessageComposer:
                 value = without_nulls(value, optional or frozenset())
                 text = compact_json(value)
             elif not value:
-                text = ""  # null or only white space: the call has no arguments
+                text = ""  # the text is null or white space, so the call has no arguments
             if text:
                 self._send(block, block.make_delta(text))
         block.arguments_value = value

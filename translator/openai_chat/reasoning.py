@@ -4,15 +4,17 @@ from typing import Any, Final
 
 from translator.dialect import TranslationTarget
 from translator.request.builder import RequestBuilder
-from translator.request.id_mapping import upstream_call_id
 from translator.request.reasoning_effort import EFFORT_FIELDS, THINKING_OFF, choose_effort
 from translator.stream import reasoning_signature
 
 from .reasoning_details import OPAQUE, split_opaque
 
-EXTRA_CONTENT: Final = "chat/call"
-"""The ``api`` value of a signature that contains the ``extra_content`` of a tool call (a field of
-Gemini) instead of reasoning."""
+CARRIED_FIELDS: Final = ("extra_content", "provider_specific_fields", "thought_signature")
+"""Fields of a tool call that must go back with it. They contain the thought signature of Gemini,
+which is in ``extra_content`` in its own API, and in the others behind LiteLLM and other proxies."""
+
+CARRIED_FUNCTION_FIELDS: Final = ("provider_specific_fields", "thought_signature")
+"""The same, for fields inside of ``function``."""
 
 
 def reasoning_fields(builder: RequestBuilder) -> dict[str, Any]:
@@ -73,37 +75,15 @@ def restore_reasoning(
     return {}
 
 
-def sign_extra_content(
-    id_: str, extra_content: Any, target: TranslationTarget, keys: reasoning_signature.SigningKeys
-) -> str:
-    """Sign the ``extra_content`` of a tool call, together with the call id that the client gets."""
-    reasoning = reasoning_signature.SignedReasoning(
-        upstream=target.upstream,
-        model=target.model,
-        api=EXTRA_CONTENT,
-        item_id=id_,
-        details=extra_content,
-    )
-    return reasoning_signature.sign(reasoning, keys)
-
-
-def restore_extra_content(
-    thinking_blocks: list[dict[str, Any]], target: TranslationTarget
-) -> dict[str, Any]:
-    """Return upstream call id -> ``extra_content``, for the calls of this upstream and model."""
-    if target.signing_keys is None:
-        return {}
-    signed_items = (
-        reasoning_signature.verify(block.get("signature") or "", target.signing_keys)
-        for block in thinking_blocks
-    )
-    return {
-        upstream_call_id(signed.item_id): signed.details
-        for signed in signed_items
-        if signed is not None
-        and (signed.api, signed.upstream, signed.model)
-        == (EXTRA_CONTENT, target.upstream, target.model)
-    }
+def call_fields(piece: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a streamed tool call that must go back with it."""
+    fields = {name: piece[name] for name in CARRIED_FIELDS if piece.get(name)}
+    function = piece.get("function")
+    if isinstance(function, dict):
+        inner = {n: function[n] for n in CARRIED_FUNCTION_FIELDS if function.get(n)}
+        if inner:
+            fields["function"] = inner
+    return fields
 
 
 def _verify_block(

@@ -1,17 +1,31 @@
-"""Shorten tool names and ids of one API that the other API does not accept.
+"""Convert tool names and ids between the two APIs, without state.
 
-Shortening has no state, so that a name is the same in each turn: it appends a hash, since a
-number would depend on the order of the tools. OpenAI accepts ``[A-Za-z0-9_-]``, at most 64
-characters.
+OpenAI accepts ``[A-Za-z0-9_-]`` in names, at most 64 characters. A shortened name ends with a hash,
+so that it is the same in each turn; a number would depend on the order of the tools.
+
+A call id must go back to the server as the server made it: some models continue a count in their
+ids (Kimi: ``functions.Bash:0``), and some proxies store a thought signature in them. So an id that
+clients may not accept is encoded into a valid one. It may also carry fields of the call.
 """
 
+import base64
+import binascii
 import hashlib
+import json
 import re
+import zlib
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
+
+from translator.dialect import TranslationTarget
 
 MAX_LENGTH: Final = 64
 HASH_LENGTH: Final = 8
+ENCODED: Final = "brgid_"
+"""The start of an encoded id: then a hash of upstream and model, ``_`` and the encoded content."""
+MAX_ENCODED: Final = 16_384
+"""Maximum characters of an encoded id, since it is stored and sent with each later request."""
+MAX_DECODED: Final = 4 * MAX_ENCODED
 
 _is_legal: Final = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _ILLEGAL_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -22,14 +36,41 @@ def upstream_name(name: str) -> str:
     return name if _is_legal(name) else _shorten(name)
 
 
-def upstream_call_id(call_id: str) -> str:
-    """Return the call id for OpenAI; a tool call and its result always get the same id."""
-    return call_id if _is_legal(call_id) else _shorten(call_id)
+def upstream_call_id(call_id: str, target: TranslationTarget) -> str:
+    """Return the call id for the upstream; a tool call and its result always get the same id.
+
+    The upstream and model that made an id get it back unchanged, any other one gets a valid id.
+    """
+    if not call_id.startswith(ENCODED):
+        return call_id if _is_legal(call_id) else _shorten(call_id)
+    original, _ = _decode(call_id)
+    if original and _origin(target) == call_id[len(ENCODED) : len(ENCODED) + HASH_LENGTH]:
+        return original
+    return _shorten(original or call_id)
 
 
-def client_call_id(call_id: str, used_ids: Collection[str]) -> str:
-    """Return a tool call id that Anthropic clients accept and that is not in ``used_ids``."""
-    base = upstream_call_id(call_id) if call_id else "toolu"
+def carried_fields(call_id: str, target: TranslationTarget) -> dict[str, Any]:
+    """Return the fields of a call that its id carries for this upstream and model."""
+    start = f"{ENCODED}{_origin(target)}_"
+    return _decode(call_id)[1] if call_id.startswith(start) else {}
+
+
+def client_call_id(
+    call_id: str,
+    used_ids: Collection[str],
+    target: TranslationTarget,
+    fields: dict[str, Any] | None = None,
+) -> str:
+    """Return a tool call id that Anthropic clients accept and that is not in ``used_ids``.
+
+    ``fields``: fields of the call that must go back with it. A repeated or very long id is
+    shortened, and carries no fields.
+    """
+    if fields or (call_id and not _is_legal(call_id)):
+        encoded = _encode(call_id, fields or {}, target)
+        if len(encoded) <= MAX_ENCODED and encoded not in used_ids:
+            return encoded
+    base = (call_id if _is_legal(call_id) else _shorten(call_id)) if call_id else "toolu"
     candidate, number = base, 1
     while candidate in used_ids:
         number += 1
@@ -41,6 +82,37 @@ def client_call_id(call_id: str, used_ids: Collection[str]) -> str:
 def message_id(upstream_id: str) -> str:
     """Return a message id in Anthropic's format, always the same for the same upstream id."""
     return "msg_" + _digest(upstream_id)[:24]
+
+
+def _encode(call_id: str, fields: dict[str, Any], target: TranslationTarget) -> str:
+    content = json.dumps([call_id, fields] if fields else [call_id], separators=(",", ":"))
+    packed = content.encode()
+    if len(packed) > MAX_LENGTH:
+        packed = zlib.compress(packed, 9)
+    encoded = base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+    return f"{ENCODED}{_origin(target)}_{encoded}"
+
+
+def _decode(call_id: str) -> tuple[str, dict[str, Any]]:
+    """Return the original id and the fields of an encoded id; "" and {} if it is not valid."""
+    text = call_id[len(ENCODED) + HASH_LENGTH + 1 : MAX_ENCODED]
+    try:
+        packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        if not packed.startswith(b"["):
+            packed = zlib.decompressobj().decompress(packed, MAX_DECODED)
+        content = json.loads(packed)
+    except (binascii.Error, zlib.error, ValueError, RecursionError):
+        return "", {}
+    match content:
+        case [str(original)]:
+            return original, {}
+        case [str(original), dict(fields)]:
+            return original, fields
+    return "", {}
+
+
+def _origin(target: TranslationTarget) -> str:
+    return _digest(f"{target.upstream}\n{target.model}")[:HASH_LENGTH]
 
 
 def _shorten(text: str) -> str:

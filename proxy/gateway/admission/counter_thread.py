@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 def max_wait_s() -> float:
     """Return the seconds that a request waits for a call. Most calls take less than 1 ms.
 
-    A queue of a few calls that wait for an unavailable Redis is not an overload yet.
+    A few calls that wait for an unavailable Redis do not mean overload yet.
     """
     return WAIT_S + REDIS_TIMEOUTS * conf.redis_timeout_s
 

@@ -110,7 +110,7 @@ class Limiter:
             self._teams[team_name] if team_name in self._teams else self._add_team(team_name)
         )
         states = (key_state, team_state)
-        # without limits, no buckets are needed
+        # A caller without limits needs no buckets.
         if caller.limits is NO_LIMITS and team.limits is NO_LIMITS:
             for state in states:
                 state.requests = state.tokens = None

@@ -177,7 +177,8 @@ class UpstreamResponse:
     async def _read_decompressed(self) -> bytes:
         decompressor = self._decompressor
         while True:
-            if decompressor.unused_data:  # an error, and each further call would copy the data
+            # The data after the end is an error, and each further call would copy it.
+            if decompressor.unused_data:
                 raise zlib.error("there are bytes after the end of a compressed response")
             compressed = decompressor.unconsumed_tail or await self.connection.read()
             data: bytes = decompressor.decompress(compressed, SLICE_BYTES) if compressed else b""
@@ -293,7 +294,7 @@ async def post(
             outcome="upstream_timeout" if mapping.timed_out else "upstream_error",
             detail=UNDELIVERED if undelivered else "no_answer",
         ) from exc
-    except BaseException:  # cancelled, or an unknown content encoding
+    except BaseException:  # the request was cancelled, or the content encoding is unknown
         if connection is not None:
             connection.close()
         raise

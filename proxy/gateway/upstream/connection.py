@@ -65,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(
         self, on_stray: "Callable[[UpstreamConnection, StrayTiming], None] | None" = None
     ) -> None:
-        # stored: getting the loop is a system call in Python 3.11
+        # It is stored, because getting the loop is a system call in Python 3.11.
         self.loop = asyncio.get_running_loop()
         self.upstream = ""  # name of the upstream that used the connection last
         self._on_stray = on_stray
@@ -113,9 +113,9 @@ class UpstreamConnection(asyncio.Protocol):
         return waiter
 
     async def read(self) -> bytes:
-        """Return all unread bytes of the body; wait if there are none; empty at the body's end.
+        """Return all unread bytes of the body; empty at the body's end.
 
-        Raises ConnectionLost or InvalidHttpResponse.
+        Waits if there are none. Raises ConnectionLost or InvalidHttpResponse.
         """
         while not self._pieces:
             if self._body_complete:
@@ -127,7 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
-        piece = b"".join(self._pieces)  # makes no copy if there is only one piece
+        piece = b"".join(self._pieces)  # this makes no copy if there is only one piece
         self._pieces.clear()
         self._unread = 0
         if self._paused:
@@ -218,7 +218,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._unread > HIGH_WATER_BYTES and not self._paused and not self._body_complete:
             self._paused = True
             self._transport.pause_reading()
-        # ``_wake_reader``, inlined for speed
+        # This is ``_wake_reader``, inlined for speed
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

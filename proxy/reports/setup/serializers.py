@@ -44,7 +44,7 @@ class Named(serializers.SlugRelatedField[Any]):
 
     def get_queryset(self) -> "QuerySet[Any]":
         rows: QuerySet[Any] = super().get_queryset()  # type: ignore[assignment]  # the subclass sets a queryset
-        user = self.context.get("user")  # absent when the OpenAPI schema is generated
+        user = self.context.get("user")  # there is no user when the OpenAPI schema is generated
         return rows if user is None else choices(user, rows)
 
 

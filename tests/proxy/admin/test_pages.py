@@ -151,6 +151,7 @@ def test_a_late_drainer_has_a_notice(root):
 def test_an_unreachable_redis_has_a_notice(root, monkeypatch, tmp_path):
     shared, local = RedisBudgets("redis://127.0.0.1:1/0"), SqliteBudgets(tmp_path / "counters")
     failover = FailoverBudgets(shared, local)
+    # The store of the settings cannot be closed with its connections.
     monkeypatch.setattr(site_notices, "budget_store", lambda: failover)
     assert notices(root) == []
     failover.reserved_ids("x")  # the call fails over to the local store

@@ -7,9 +7,7 @@ import pytest
 
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
-from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
-
-__all__ = ["redis_server", "running_redis"]
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 
 class Clock:

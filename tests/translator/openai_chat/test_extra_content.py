@@ -1,60 +1,146 @@
-"""Extra content of a Gemini tool call (``thought_signature``) returns with it, to Gemini only."""
+"""The id and the thought signature of a tool call return as the server made them, to that server."""
+
+import dataclasses
+import hashlib
+
+import pytest
 
 from tests.fakes.anthropic_requests import KEYS, assistant, make_request, result, user
-from tests.translator.openai_chat.requests import build
+from tests.translator.openai_chat.requests import build, target
+from translator.openai_chat import DIALECT
 
 from .responses import calls, chunk, message, piece, stream
 
-EXTRA = {"google": {"thought_signature": "AYe4+/=="}}
-CALL = calls(
-    piece(index=0, id="call_1", name="f", arguments="{}", extra_content=EXTRA), finish="tool_calls"
+SIGNATURE = "AYe4+/=="
+EXTRA = {"google": {"thought_signature": SIGNATURE}}
+KIMI = "functions.get_weather:0"
+LITELLM = "call_abc__thought__" + "AYe4+/" * 300 + "=="
+
+
+def returned(content: list, profile: str = "gemini", **fields) -> tuple[list[dict], list[dict]]:
+    """Return the calls and the tool messages of the next request to the upstream."""
+    ids = [block["id"] for block in content if block["type"] == "tool_use"]
+    results = [result("ok", call_id=id_) for id_ in ids]
+    history = [user("a"), assistant(*content), user(*results)]
+    messages = build(make_request(*history), profile, **{"keys": KEYS, **fields}).body["messages"]
+    tool_calls = next(m for m in messages if m["role"] == "assistant")["tool_calls"]
+    return tool_calls, [m for m in messages if m["role"] == "tool"]
+
+
+@pytest.mark.parametrize("call_id", [KIMI, LITELLM, "call_" + "x" * 80, "ид:1", "\ud83d", "a b"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_id_that_clients_may_not_accept_returns_unchanged(call_id, is_whole):
+    call = piece(index=0, id=call_id, name="f", arguments='{"a":1}')
+    chunks = [calls(call, finish="tool_calls")]
+    if is_whole:
+        chunks = [{"choices": [{"index": 0, "message": {"tool_calls": [call]},
+                                "finish_reason": "tool_calls"}]}]  # fmt: skip
+
+    content = message(*chunks, profile="generic")["content"]
+    (sent,), (output,) = returned(content, "generic")
+
+    assert content[0]["id"] != call_id
+    assert content[0]["id"].isascii()
+    assert content[0]["id"].replace("_", "").replace("-", "").isalnum()
+    assert (sent["id"], output["tool_call_id"]) == (call_id, call_id)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"extra_content": EXTRA},
+        {"provider_specific_fields": {"thought_signature": SIGNATURE}},
+        {"thought_signature": SIGNATURE},
+    ],
 )
+@pytest.mark.parametrize("context", [{}, {"thinking": "hidden"}, {"keys": KEYS}])
+def test_a_signature_returns_in_its_field_also_for_clients_without_thinking(fields, context):
+    call = piece(index=0, id="call_1", name="f", arguments="{}", **fields)
+
+    content = message(calls(call, finish="tool_calls"), profile="gemini", **context)["content"]
+    (sent,), (output,) = returned(content)
+
+    assert [block["type"] for block in content] == ["tool_use"]
+    assert {**sent, **fields} == sent
+    assert sent["id"] == output["tool_call_id"] == "call_1"
 
 
-def calls_sent(content: list, **fields) -> list[dict]:
-    history = [user("a"), assistant(*content), user(result("ok", call_id="call_1"))]
-    body = build(make_request(*history), "gemini", **{"keys": KEYS, **fields}).body
-    return next(m for m in body["messages"] if m["role"] == "assistant")["tool_calls"]
+def test_a_call_of_a_whole_response_is_repaired_and_keeps_its_signature():
+    call = piece(index=0, id="call_1", name="f", arguments='{"a":1,}', extra_content=EXTRA)
+    choice = {"index": 0, "message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
 
+    content = message({"choices": [choice]}, profile="gemini")["content"]
+    (sent,), _ = returned(content)
 
-def test_extra_content_returns_unchanged_to_its_vendor():
-    content = message(CALL, profile="gemini", keys=KEYS)["content"]
-
-    (sent,) = calls_sent(content)
-
-    assert [block["type"] for block in content] == ["thinking", "tool_use"]
+    assert content[0]["input"] == {"a": 1}
     assert sent["extra_content"] == EXTRA
 
 
-def test_extra_content_goes_to_no_other_vendor_and_needs_a_valid_signature():
-    thought, call = message(CALL, profile="gemini", keys=KEYS)["content"]
-    forged = {**thought, "signature": thought["signature"][:-4] + "AAAA"}
+def test_a_signature_inside_of_the_function_returns_there():
+    call = piece(index=0, id="call_1", name="f", arguments="{}")
+    call["function"]["thought_signature"] = SIGNATURE
 
-    assert "extra_content" not in calls_sent([forged, call])[0]
-    assert "extra_content" not in calls_sent([thought, call], keys=None)[0]
-    assert "extra_content" not in calls_sent([{"type": "thinking", "thinking": "x"}, call])[0]
+    content = message(calls(call, finish="tool_calls"), profile="gemini")["content"]
+    (sent,), _ = returned(content)
 
-
-def test_extra_content_without_signing_keys_is_noted_once():
-    other = piece(index=1, id="call_2", name="f", arguments="{}", extra_content=EXTRA)
-    for fields in ({}, {"keys": KEYS, "thinking": "hidden"}):
-        decoder = stream(profile="gemini", **fields)
-
-        events_emitted = [*decoder.feed(calls(other), CALL), *decoder.end()]
-
-        kinds = [
-            e["content_block"]["type"] for e in events_emitted if e["type"] == "content_block_start"
-        ]
-        assert kinds == ["tool_use", "tool_use"]
-        assert [note.fate for note in decoder.notes if "signature" in note.reason] == ["dropped"]
+    assert sent["function"] == {"name": "f", "arguments": "{}", "thought_signature": SIGNATURE}
 
 
-def test_calls_without_extra_content_have_no_carrier():
-    plain = calls(piece(index=0, id="call_1", name="f", arguments="{}"))
+def test_a_signature_at_the_end_of_a_call_is_in_time_for_its_id():
+    pieces = [
+        calls(piece(index=0, id="call_1", name="f", arguments='{"a"')),
+        calls(piece(index=0, arguments=":1}")),
+        calls(piece(index=0, extra_content=EXTRA)),
+        calls(piece(index=1, id="call_2", name="g", arguments='{"b":2}'), finish="tool_calls"),
+    ]
 
-    content = message(plain, chunk("tool_calls"), profile="gemini", keys=KEYS)["content"]
+    content = message(*pieces, profile="gemini")["content"]
+    (first, second), _ = returned(content)
 
-    assert [block["type"] for block in content] == ["tool_use"]
+    assert [block["input"] for block in content] == [{"a": 1}, {"b": 2}]
+    assert first["extra_content"] == EXTRA
+    assert "extra_content" not in second
+    assert content[1]["id"] == "call_2"
+
+
+def test_a_signature_after_the_start_of_a_call_is_noted_if_the_profile_does_not_wait():
+    machine = stream(profile="generic")
+
+    machine.feed(calls(piece(index=0, id="call_1", name="f", arguments='{"a":1}')))
+    machine.feed(calls(piece(index=0, extra_content=EXTRA)), chunk("tool_calls"))
+
+    assert [note.reason for note in machine.notes] == [
+        "a thought signature that arrived after the start of its call"
+    ]
+
+
+def test_a_signature_goes_to_no_other_upstream_or_model():
+    call = piece(index=0, id=KIMI, name="f", arguments="{}", extra_content=EXTRA)
+    content = message(calls(call, finish="tool_calls"), profile="gemini")["content"]
+
+    history = [user("a"), assistant(*content), user(result("ok", call_id=content[0]["id"]))]
+    other = dataclasses.replace(target("gemini"), model="other")
+    messages = DIALECT.build_request(make_request(*history), other).body["messages"]
+    sent, output = messages[1]["tool_calls"][0], messages[2]
+
+    assert "extra_content" not in sent
+    assert sent["id"] == output["tool_call_id"]
+    assert sent["id"].startswith("functions_get_weather_0_")
+    assert len(sent["id"]) <= 64
+
+
+def test_a_signature_that_is_too_long_is_dropped_with_a_note():
+    machine = stream(profile="gemini")
+    noise = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(600))
+    long_call = piece(index=0, id="call_1", name="f", arguments="{}", thought_signature=noise)
+
+    events = machine.feed(calls(long_call), chunk("tool_calls"))
+
+    start = next(event for event in events if event["type"] == "content_block_start")
+    assert start["content_block"]["id"] == "call_1"
+    assert [note.reason for note in machine.notes] == [
+        "a call id or thought signature that is too long"
+    ]
 
 
 def test_the_signature_of_a_text_is_dropped_with_a_note():

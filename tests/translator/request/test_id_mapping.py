@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translator.dialect import TranslationTarget
 from translator.request.id_mapping import (
+    ENCODED,
+    carried_fields,
     client_call_id,
     message_id,
     upstream_call_id,
@@ -12,6 +15,9 @@ from translator.request.id_mapping import (
 )
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CLIENT_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
+HERE = TranslationTarget(upstream="local", model="m")
+ELSEWHERE = TranslationTarget(upstream="other", model="m")
 ANY = st.text(max_size=200) | st.text(alphabet="ab._-", min_size=60, max_size=70)
 
 
@@ -33,10 +39,32 @@ def test_different_names_stay_different(one, other):
 def test_ids_for_clients_are_legal_and_unique(ids):
     taken: list[str] = []
     for each in ids:
-        taken.append(client_call_id(each, taken))
+        taken.append(client_call_id(each, taken, HERE))
 
     assert len(set(taken)) == len(ids)
-    assert all(LEGAL.fullmatch(each) for each in taken)
+    assert all(CLIENT_LEGAL.fullmatch(each) for each in taken)
+
+
+@given(id_=ANY.filter(bool), fields=st.dictionaries(st.text(max_size=9), st.text(max_size=99)))
+def test_an_id_returns_unchanged_to_its_upstream_and_valid_to_others(id_, fields):
+    made = client_call_id(id_, (), HERE, fields)
+
+    assert upstream_call_id(made, HERE) == id_
+    assert carried_fields(made, HERE) == fields
+    assert LEGAL.fullmatch(upstream_call_id(made, ELSEWHERE))
+    assert carried_fields(made, ELSEWHERE) == {}
+
+
+def test_an_ordinary_id_that_a_client_may_not_accept_stays_short():
+    assert len(client_call_id("functions.get_weather:0", (), HERE)) <= 64
+
+
+@pytest.mark.parametrize("content", ["", "!", "x", "WzFd", "eyJ9", "W1tbW1tb", "W10", "eNo" * 99])
+def test_an_encoded_id_that_a_client_changed_becomes_a_valid_id(content):
+    start = client_call_id("a:1", (), HERE)[: len(ENCODED) + 9]
+
+    assert LEGAL.fullmatch(upstream_call_id(start + content, HERE))
+    assert carried_fields(start + content, HERE) == {}
 
 
 def test_a_long_name_preserves_its_prefix():
@@ -46,7 +74,9 @@ def test_a_long_name_preserves_its_prefix():
 
 
 def test_a_call_and_its_output_are_clamped_alike():
-    assert upstream_call_id("call.1") == upstream_call_id("call.1") != upstream_call_id("call_1")
+    shortened = upstream_call_id("call.1", HERE)
+
+    assert shortened == upstream_call_id("call.1", HERE) != upstream_call_id("call_1", HERE)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +84,11 @@ def test_a_call_and_its_output_are_clamped_alike():
     [("call_1", [], "call_1"), ("call_1", ["call_1"], "call_1_2"), ("", [], "toolu")],
 )
 def test_valid_ids_are_preserved(id_, taken, given_):
-    assert client_call_id(id_, taken) == given_
+    assert client_call_id(id_, taken, HERE) == given_
 
 
 def test_a_taken_id_of_full_length_stays_within_the_limit():
-    assert client_call_id("x" * 64, {"x" * 64}) == "x" * 62 + "_2"
+    assert client_call_id("x" * 64, {"x" * 64}, HERE) == "x" * 62 + "_2"
 
 
 def test_message_ids_look_like_anthropic_s_and_do_not_change():

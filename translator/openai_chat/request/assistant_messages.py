@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from translator.errors import BadRequest
-from translator.openai_chat.reasoning import restore_extra_content, restore_reasoning
+from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
 from translator.request.builder import RequestBuilder
-from translator.request.id_mapping import upstream_call_id, upstream_name
+from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
 from translator.stream.tool_arguments import compact_json
 
@@ -51,25 +51,12 @@ def build_assistant_message(
     empty_content = "" if builder.profile.empty_content else None
     message: dict[str, Any] = {"role": "assistant", "content": text or empty_content}
     if turn.calls:
-        message["tool_calls"] = (
-            _calls_with_extra_content(turn, builder) if turn.thinking_blocks else turn.calls
-        )
+        message["tool_calls"] = turn.calls
     if turn.thinking_blocks or builder.profile.reasoning_required_with_tools:
         message |= restore_reasoning(
             turn.thinking_blocks, path, builder, with_tools=bool(turn.calls)
         )
     return cast("ChatMessage", message)  # only the profile knows the name of the reasoning field
-
-
-def _calls_with_extra_content(turn: AssistantTurn, builder: RequestBuilder) -> list[Any]:
-    """Return the tool calls, each with the ``extra_content`` that this upstream sent with it."""
-    extra_contents = restore_extra_content(turn.thinking_blocks, builder.target)
-    return [
-        call
-        if call["id"] not in extra_contents
-        else {**call, "extra_content": extra_contents[call["id"]]}
-        for call in turn.calls
-    ]
 
 
 def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
@@ -88,9 +75,15 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
         # Arguments that are not valid JSON reach the client as a string and return as one.
         "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
     }
-    turn.calls.append(
-        {"id": upstream_call_id(block["id"]), "type": "function", "function": function}
-    )
+    call_id = upstream_call_id(block["id"], builder.target)
+    carried = carried_fields(block["id"], builder.target)
+    inner = carried.pop("function", None)
+    call = {name: value for name, value in carried.items() if name in CARRIED_FIELDS} | {
+        "id": call_id,
+        "type": "function",
+        "function": {**inner, **function} if isinstance(inner, dict) else function,
+    }
+    turn.calls.append(cast("ToolCall", call))
 
 
 def _add_thinking_block(

@@ -14,13 +14,14 @@ from translator.anthropic.stop_reason import is_at_limit
 from translator.anthropic.usage import Usage
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
-from translator.openai_chat.reasoning import sign_extra_content
-from translator.request.id_mapping import client_call_id
+from translator.openai_chat.reasoning import call_fields
+from translator.request.id_mapping import carried_fields, client_call_id
 from translator.stream.tool_arguments import compact_json, is_unclosed, parse_arguments
 
-UNSIGNED_EXTRA: Final = Note(
-    "content", "dropped", "a call's thought signature: no keys to sign it with"
+LATE_FIELDS: Final = Note(
+    "content", "dropped", "a thought signature that arrived after the start of its call"
 )
+LONG_ID: Final = Note("content", "dropped", "a call id or thought signature that is too long")
 
 REPEATED_CALL: Final = Note("content", "ignored", "a repeated call with the same id and arguments")
 
@@ -48,8 +49,9 @@ class StreamedToolCall:
     # Argument pieces received before the block starts.
     pending_arguments: list[str] = field(default_factory=list)
     is_started: bool = False
-    # Gemini's ``thought_signature``, which must be sent back with the call.
-    extra_content: Any = None
+    # Fields that must be sent back with the call: Gemini's thought signature.
+    fields: dict[str, Any] = field(default_factory=dict)
+    is_complete: bool = False  # whether the arguments are complete, in a call that waits
     changes_id: bool = False  # the server sends a different id with each piece
 
     @property
@@ -71,7 +73,10 @@ class ToolCalls:
         self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
-        self._cumulative = composer.context.target.profile.cumulative_arguments
+        profile = composer.context.target.profile
+        self._cumulative = profile.cumulative_arguments
+        # The id carries the signature, so the call must not start before it has arrived.
+        self._waits_for_signature = profile.signed_calls
         self._by_id: dict[str, StreamedToolCall] = {}
         self._by_index: dict[Any, StreamedToolCall] = {}
         self._client_ids = set(composer.context.call_ids)  # call ids that the client already has
@@ -104,7 +109,7 @@ class ToolCalls:
             call = StreamedToolCall(len(self.open_calls), index)
             self.open_calls.append(call)
         self._update_call(call, index, id_, name)
-        call.extra_content = call.extra_content or piece.get("extra_content")
+        self._add_fields(call, piece)
         if arguments:
             self._add_arguments(call, arguments, is_complete=is_complete or was_object)
 
@@ -154,7 +159,7 @@ class ToolCalls:
     def is_cut(self, usage: Usage) -> bool:
         """Return whether the output limit ended the last call, whatever the finish reason says.
 
-        If the output tokens were not counted, arguments that end too early show it.
+        If the output tokens were not counted, incomplete arguments show that the limit was reached.
         """
         if not self._last_arguments:
             return False
@@ -256,10 +261,12 @@ class ToolCalls:
         if not call.is_started:
             if call.pending_arguments == [EMPTY_OBJECT] and arguments.startswith("{"):
                 call.pending_arguments.clear()
-            if not call.name or (
-                arguments == EMPTY_OBJECT and not (is_complete or call.pending_arguments)
-            ):
+            is_placeholder = arguments == EMPTY_OBJECT and not (
+                is_complete or call.pending_arguments
+            )
+            if not call.name or self._waits_for_signature or is_placeholder:
                 call.pending_arguments.append(arguments)
+                call.is_complete = is_complete
                 return
             self._start_call(call)
         block = self._composer.find_block(call.key)
@@ -280,28 +287,32 @@ class ToolCalls:
             return
         call.is_started = True
         upstream_id = call.id or self._derived_id(call)
-        id_ = client_call_id(upstream_id, self._client_ids)
+        target = self._composer.context.target
+        id_ = client_call_id(upstream_id, self._client_ids, target, call.fields)
+        if call.fields and not carried_fields(id_, target):
+            self._composer.add_note(LONG_ID)
         self._client_ids.add(id_)
         self._close_other_block()
-        self._send_extra_content(call, id_)
         self._composer.start_tool_call(call.key, id=id_, name=call.name)
+        if call.is_complete:
+            arguments = "".join(call.pending_arguments)
+            self.characters += len(arguments)
+            self._composer.finish_arguments(call.key, arguments)
+            self._composer.close_block(call.key)
+            return
         for piece in call.pending_arguments:
             self.characters += len(piece)
             self._composer.add_arguments(call.key, piece)
 
-    def _send_extra_content(self, call: StreamedToolCall, id_: str) -> None:
-        """Send a thinking block without text; its signature has the call's ``extra_content``."""
-        context = self._composer.context
-        if not call.extra_content:
+    def _add_fields(self, call: StreamedToolCall, piece: dict[str, Any]) -> None:
+        """Add the fields of a piece that must go back with the call, with its id."""
+        fields = call_fields(piece)
+        if not fields or fields == call.fields:
             return
-        keys = context.target.signing_keys
-        if keys is None or context.thinking == "hidden":
-            self._composer.add_note(UNSIGNED_EXTRA)
-            return
-        self._composer.close_thinking(
-            ("call's extra", call.ordinal),
-            sign_extra_content(id_, call.extra_content, context.target, keys),
-        )
+        if call.is_started:
+            self._composer.add_note(LATE_FIELDS)
+        else:
+            call.fields |= fields
 
     def _derived_id(self, call: StreamedToolCall) -> str:
         digest = hashlib.sha256(f"{self.seed}/{call.ordinal}".encode(errors="surrogatepass"))

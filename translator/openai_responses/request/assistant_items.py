@@ -69,7 +69,7 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
     arguments = block["input"]
-    call_id = upstream_call_id(block["id"])
+    call_id = upstream_call_id(block["id"], builder.target)
     turn.calls.append(call_id)
     turn.items.append(
         {

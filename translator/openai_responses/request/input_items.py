@@ -126,7 +126,7 @@ def _read_tool_result(
         output = tool_error_text("\n".join(texts))
     if media:
         output = parts
-    call_id = upstream_call_id(block["tool_use_id"])
+    call_id = upstream_call_id(block["tool_use_id"], builder.target)
     if call_id in user_turn.results:
         builder.add_note(path, "repaired", "another result of the same call replaces the first one")
     user_turn.results[call_id] = output

@@ -21,13 +21,12 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
-    reject_fields,
     service_tier_fields,
 )
 from translator.request.json_schema import normalize, to_strict
 from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
-from translator.request.unsent_fields import note_unsent_fields
+from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .content_parts import PART_BUILDER
 from .input_items import build_input, limit_breakpoints
@@ -224,15 +223,6 @@ BUILDERS: Final = ordered_builders(
     },
 )
 
-DROPPED: Final[Mapping[str, str]] = {
-    "betas": "a header, read by the gateway",
-    "diagnostics": "the upstream reports no cache diagnostics",
-    "fallback_credit_token": "the gateway has its own fallbacks",
-    "fallbacks": "the gateway has its own fallbacks",
-    "user_profile_id": "a header of another provider",
-    "workspace_id": "a header of another provider",
-}
-
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
     "compaction": "the upstream cannot summarize conversations on demand",
@@ -241,9 +231,6 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 
 TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
-
-HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
-"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
 
 
 def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
@@ -254,7 +241,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     """
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
-        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+        reject_fields(builder, REFUSED)
     # With ``store`` true, the default, OpenAI would store responses, which no client requested.
     body = {"store": False, **build_fields(builder, BUILDERS)}
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):

@@ -185,7 +185,7 @@ class OutputBlocks:
             return
         item.is_started = True
         self._end_others(item)
-        call_id = client_call_id(item.call_id, self._call_ids)
+        call_id = client_call_id(item.call_id, self._call_ids, self.composer.context.target)
         self._call_ids.add(call_id)
         self.composer.start_tool_call((item.key, "call"), id=call_id, name=item.name)
         self.composer.add_arguments((item.key, "call"), "".join(item.pending_arguments))

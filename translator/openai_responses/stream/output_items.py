@@ -96,7 +96,7 @@ class ItemState:
     """The state of one output item."""
 
     key: int  # unique, chosen by the gateway
-    type: str = ""  # empty until an event contains the type
+    type: str = ""  # the type is empty until an event contains it
     id: str = ""
     call_id: str = ""
     name: str = ""
@@ -171,7 +171,7 @@ class OutputItems:
         if type(index) is int and index in self._by_index:
             item = self._by_index[index]
             if item.id == item_id and item.type == kind:
-                return item  # as for nearly every event
+                return item  # this is the usual case
         item_by_id = _if_suitable(self._find(item_id), kind)
         if item_by_id is not None:
             item_by_id.id_is_stable = True

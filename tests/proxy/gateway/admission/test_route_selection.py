@@ -238,6 +238,7 @@ def test_the_last_good_snapshot_stays_while_the_database_is_unavailable(monkeypa
     def unavailable(*_: object, **__: object) -> None:
         raise OSError("database is unavailable")
 
+    # The database of the tests is always available.
     monkeypatch.setattr(
         "proxy.gateway.snapshot.config_snapshot.Revision.objects.filter", unavailable
     )

@@ -226,6 +226,7 @@ async def test_a_response_before_the_whole_request_makes_the_connection_unusable
 
 
 async def test_the_number_of_idle_connections_is_limited(monkeypatch):
+    # Two thousand connections would be needed.
     monkeypatch.setattr(connection_pool, "MAX_IDLE", 2)
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with upstream(answer, answer) as (pool, origin):

@@ -282,6 +282,7 @@ def test_records_of_an_unowned_journal_are_durable_or_an_error(
     with pytest.raises(OSError, match="No space"):
         module.append_durably(tmp_path, opening(2))
     disk.full = False
+    # The sync fails between the two syncs of the new segment, at the record.
     monkeypatch.setattr(module, "encode", lambda _: setattr(disk, "failing_syncs", 1) or b"x")
     with pytest.raises(OSError, match="Input/output error"):
         module.append_durably(tmp_path, opening(3))

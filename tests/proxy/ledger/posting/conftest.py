@@ -1,5 +1,6 @@
 """Fixtures: a budget store whose clock a test sets."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +25,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
+def at_noon(clock: Clock, monkeypatch) -> None:
+    """Let the whole process have this time: the ledger asks no clock that can be given to it."""
+    monkeypatch.setattr(time, "time", clock)
+
+
+@pytest.fixture
 def store(tmp_path: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
     created = SqliteBudgets(tmp_path / "counters.sqlite3", clock)
+    # The store of the settings has no clock that a test sets.
     monkeypatch.setattr(budget_sync, "budget_store", lambda: created)
     budget_sync.DIRTY.clear()
     yield created

@@ -24,6 +24,7 @@ UNUSUAL = body(
 @pytest.fixture(autouse=True)
 def recorder(monkeypatch) -> NewNameRecorder:
     recorder = NewNameRecorder()
+    # The one of the process knows the names of earlier tests.
     monkeypatch.setattr(drift, "new_name_recorder", recorder)
     return recorder
 
@@ -140,6 +141,7 @@ def test_names_outside_of_an_unreadable_body_are_recorded(invalid):
 def test_an_error_in_the_recorder_does_not_stop_the_ledger_writer(
     team, recorder, monkeypatch, caplog
 ):
+    # A bug is planted: no record can cause one.
     monkeypatch.setattr(recorder, "_write", lambda _: 1 / 0)
 
     post(1)
