@@ -40,12 +40,7 @@ FIRST: Final = (
     "tests/repo/supply/test_wheels.py",
     "tests/proxy/ledger/database/test_on_postgresql.py",
 )
-"""Files that take minutes start first, so that none runs alone at the end.
-
-xdist assigns files in turn, and at once a second file to a process whose first file has one test.
-The two outage files have one test each and mostly wait, so one process runs both while the other
-runs files that need a core.
-"""
+"""Files that take long start first (after the measured ones), so that none runs alone at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,9 +102,15 @@ def pytest_collection_modifyitems(
     yield
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
-    elif hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(FIRST)} | {LAST: len(FIRST) + 1}
-        items.sort(key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
+    elif is_whole(config) or config.option.coverage:
+        items.sort(key=lambda item: place_of(file_of(item.nodeid)))
+
+
+def place_of(file: str) -> int:
+    """Return the place of a file in the order of a whole run."""
+    if measurement.is_measured(file):
+        return -1
+    return len(FIRST) + 1 if file == LAST else FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 @pytest.fixture
