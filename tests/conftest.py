@@ -35,10 +35,11 @@ LIMIT: Final = "time limit"
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
-    "tests/proxy/ledger/database/test_on_postgresql.py",
+    "tests/repo/lint/test_tools.py",
+    "tests/proxy/server/test_server.py",
+    "tests/repo/secrets/test_canary.py",
 )
 """Files that take long start first (after the measured ones), so that none runs alone at the end."""
 
@@ -55,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
     folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
-    if config.option.coverage or (is_whole(config) and not lanes.is_slow()):
+    if config.option.coverage or is_complete(config):
         process = os.environ.get("PYTEST_XDIST_WORKER", "main")
         config.pluginmanager.register(Measurement(folder, process), measurement.NAME)
     limit = time_limit.TimeLimit(config)
@@ -71,9 +72,15 @@ def pytest_report_header() -> str:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Return True if the command runs all tests of a lane."""
-    selected = config.option.keyword or config.option.ignore or config.option.deselect
-    return config.args == config.getini("testpaths") and not selected
+    """Return True if the command names no path."""
+    return config.args == config.getini("testpaths")
+
+
+def is_complete(config: pytest.Config) -> bool:
+    """Return True if the command runs all tests of the fast lane."""
+    options = ("keyword", "ignore", "ignore_glob", "deselect", "lf")
+    selected = any(getattr(config.option, name, None) for name in options)
+    return is_whole(config) and not selected and not lanes.is_slow()
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
