@@ -1,8 +1,9 @@
 """Branch coverage of the translator and of the critical modules, measured in the fast lane itself.
 
-A trace function makes code slower. So it is installed only while a test of these modules runs that
-is the same in each run: properties, and tests that read recordings beside the repository, do not
-count. Each process of the run measures its tests; the test of the coverage combines the parts.
+A trace function makes code slower, and only threads that start later get it. So the files with the
+counted tests come first in each process, and the trace function is removed after them. Properties,
+and tests that read recordings beside the repository, do not count: they are not the same in each
+run. The test of the coverage combines what the processes measured.
 
 Run as a program, this module measures the import of the modules: ``python -m tests.lanes.measurement
 FILE MODULE...``.
@@ -26,6 +27,8 @@ from .time_limit import file_of
 
 REPOSITORY: Final = Path(__file__).parents[2]
 NAME: Final = "measurement"
+COUNTED: Final = "counted"
+"""The context of coverage in which counted tests run."""
 
 MODULES: Final = {
     "proxy/gateway/admission": ("auth", "budgets", "rate_limits", "shared_rate_limits"),
@@ -66,13 +69,12 @@ NOT_COUNTED: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")
 """Files that read the recordings beside the repository, contain only properties, or count calls."""
 
 
+def is_measured(file: str) -> bool:
+    return file.startswith(TESTS) and not file.endswith(NOT_COUNTED)
+
+
 def is_counted(item: pytest.Item) -> bool:
-    file = file_of(item.nodeid)
-    return (
-        file.startswith(TESTS)
-        and not file.endswith(NOT_COUNTED)
-        and not is_hypothesis_test(getattr(item, "obj", None))
-    )
+    return is_measured(file_of(item.nodeid)) and not is_hypothesis_test(getattr(item, "obj", None))
 
 
 def new_measurement(file: Path) -> coverage.Coverage:
@@ -97,21 +99,23 @@ class Measurement:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, Any, Any]:
+        if not is_measured(file_of(item.nodeid)):
+            return (yield)
+        if not self._runs:
+            self._coverage.start()
+            self._runs = True
         counted = is_counted(item)
-        if counted != self._runs:
-            (self._coverage.start if counted else self._coverage.stop)()
-            self._runs = counted
+        self._coverage.switch_context(COUNTED if counted else "")
         result = yield
         self._ran += counted
-        if self._ran and (not nextitem or file_of(nextitem.nodeid) != file_of(item.nodeid)):
+        if not nextitem or not is_measured(file_of(nextitem.nodeid)):
             self._save()
         return result
 
     def _save(self) -> None:
         """Write what was measured, then the number of tests that it contains."""
-        if self._runs:
-            self._coverage.stop()
-            self._runs = False
+        self._coverage.stop()
+        self._runs = False
         self._coverage.save()
         written = self._number.with_suffix(".new")
         written.write_text(str(self._ran))
@@ -132,7 +136,8 @@ class Measurement:
         combined = new_measurement(self._folder / f"{os.getpid()}.combined")
         combined.combine([str(part) for part in self._folder.glob("*.part")], keep=True)
         report = self._folder / f"{os.getpid()}.json"
-        combined.json_report([str(REPOSITORY / name) for name in names], outfile=str(report))
+        paths = [str(REPOSITORY / name) for name in names]
+        combined.json_report(paths, outfile=str(report), contexts=[COUNTED])
         found = json.loads(report.read_text(encoding="utf-8"))["files"]
         assert len(found) == len(names)
         return {
@@ -145,6 +150,7 @@ class Measurement:
 def measure_imports(file: Path, modules: Iterable[str]) -> None:
     measured = new_measurement(file)
     measured.start()
+    measured.switch_context(COUNTED)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     importlib.import_module("django").setup()
     for module in modules:

@@ -4,6 +4,8 @@ The fast lane measures itself (tests/lanes/measurement.py). For a part of the te
 ``pytest --coverage tests/translator tests/repo/lint/test_coverage.py -k 'not limits'``.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tests.lanes import measurement
@@ -20,10 +22,18 @@ def measured(request: pytest.FixtureRequest) -> Measurement:
     return measuring
 
 
+@pytest.mark.timeout(600)
 def test_the_cases_reach_every_branch_of_the_translator(measured: Measurement):
     assert len(TRANSLATOR) > 50
     assert measured.missed(TRANSLATOR) == {}
 
 
+@pytest.mark.timeout(600)
 def test_the_tests_reach_every_branch_of_keys_limits_and_ledger(measured: Measurement):
     assert measured.missed(CRITICAL) == {}
+
+
+def test_a_module_that_is_only_imported_has_missed_branches(tmp_path: Path):
+    missed = Measurement(tmp_path, "none").missed(["translator/translate.py"])
+
+    assert missed["translator/translate.py"]["branches"]
