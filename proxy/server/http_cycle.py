@@ -44,7 +44,7 @@ READ_AHEAD: Final = 64 * 1024
 
 
 class ClientConnection(Protocol):
-    """The part of a connection that a cycle uses; ``http_guards.py`` implements it."""
+    """The part of a connection that a cycle uses; ``http_timeouts.py`` implements it."""
 
     loop: asyncio.AbstractEventLoop
     server_state: Any

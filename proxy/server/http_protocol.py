@@ -66,7 +66,7 @@ parse_short_target: Final = lru_cache(maxsize=256)(parse_target)  # 0.1 µs inst
 
 
 class HttpProtocol(asyncio.Protocol):
-    """The request side of a client connection; ``http_guards.py`` adds timeouts and limits."""
+    """The request side of a client connection; ``http_timeouts.py`` adds timeouts and limits."""
 
     __slots__ = (
         "_expects_continue", "_head_bytes", "_headers", "_in_head", "_incoming", "_is_last",
@@ -270,7 +270,7 @@ class HttpProtocol(asyncio.Protocol):
             without_upgrade = [pair for pair in headers if pair[0] != b"upgrade"]
             self.feed(_encode_head(method, self._url, version, without_upgrade) + rest)
 
-    # Implemented by ``http_guards.py``
+    # Implemented by ``http_timeouts.py``
 
     def _open_websocket(self, head: bytes) -> None:
         raise NotImplementedError

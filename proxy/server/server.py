@@ -20,7 +20,7 @@ from proxy.metrics import multiprocess as shared_metrics
 from proxy.secrets import ConfigError
 
 from .connection_limits import raise_file_limit, warn_of_low_limit
-from .http_guards import GatewayHttpProtocol
+from .http_timeouts import GatewayHttpProtocol
 from .sighup_reload import Reloader
 from .websocket_protocol import LiveFeedConnection
 

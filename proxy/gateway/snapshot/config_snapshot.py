@@ -184,12 +184,10 @@ class ConfigStore:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
-        # True if the snapshot is from the file, or if a secret has changed.
-        self._reload_due = False
+        self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
-        # The lock prevents a slow poll from replacing a newer snapshot.
-        self._poll_lock = threading.Lock()
+        self._poll_lock = threading.Lock()  # a slow poll must not replace a newer snapshot
         self._thread: threading.Thread | None = None
         self._stop_event = threading.Event()
 

@@ -1,7 +1,7 @@
 """Bytes of the upstream are stored in checkpoints, within a limit, and masked after a failure."""
 
-from proxy.gateway.exchange import ledger_records, request_context, stored_reads
-from proxy.gateway.exchange.stored_reads import CHECKPOINT_BYTES
+from proxy.gateway.exchange import ledger_records, request_context, upstream_bytes
+from proxy.gateway.exchange.upstream_bytes import CHECKPOINT_BYTES
 from proxy.ledger.journal.records import Chunk
 from tests.proxy.gateway.request_context_factory import (
     CHUNK,
@@ -84,7 +84,7 @@ def test_the_reads_of_a_completed_response_are_stored_unchanged():
 
 
 def test_the_stored_bytes_of_each_attempt_are_limited():
-    almost = b"1" * (stored_reads.MAX_READ_BYTES - 1)
+    almost = b"1" * (upstream_bytes.MAX_READ_BYTES - 1)
     recorder = SavedChunks()
     context = RecordedContext(recorder=recorder)
     context.start_attempt(100.0)
