@@ -18,9 +18,8 @@ from proxy.counters.budget_store import (
 from proxy.counters.budget_store_failover import PAUSE_S, FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
+from tests.fakes.clock import Clock
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer
-
-from .conftest import Clock
 
 TEAM = BudgetLimit("team", 100)
 KEY = BudgetLimit("key", 40)
@@ -185,7 +184,7 @@ def test_a_malformed_redis_value_is_replaced(redis_server: RedisServer, garbage)
 def test_while_redis_is_unavailable_the_machine_counts_by_itself(
     tmp_path, redis_server: RedisServer
 ):
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     local = SqliteBudgets(tmp_path / "c.sqlite3")
     shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
     store = FailoverBudgets(shared, local, clock)
