@@ -111,12 +111,12 @@ def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_r
 ):
     module = sqlite_budgets if isinstance(store, SqliteBudgets) else redis_budgets
     store.publish("team", 0)
-    monkeypatch.setattr(module, "LEASE_S", 0.0)
+    monkeypatch.setattr(module, "LEASE_S", 0.0)  # Redis has its own clock, which no test sets
     store.reserve("dead", "one", 60, [TEAM])
     store.reserve("renewed", "two", 20, [TEAM])
     store.reserve("settled", "one", 20, [TEAM])
     store.settle("settled", ["team"], 3)
-    monkeypatch.setattr(module, "LEASE_S", 60.0)
+    monkeypatch.setattr(module, "LEASE_S", 60.0)  # the lease from now on
     store.renew("two", ["team"])
 
     assert store.standing("team") == Standing(0, 3, 20)
