@@ -96,7 +96,8 @@ class Journal:
         self._writer = os.urandom(8)
         self._number = 0  # number of the last frame
         self._segment: Segment | None = None
-        self._ends: dict[int, int] = {}  # segment number -> durable length, of this process only
+        # Segment number -> durable length; only segments of this process.
+        self._ends: dict[int, int] = {}
         self._next_segment = 0
         self._failed_at = 0.0
         self._queue: deque[_Entry] = deque()
@@ -153,7 +154,7 @@ class Journal:
     def append_and_wait(self, *records: Record) -> None:
         """Return when the records are on the disk. Raises JournalUnavailable.
 
-        The call blocks: use it in threads, not in an event loop.
+        The call blocks, so use it in threads, not in an event loop.
         """
         futures: list[Future[None]] = [Future() for _ in records]
         self._queue.extend(map(_Entry, records, futures))
@@ -337,7 +338,7 @@ class Journal:
         del self._resolving[futures[0]]
 
     def _fail(self, exc: Exception) -> None:
-        """Reject new requests from now on; delete the reserve file, so close records have space."""
+        """Reject new requests from now on; delete the reserve file to free space on the disk."""
         self._failed_at = time.monotonic()
         with contextlib.suppress(OSError):
             self.reserve.unlink(missing_ok=True)

@@ -39,11 +39,11 @@ class Frame(NamedTuple):
     number: int
     at: float  # Unix seconds
     kind: int
-    id: str  # of the request
+    id: str  # id of the request
 
 
 class Damage(NamedTuple):
-    """Bytes that are not a valid frame. ``torn``: the last bytes of an incomplete write."""
+    """Bytes that are not a valid frame. ``torn`` is true for the end of an incomplete write."""
 
     offset: int
     end: int
@@ -70,7 +70,7 @@ def compress_large(body: bytes) -> tuple[bytes, bool]:
 def encode_frame(
     number: int, at: float, kind: int, request_id: str, body: bytes, *, compressed: bool = False
 ) -> bytes:
-    """Return the frame of one record; ``body`` and ``compressed`` are of ``compress_large``."""
+    """Return the frame of one record; ``compress_large`` returns ``body`` and ``compressed``."""
     name = request_id.encode("utf-8", "backslashreplace")
     meta = META.pack(number, at, kind, compressed, len(name)) + name
     head = FRAME.pack(FRAME_MAGIC, len(meta) + len(body), crc32(body, crc32(meta)))
@@ -109,7 +109,8 @@ def body_of(frame: bytes) -> bytes:
     _, _, _, compressed, id_length = META.unpack_from(frame, FRAME.size)
     body = frame[FRAME.size + META.size + id_length :]
     if compressed:
-        with contextlib.suppress(zstandard.ZstdError):  # decoding the record then fails
+        # If this fails, decoding the record fails later.
+        with contextlib.suppress(zstandard.ZstdError):
             body = zstandard.decompress(body)
     return body
 
