@@ -36,7 +36,8 @@ TABLE: Final = (
     Variable(
         "BRIDGE_SECRET_KEY_FALLBACKS",
         "",
-        "Earlier secret keys, comma-separated; their sessions and reasoning signatures stay valid.",
+        "Earlier secret keys, comma-separated; their sessions, reasoning signatures and gateway "
+        "keys stay valid.",
         secret=True,
     ),
     Variable(

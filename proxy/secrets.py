@@ -79,12 +79,18 @@ def digest_of(secret: str) -> bytes:
     return digest_of_bytes(secret.encode())
 
 
-def digest_of_bytes(secret: bytes) -> bytes:
-    inner, outer = _keyed_hashes(settings.SECRET_KEY)
+def digest_of_bytes(secret: bytes, root: str | None = None) -> bytes:
+    """Return the digest under the SECRET_KEY ``root`` (default: the current one)."""
+    inner, outer = _keyed_hashes(settings.SECRET_KEY if root is None else root)
     inner_hash, outer_hash = inner.copy(), outer.copy()
     inner_hash.update(secret)
     outer_hash.update(inner_hash.digest())
     return outer_hash.digest()
+
+
+def old_digests_of(secret: bytes) -> list[bytes]:
+    """Return the digests of a gateway key under SECRET_KEY_FALLBACKS."""
+    return [digest_of_bytes(secret, root) for root in settings.SECRET_KEY_FALLBACKS]
 
 
 @lru_cache(maxsize=64)

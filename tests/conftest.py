@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests: lanes, number of processes, scripted upstream."""
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import fields
 from typing import Final
@@ -19,6 +20,10 @@ from tests.lanes.measurement import Measurement
 from tests.lanes.time_limit import file_of
 
 __all__ = ["redis_server", "running_redis"]  # fixtures: one Redis for each process of pytest
+
+# A run starts hundreds of Python processes, and each would compile the code again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SIDE_BY_SIDE: Final = 2
 """Maximum processes of a full run; one test already runs a client, a gateway and upstreams."""

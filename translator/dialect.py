@@ -105,6 +105,9 @@ class Repair:
 
     body: dict[str, Any]
     note: Note
+    capability: tuple[str, bool] | None = None
+    """The capability that the upstream's error shows, with its value, if it applies to later
+    requests as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

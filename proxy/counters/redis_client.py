@@ -10,7 +10,7 @@
 password and the options in the query (such as ``ssl_ca_certs``) are those of redis-py.
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import redis
@@ -53,8 +53,9 @@ def client_of(url: str, timeout_s: float | None = None) -> "redis.Redis":
 def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
-    parsed = [
-        parse_url(parts._replace(netloc=f"{user}{at}{host}").geturl()) for host in hosts.split(",")
+    parsed: list[dict[str, Any]] = [
+        parse_url(parts._replace(netloc=f"{user}{at}{host}").geturl())  # type: ignore[no-untyped-call]
+        for host in hosts.split(",")
     ]
     service = parsed[0].get("service")
     if not service:
@@ -62,16 +63,15 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     given = {name: value for name, value in parsed[0].items() if name not in SENTINEL_OPTIONS}
     if parsed[0].get("connection_class") is SSLConnection:
         given["ssl"] = True
-    # The user and password of the master; Sentinels usually have no users.
-    login = ("username", "password")
-    sentinels = {**options, **{name: given[name] for name in given if name not in login}}
-    master: redis.Redis = Sentinel(
+    login = ("username", "password")  # of the master; Sentinels usually have no users
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [(each.get("host", "localhost"), each.get("port", SENTINEL_PORT)) for each in parsed],
-        sentinel_kwargs=sentinels,
+        sentinel_kwargs={**options, **{name: given[name] for name in given if name not in login}},
         **options,
         **given,
-    ).master_for(service, db=parsed[0].get("db", 0))
-    return master
+    )
+    master = sentinel.master_for(service, db=parsed[0].get("db", 0))  # type: ignore[no-untyped-call]
+    return cast("redis.Redis", master)
 
 
 class _Cluster:
@@ -79,7 +79,8 @@ class _Cluster:
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         self._url = url
-        self._options = {**options, "cluster_error_retry_attempts": 1}
+        # One retry: after a failover, the first call learns the new nodes.
+        self._options = {**options, "retry": Retry(NoBackoff(), 1)}
         self._connected: redis.RedisCluster | None = None
 
     def __getattr__(self, name: str) -> Any:

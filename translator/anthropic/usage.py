@@ -7,9 +7,9 @@ from translator.notes import Note
 
 Source = Literal["reported", "estimated", "missing"]
 
-MAX_COUNT: Final = 2**53
-"""Maximum valid token count. A larger count must be an upstream's error; a double could not
-represent it."""
+MAX_COUNT: Final = 10**8
+"""Maximum valid token count. A larger count must be an upstream's error: no model has a context
+window of this size."""
 
 
 # The class is not frozen, because freezing would cost a call for each field.
@@ -63,6 +63,13 @@ class Usage:
             wire["service_tier"] = self.service_tier
         return wire
 
+
+MAX_CHARACTERS_PER_TOKEN: Final = 128
+"""The longest tokens are runs of spaces; the average of a response is far below this."""
+
+DOUBTFUL_COUNTS: Final = Note(
+    "usage", "ignored", "bad_usage: too few tokens are reported for the content"
+)
 
 COUNT_NAMES: Final = (
     "input",
@@ -120,6 +127,35 @@ def usage_from_openai(
         service_tier=service_tier,
         source="missing" if total is None or output_count is None else "reported",
     ), notes
+
+
+def has_doubtful_counts(usage: Usage, characters: int) -> bool:
+    """Return whether reported counts cannot be true for a response with ``characters`` of content.
+
+    Some servers and proxies report zero tokens, or far fewer than the content can have.
+    """
+    if usage.source != "reported" or not characters:
+        return False
+    return _has_no_input(usage) or _has_little_output(usage, characters)
+
+
+def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
+    """Return the usage without the counts that cannot be true; these are then estimated."""
+    return replace(
+        usage,
+        input=None if _has_no_input(usage) else usage.input,
+        output=None if _has_little_output(usage, characters) else usage.output,
+        source="missing",
+    )
+
+
+def _has_no_input(usage: Usage) -> bool:
+    counts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
+    return not any(counts)
+
+
+def _has_little_output(usage: Usage, characters: int) -> bool:
+    return characters > (usage.output or 0) * MAX_CHARACTERS_PER_TOKEN
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:

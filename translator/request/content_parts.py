@@ -6,11 +6,12 @@ each API defines the JSON of the parts. Source: docs/mapping.md 1.3.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from translator.errors import BadRequest
 
 from .builder import RequestBuilder
+from .history_shapes import NO_IMAGE
 from .text_fallbacks import document_text, search_result_text
 
 Block = dict[str, Any]
@@ -19,8 +20,6 @@ Part = TypeVar("Part")
 BlockConverter = Callable[[Any, Block, str, RequestBuilder], list[Any]]
 """A method of ``PartBuilder``: takes a block, its path for notes and errors, and the request
 builder; returns parts."""
-
-NO_IMAGE: Final = "[image omitted: this model takes no images]"
 
 
 class PartBuilder(ABC, Generic[Part]):

@@ -12,8 +12,16 @@ from typing import Any, Final
 
 from translator.dialect import Repair
 from translator.notes import Note
+from translator.request.history_shapes import (
+    merge_turns,
+    move_system_text,
+    split_calls,
+    without_images,
+    write_calls_as_text,
+)
 from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.body_parser import read_error
+from translator.upstream_errors.mapping import NO_IMAGES
 from translator.upstream_errors.token_limits import (
     OUTPUT_WORD,
     read_output_limit,
@@ -56,6 +64,8 @@ class Fix:
     note: Note
     must_be_unsupported: bool = True  # whether the error text must also match UNSUPPORTED
     statuses: frozenset[int] = BAD_REQUEST
+    capability: tuple[str, bool] | None = None
+    """The capability to remember after the repaired request succeeded, with its value."""
 
 
 def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]:
@@ -73,7 +83,7 @@ def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]
                 continue
             repaired = fix.apply(body, text)
             if repaired is not None:
-                return Repair(body=repaired, note=fix.note)
+                return Repair(body=repaired, note=fix.note, capability=fix.capability)
         return None
 
     return repair
@@ -172,6 +182,17 @@ def _raise_output_limit(body: Body, refusal: str) -> Body | None:
     return {**body, "max_output_tokens": int(match_[1])}
 
 
+def _reshape(shape: Callable[[Any], Any], *names: str) -> BodyRepair:
+    """Return a repair that changes the history by one of the functions of ``history_shapes``."""
+
+    def repair(body: Body, _: str) -> Body | None:
+        repaired = {name: shape(body[name]) for name in names if body.get(name)}
+        changed = body | repaired
+        return changed if changed != body else None
+
+    return repair
+
+
 def _disable_reasoning(body: Body, _: str) -> Body | None:
     """Set the effort to "none"; models that reason by default also reject a missing effort."""
     if body.get("reasoning_effort") == "none" or not body.get("tools"):
@@ -222,7 +243,58 @@ _OUTPUT_LIMIT: Final = Fix(
 )
 _MAX_TOKENS: Final = Note("max_tokens", "renamed", "the upstream accepts it under its other name")
 
+_IMAGES: Final = Fix(
+    NO_IMAGES,
+    _reshape(without_images, "messages", "input"),
+    Note("messages", "dropped", "the model does not accept images: sent without them"),
+    must_be_unsupported=False,
+    statuses=REFUSAL_STATUSES,
+    capability=("images", False),
+)
+
+
+def _template_fix(
+    pattern: str, shape: Callable[[Any], Any], capability: tuple[str, bool], reason: str
+) -> Fix:
+    return Fix(
+        re.compile(pattern, re.IGNORECASE),
+        _reshape(shape, "messages"),
+        Note("messages", "emulated", reason),
+        must_be_unsupported=False,
+        statuses=frozenset({*BAD_REQUEST, 500}),
+        capability=capability,
+    )
+
+
+_TEMPLATES: Final = (
+    _template_fix(
+        r"system role (?:is )?not supported|does not support (?:the )?system",
+        move_system_text,
+        ("system_role", False),
+        "the chat template has no system role: sent as user text",
+    ),
+    _template_fix(
+        r"single tool[- ]calls? at once|only supports? (?:a )?single tool",
+        split_calls,
+        ("single_calls", True),
+        "the chat template takes one call in a message: sent one after the other",
+    ),
+    _template_fix(
+        r"roles must alternate|unexpected role|alternating roles",
+        merge_turns,
+        ("merge_users", True),
+        "the chat template requires alternating roles: messages were merged",
+    ),
+    _template_fix(  # only if merging changes nothing more
+        r"roles must alternate|tool role|role ['\"]?tool|only user(?:,| and) assistant",
+        write_calls_as_text,
+        ("tool_messages", False),
+        "the chat template has no tool messages: calls and results are sent as text",
+    ),
+)
+
 RESPONSES_FIXES: Final = (
+    _IMAGES,
     Fix(
         re.compile(r"encrypted_content"),
         _drop_reasoning_items,
@@ -245,6 +317,8 @@ RESPONSES_FIXES: Final = (
     _OUTPUT_LIMIT,
 )
 CHAT_FIXES: Final = (
+    _IMAGES,
+    *_TEMPLATES,
     Fix(  # DeepSeek and Moonshot, if another model produced the start of the history
         re.compile(
             r"(?:missing|must (?:be|include|contain)).{0,40}reasoning_content"

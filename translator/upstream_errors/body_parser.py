@@ -4,6 +4,7 @@ Source: docs/mapping.md 5.2 and the recorded errors of OpenAI, Azure, Gemini, Ol
 OpenRouter, Mistral, Groq, DeepSeek, xAI and Perplexity.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -27,6 +28,10 @@ CODE: Final = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}", re.ASCII)
 """An upstream's name for an error or a field; a longer string is treated as free text."""
 MAX_PARTS: Final = 16
 """Maximum number of parts to read of an error message that is a list."""
+
+MAX_NESTED: Final = 16_384
+"""Maximum characters of an error body inside of an error text."""
+PROVIDER_FAILED: Final = re.compile(r"provider returned error\W*\Z", re.IGNORECASE)
 
 MESSAGES: Final = ("message", "detail", "error", "errors", "Message", "msg", "error_msg")
 """Fields with the text of an error; Chinese vendors and their proxies use the last two."""
@@ -102,12 +107,28 @@ def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    """Return the error text: ``message``, or FastAPI's ``detail`` (a text or a list of faults)."""
-    for name in MESSAGES:
-        text = _text_of(error.get(name))
-        if text:
-            return text
-    return ""
+    """Return the error text: ``message``, or FastAPI's ``detail`` (a text or a list of faults).
+
+    OpenRouter's own message says only that the provider failed; ``metadata.raw`` has its error.
+    """
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    texts = (_text_of(error.get(name)) for name in MESSAGES)
+    message = next(filter(None, texts), "")
+    if raw and (not message or PROVIDER_FAILED.match(message)):
+        return _text_of(_unwrapped(raw)) or message
+    return _text_of(inner) if (inner := _unwrapped(message)) is not message else message
+
+
+def _unwrapped(text: Any) -> Any:
+    """Return the error inside of a text that is JSON, as of proxies; otherwise the text itself."""
+    if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        body = json.loads(text[:MAX_NESTED])
+    except (ValueError, RecursionError):
+        return text
+    return body if _text_of(body) else text
 
 
 def _count(value: Any) -> int:

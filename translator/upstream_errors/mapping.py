@@ -33,6 +33,9 @@ UNPAID: Final = ErrorMapping(402, "billing_error", "", False)
 FORBIDDEN: Final = ErrorMapping(403, "permission_error")
 NO_MODEL: Final = ErrorMapping(404, "not_found_error")
 NO_ENDPOINT: Final = ErrorMapping(500, "api_error", "upstream has no such endpoint", False)
+NOT_FOUND: Final = ErrorMapping(404, "not_found_error", "", False)
+UNUSABLE: Final = ErrorMapping(400, "invalid_request_error", "", False)
+"""A request that this model can never answer, whatever status the server sends."""
 
 TOO_LARGE: Final = (
     413  # the status alone decides: Groq calls 413 a rate limit, but waiting does not help
@@ -124,7 +127,28 @@ BY_TYPE_ALONE: Final = {
 """Error type -> error, for errors that are sent with HTTP status 200 and contain no other
 status."""
 
+NO_IMAGES: Final = re.compile(
+    r"image input is not supported|does not support (?:image|vision|multimodal)"
+    r"|support (?:image|vision) input|not a multimodal model|at most 0 image"
+    r"|only 'text' content type|data required for image input|image_url.{0,20} is only supported"
+    r"|unknown variant `image_url`|(?:image_url|input_image).{0,20} not supported",
+    re.IGNORECASE,
+)
+"""Texts about an image for a model without vision: of llama.cpp, vLLM, MLX, Ollama, OpenAI,
+OpenRouter and DeepSeek."""
+
+NO_ROUTE: Final = re.compile(
+    r"(?:error )?(?:404|405)?[: ]{0,3}(?:(?:file|page|path|url|route|endpoint|resource) )?"
+    r"(?:not found|method not allowed)\W{0,3}\Z"
+    r"|(?:invalid|unknown|unexpected) (?:url|path|endpoint|route)|cannot (?:get|post)\b"
+    r"|no (?:such )?(?:route|endpoint|handler)\b(?! .{0,20}support)",
+    re.IGNORECASE,
+)
+"""Texts that only repeat the status: the server has no such path."""
+
 BY_PHRASE: Final = (
+    ((NO_IMAGES,), UNUSABLE),
+    ((re.compile(r"jinja|chat[ _]template|roles must alternate", re.IGNORECASE),), UNUSABLE),
     (
         (re.compile(r"(?:incorrect|invalid) api key|api key not valid", re.IGNORECASE),),
         UNAUTHENTICATED,
@@ -205,6 +229,8 @@ def _find_mapping(status: int, fields: ErrorFields) -> ErrorMapping:
         for phrases, mapping in BY_PHRASE:
             if fields.readable and _contains_in_order(fields.message, phrases):
                 return mapping
+    if status_mapping is NO_ENDPOINT and fields.readable and fields.message:
+        return status_mapping if NO_ROUTE.match(fields.message) else NOT_FOUND
     return status_mapping
 
 

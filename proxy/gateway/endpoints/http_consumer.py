@@ -210,10 +210,9 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     async def send_body(self, body: bytes, *, more: bool) -> None:
         self.response_bytes += len(body)
-        if not more:
-            self.complete = True
+        self.complete = not more
         await self.base_send({"type": "http.response.body", "body": body, "more_body": more})
-        self.delivered = self.complete and not self._client_left
+        self.delivered = not more and not self._client_left
 
     async def send_response(
         self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)

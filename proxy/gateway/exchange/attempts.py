@@ -1,10 +1,11 @@
 """The calls of upstreams for one request, and the response to the last call."""
 
+import dataclasses
 import json
 from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
-from translator.anthropic.usage import Usage
+from translator.anthropic.usage import Usage, has_doubtful_counts, without_doubtful_counts
 from translator.dialect import Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
@@ -84,11 +85,21 @@ class Attempts:
         if self.stream is None:
             return Usage()
         usage = self.late_usage or self.stream.usage
-        if usage.source != "missing" or not self.has_content:
+        is_doubtful = has_doubtful_counts(usage, self.fold.characters)
+        if (usage.source != "missing" and not is_doubtful) or not self.has_content:
             return usage
         content = (self.response_message() or {})["content"]
         size = len(json.dumps(content, ensure_ascii=False).encode())
-        return Usage(input=input_estimate, output=size // BYTES_PER_TOKEN, source="estimated")
+        output = size // BYTES_PER_TOKEN
+        if not is_doubtful:
+            return Usage(input=input_estimate, output=output, source="estimated")
+        usage = without_doubtful_counts(usage, self.fold.characters)
+        return dataclasses.replace(
+            usage,
+            input=input_estimate if usage.input is None else usage.input,
+            output=output if usage.output is None else usage.output,
+            source="estimated",
+        )
 
     @property
     def has_content(self) -> bool:

@@ -17,15 +17,21 @@ from proxy.conf import conf
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.request_context import RequestContext
-from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
+from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.error_log import log_non_json_response
-from proxy.gateway.http.errors import SHUTTING_DOWN, STOPPED, UpstreamFailed
+from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError, UpstreamRequest
+from translator.dialect import (
+    ResponseContext,
+    Stream,
+    TextStream,
+    UpstreamError,
+    UpstreamRequest,
+)
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
@@ -34,7 +40,8 @@ from translator.secret_redaction import mask_secrets
 from translator.upstream_errors import map_error_paths
 
 from .client import ERROR_BODY_BYTES, UNDELIVERED, UpstreamResponse, post
-from .error_responses import bad_gateway_error, upstream_error
+from .error_responses import bad_gateway_error, cancellation_error, upstream_error
+from .request_repairs import RequestRepairs, apply_learned
 from .response_decoder import ResponseDecoder
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
@@ -72,6 +79,7 @@ class Attempt:
         self.body = b""
         # the read that ended the response, to find its usage for a hard budget
         self.last_read = b""
+        self.repairs = RequestRepairs(target.server)
         self.withheld: list[Note] = []  # notes about content that an upstream policy removed
         self.known_answer: dict[str, Any] | None = None  # a response that needs no upstream call
         # for each message sent to the upstream: its index in the client's request
@@ -99,7 +107,7 @@ class Attempt:
         except UpstreamFailed as exc:
             await self._abort_after_upstream_error(exc)
         except asyncio.CancelledError:
-            failure = self._error_for_cancellation()
+            failure = cancellation_error(self.response.cancel_reason, self.writer.committed)
             if failure is None:
                 raise  # the client is gone or has received nothing: the caller handles it
             self.response.clear_cancellation()
@@ -114,6 +122,7 @@ class Attempt:
         # The upstream always streams, so there is only one code path.
         request = {**self.apply_upstream_policies(), "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
+        target.profile = apply_learned(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
         self.record_translation_notes(upstream_request)
         self.known_answer, self.origins = upstream_request.local_response, upstream_request.origins
@@ -169,7 +178,8 @@ class Attempt:
                 content_type = call.headers.get("content-type")
                 match "events" if content_type in EVENT_STREAM else await call.kind():
                     case "events":
-                        await self.relay_events(call)
+                        # A task of its own: a read then resumes three coroutines instead of nine.
+                        await self.watch.loop.create_task(self.relay_events(call))
                     case "json":
                         await self.relay_json(call)
                     case kind:
@@ -220,13 +230,10 @@ class Attempt:
 
     def _apply_repair(self, status: int, refusal: Any) -> bool:
         """Repair ``body`` if the upstream's error allows it; return whether it was repaired."""
-        repair = self.target.server.dialect.repair(decode_json(self.body), status, refusal)
-        if repair is None or (self.options.strict and repair.note.lossy):
-            return False
-        if repair.note not in self.entry.attempts.notes:
-            self.entry.attempts.notes.append(repair.note)
-        self.body = _encode(repair.body)
-        return True
+        notes = self.entry.attempts.notes
+        body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
+        self.body = body or self.body
+        return body is not None
 
     async def _post_once_or_twice(self, headers: dict[str, str]) -> UpstreamResponse:
         """Send the body to the upstream; retry once if the upstream cannot have received it."""
@@ -348,8 +355,10 @@ class Attempt:
             self._record_stream_error(self.stream.error)
         last = self.stream.finished
         if events or raw or last:
+            if self.body:  # the first events: the upstream has accepted the body
+                self.body = b""
+                self.repairs.remember(self.target.model_for(self.entry.request.model))
             await self.writer.write_events(events, last=last, raw=raw)
-            self.body = b""
 
     def _record_stream_error(self, error: UpstreamError) -> None:
         """Record the error that ended the stream.
@@ -379,21 +388,6 @@ class Attempt:
             return
         self.entry.ending.outcome = failure.outcome
         await self.writer.write_events(self.stream.fail(failure.error), last=True)
-
-    def _error_for_cancellation(self) -> UpstreamFailed | None:
-        """Return the error to send after the request was cancelled; None: re-raise."""
-        stop = self.response.cancel_reason
-        if stop in TIMEOUTS:
-            message = "the upstream took too long to answer"
-            if stop is CancelReason.IDLE:
-                message = "the upstream fell silent in the middle of its answer"
-            error = UpstreamError(status=504, error_type="timeout_error", message=message)
-            return UpstreamFailed(error, outcome="upstream_timeout", detail=stop.value)
-        if stop is None and self.writer.committed:
-            return UpstreamFailed(SHUTTING_DOWN, outcome="drained")
-        if stop is CancelReason.STOPPED and self.writer.committed:
-            return UpstreamFailed(STOPPED, outcome="refused", detail=stop.value)
-        return None
 
     def _tick(self, now: float) -> None:
         self.writer.tick(now)

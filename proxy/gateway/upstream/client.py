@@ -33,9 +33,6 @@ from .connection import (
 )
 from .connection_pool import OWNERS, SHARED, ConnectionPool
 
-STALE_WITHIN_S: Final = 1.0
-"""A request on a dead pooled connection fails within a round trip. After this many seconds, a
-failure means that a response was lost."""
 PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
 """Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
 may bill the request."""
@@ -289,9 +286,8 @@ async def post(
             connection.close()
         mapping = map_exception(exc)
         record.error = type(exc).__name__
-        waited = asyncio.get_running_loop().time() - record.at
-        stale = mapping.maybe_stale and record.reused and waited < STALE_WITHIN_S
-        undelivered = mapping.undelivered or stale
+        is_unread = connection is not None and connection.is_request_unread
+        undelivered = mapping.undelivered or (mapping.maybe_stale and is_unread)
         record.sent = record.sent and not undelivered
         raise UpstreamFailed(
             mapping.error,

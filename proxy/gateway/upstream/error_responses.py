@@ -1,7 +1,9 @@
-"""Errors of upstream responses that are no answer, in Anthropic's terms."""
+"""The errors of attempts without an answer, in Anthropic's terms."""
 
 import dataclasses
 
+from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
+from proxy.gateway.http.errors import SHUTTING_DOWN, STOPPED, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from translator.dialect import UpstreamError
@@ -27,3 +29,21 @@ def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> Upstre
 
 def bad_gateway_error(message: str) -> UpstreamError:
     return UpstreamError(status=502, error_type="api_error", message=message)
+
+
+def cancellation_error(reason: CancelReason | None, committed: bool) -> UpstreamFailed | None:
+    """Return the error to send after the request was cancelled; None: re-raise.
+
+    ``committed``: whether the client has received the start of the response.
+    """
+    if reason in TIMEOUTS:
+        message = "the upstream took too long to answer"
+        if reason is CancelReason.IDLE:
+            message = "the upstream fell silent in the middle of its answer"
+        error = UpstreamError(status=504, error_type="timeout_error", message=message)
+        return UpstreamFailed(error, outcome="upstream_timeout", detail=reason.value)
+    if reason is None and committed:
+        return UpstreamFailed(SHUTTING_DOWN, outcome="drained")
+    if reason is CancelReason.STOPPED and committed:
+        return UpstreamFailed(STOPPED, outcome="refused", detail=reason.value)
+    return None

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.test.client import AsyncClient
 
-from proxy.admin.core import query_timeout
+from proxy.ledger.database import query_timeout
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import SavedView, Upstream
 from proxy.permissions.roles import MEMBER

@@ -178,13 +178,14 @@ def reload(world: str) -> Callable[[], None]:
 
 @pytest.fixture
 def deadlines(world: str, reload: Callable[[], None]) -> Iterator[Callable[..., None]]:
-    """Shorten one timeout of all upstreams of ``world``: ``deadlines(idle_s=1)``.
+    """Shorten one timeout of upstreams of ``world``: ``deadlines(idle_s=1)``, ``("chat", idle_s=1)``.
 
     The others stay long, so that on a busy machine no other timeout ends the request.
     """
 
-    def set_timeouts(**shorter: float) -> None:
-        Upstream.objects.filter(name__in=DIALECTS).update(timeouts=PATIENT | shorter)
+    def set_timeouts(*names: str, **shorter: float) -> None:
+        chosen = Upstream.objects.filter(name__in=names or DIALECTS)
+        chosen.update(timeouts=PATIENT | shorter)
         Revision.bump()  # ``update`` does not do it
         reload()
 

@@ -220,7 +220,7 @@ def test_a_half_closed_connection_gets_both_pipelined_responses(port, echo, monk
 
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(echo):
     with (
-        served(echo, timeout_keep_alive=1) as (port, _),
+        served(echo, timeout_keep_alive=2) as (port, _),
         post(port, "/", b"ok") as client,
     ):
         assert receive_until(client, b"ok")

@@ -67,7 +67,7 @@ SUITE = (
     "tests/proxy/metrics",
     "tests/proxy/test_secret_encryption.py",
 )
-NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis",
+NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "coverage",
           "anthropic", "openai", "python-ulid"}  # fmt: skip
 
 OTHERS = [version for version in VERSIONS if version != HERE and interpreter(version)]

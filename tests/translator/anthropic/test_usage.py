@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translator.anthropic.usage import MAX_COUNT, Usage, usage_from_openai, usage_from_wire
+from translator.anthropic.usage import (
+    MAX_COUNT,
+    Usage,
+    has_doubtful_counts,
+    usage_from_openai,
+    usage_from_wire,
+    without_doubtful_counts,
+)
 
 COUNTS = st.none() | st.integers(0, 10_000)
 JUNK = st.one_of(COUNTS, st.text(), st.booleans(), st.floats(), st.integers(), st.lists(st.none()))
@@ -179,3 +186,35 @@ def test_a_count_may_be_the_largest_and_be_written_as_a_fraction():
     usage, notes = usage_from_wire({"input_tokens": MAX_COUNT, "output_tokens": 12.0})
 
     assert (usage.input, usage.output, usage.source, notes) == (MAX_COUNT, 12, "reported", [])
+
+
+REPORTED = {"source": "reported"}
+
+
+@pytest.mark.parametrize(
+    ("usage", "characters", "left"),
+    [
+        (Usage(input=0, output=0, **REPORTED), 10, (None, None)),
+        (Usage(input=9, output=0, **REPORTED), 10, (9, None)),
+        (Usage(input=0, output=3, **REPORTED), 10, (None, 3)),
+        (Usage(input=9, output=1, **REPORTED), 5_000, (9, None)),
+        (Usage(input=0, cache_read=9, output=3, **REPORTED), 10, (0, 3)),
+        (Usage(input=0, output=0, **REPORTED), 0, (0, 0)),  # a cache that was only warmed
+        (Usage(input=9, output=1, **REPORTED), 128, (9, 1)),
+        (Usage(output=0), 10, (None, 0)),
+    ],
+)
+def test_counts_that_cannot_be_true_are_not_believed(usage, characters, left):
+    is_doubtful = has_doubtful_counts(usage, characters)
+    checked = without_doubtful_counts(usage, characters) if is_doubtful else usage
+
+    assert (checked.input, checked.output) == left
+    assert is_doubtful == (left != (usage.input, usage.output))
+    assert checked.source == ("missing" if is_doubtful else usage.source)
+
+
+def test_an_absurd_count_is_no_count():
+    usage, notes = usage_from_openai(total_input=9, output=10**12)
+
+    assert (usage.output, usage.source) == (None, "missing")
+    assert [note.reason for note in notes] == ["bad_usage: output tokens are no count"]

@@ -248,3 +248,73 @@ def test_recorded_refusals_are_understood(repair, name, field):
     found = repair({field: 1, "model": "m"}, 400, error)
 
     assert field not in found.body
+
+
+# Histories and images that a model cannot take
+
+SYSTEM = {"role": "system", "content": "s"}
+ASKED = {"role": "user", "content": "a"}
+CALLS = [{"id": id_, "function": {"name": "f", "arguments": "{}"}} for id_ in ("1", "2")]
+TWO_CALLS = {"role": "assistant", "content": None, "tool_calls": CALLS}
+RESULTS = [{"role": "tool", "tool_call_id": id_, "content": "r"} for id_ in ("1", "2")]
+AGAIN = {"role": "user", "content": "b"}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "messages", "roles", "capability"),
+    [
+        (
+            "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/...",
+            [ASKED, TWO_CALLS, *RESULTS, AGAIN],
+            ["user", "assistant", "tool", "tool"],
+            ("merge_users", True),
+        ),
+        (
+            "This model only supports single tool-calls at once!",
+            [ASKED, TWO_CALLS, *RESULTS, AGAIN],
+            ["user", "assistant", "tool", "assistant", "tool", "user"],
+            ("single_calls", True),
+        ),
+        ("System role not supported", [SYSTEM, ASKED], ["user"], ("system_role", False)),
+        (  # merging does not help: the template knows no tool messages
+            "Conversation roles must alternate user/assistant/user/assistant/...",
+            [ASKED, TWO_CALLS, *RESULTS],
+            ["user", "assistant", "user"],
+            ("tool_messages", False),
+        ),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_history_that_the_template_refuses_gets_another_shape(
+    text, messages, roles, capability, status
+):
+    found = CHAT({"model": "m", "messages": messages}, status, refusal(text))
+
+    assert [message["role"] for message in found.body["messages"]] == roles
+    assert (found.note.path, found.note.fate, found.capability) == (
+        "messages",
+        "emulated",
+        capability,
+    )
+    repeated = CHAT(found.body, status, refusal(text))
+    assert repeated is None or repeated.capability == ("tool_messages", False)
+    assert CHAT({"model": "m"}, status, refusal(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(500, "image input is not supported"), (404, "Only 'text' content type is supported.")],
+)
+def test_images_for_a_model_without_vision_are_dropped(status, text):
+    chat = {"messages": [{"role": "user", "content": [PICTURE]}]}
+    item = {"type": "message", "content": [{"type": "input_image", "image_url": "x"}]}
+
+    for found in (
+        CHAT(chat, status, refusal(text)),
+        RESPONSES({"input": [item]}, status, refusal(text)),
+    ):
+        assert "image omitted" in json.dumps(found.body)
+        assert found.note.lossy
+        assert found.capability == ("images", False)
+    assert CHAT({"messages": [ASKED]}, status, refusal(text)) is None

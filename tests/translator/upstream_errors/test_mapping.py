@@ -274,3 +274,90 @@ def test_every_recorded_error_has_a_class(path):
     assert mapped.status >= 400
     assert mapped.message
     assert "http" not in mapped.message.lower().replace("http ", "")
+
+
+# Errors keep their words
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (500, "image input is not supported - hint: if this is unexpected, you may need the mmproj"),
+        (404, "Only 'text' content type is supported."),
+        (400, "/models/qwen3 is not a multimodal model"),
+        (400, "At most 0 image(s) may be provided in one prompt."),
+        (500, "this model is missing data required for image input"),
+        (404, "No endpoints found that support image input"),
+        (400, "Failed to deserialize: unknown variant `image_url`, expected `text`"),
+        (400, "Invalid content type. image_url is only supported by certain models."),
+        (500, ("While executing CallExpression: Error: Jinja Exception: Conversation roles must"
+              " alternate user/assistant/user/assistant/...")),
+        (400, "Conversation roles must alternate user/assistant"),
+        (500, "the chat template of the model failed"),
+    ],
+)  # fmt: skip
+def test_a_request_that_the_model_can_never_answer_is_not_worth_a_retry(status, text):
+    mapped = map_error(status, error(text, type="server_error"))
+
+    assert (mapped.status, mapped.error_type, mapped.should_retry) == (
+        400,
+        "invalid_request_error",
+        False,
+    )
+    assert mapped.message == text
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"error": "Adapter missing"}, (404, "Adapter missing")),
+        (error("No allowed providers are available"), (404, "No allowed providers are available")),
+        ({"detail": "Not Found"}, (500, "upstream has no such endpoint")),
+        (error("Invalid URL (POST /v1/responses)"), (500, "upstream has no such endpoint")),
+        (error("File Not Found"), (500, "upstream has no such endpoint")),
+        ({"error": "404 page not found"}, (500, "upstream has no such endpoint")),
+        ("<html>Not Found</html>", (500, "upstream has no such endpoint")),
+        ({}, (500, "upstream has no such endpoint")),
+    ],
+)
+def test_a_404_with_a_reason_keeps_it(body, expected):
+    mapped = map_error(404, body)
+
+    assert (mapped.status, mapped.message) == expected
+    assert mapped.should_retry is False
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            '{"error": {"message": "Tool use is not possible here"}}',
+            "Tool use is not possible here",
+        ),
+        ('{"message": "Out of capacity"}', "Out of capacity"),
+        ("The provider is full", "The provider is full"),
+        ({"error": {"message": "It is a mapping"}}, "It is a mapping"),
+        ('{"unusual": 1}', '{"unusual": 1}'),
+        ("{cut", "{cut"),
+        ("", "Provider returned error"),
+        (7, "Provider returned error"),
+    ],
+)
+def test_the_error_of_a_provider_behind_openrouter_is_shown(raw, message):
+    body = error("Provider returned error", code=502, metadata={"raw": raw, "provider_name": "X"})
+
+    assert map_error(502, body).message == message
+
+
+def test_openrouter_s_own_message_is_shown_if_it_says_something():
+    body = error("No endpoints found for x", code=404, metadata={"raw": "other"})
+
+    assert map_error(404, body).message == "No endpoints found for x"
+    assert map_error(500, {"error": {"metadata": {"raw": "Only here"}}}).message == "Only here"
+
+
+def test_an_error_inside_of_an_error_text_is_unwrapped():
+    body = error('{"error": {"code": 400, "message": "Please use a valid role", "status": "X"}}')
+
+    assert map_error(400, body).message == "Please use a valid role"
+    assert map_error(400, error("[1, 2]")).message == "[1, 2]"

@@ -26,13 +26,5 @@ class ChatPartBuilder(PartBuilder[ContentPart]):
 PART_BUILDER: Final = ChatPartBuilder()
 
 
-def collapse_text_parts(parts: list[ContentPart]) -> str | list[ContentPart]:
-    """Return one string if all parts are text, because many local servers accept no list."""
-    for part in parts:
-        if "text" not in part or "prompt_cache_breakpoint" in part:
-            return parts
-    return "\n\n".join([part["text"] for part in parts])
-
-
 def is_text(part: ContentPart) -> bool:
     return "text" in part

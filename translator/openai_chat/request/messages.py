@@ -4,17 +4,24 @@ Tool messages directly follow the assistant message with their calls, one for ea
 tool results follow in one user message, before the user's own content. Source: docs/mapping.md 1.4.
 """
 
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 from translator.errors import BadRequest
 from translator.openai_chat.types import ChatMessage, ContentPart
 from translator.request.builder import SYSTEM_ORIGIN, RequestBuilder
+from translator.request.history_shapes import (
+    join_texts,
+    merge_turns,
+    move_system_text,
+    split_calls,
+    write_calls_as_text,
+)
 from translator.request.id_mapping import upstream_call_id
 from translator.request.midstream_tools import TOOL_CHANGES
 from translator.request.text_fallbacks import system_blocks, tool_error_text
 
 from .assistant_messages import build_assistant_message, read_assistant_turn
-from .content_parts import PART_BUILDER, collapse_text_parts, is_text
+from .content_parts import PART_BUILDER, is_text
 
 IMAGE_PLACEHOLDER = "[image or file: in the next user message]"
 NO_RESULT = "[no result recorded]"
@@ -54,19 +61,40 @@ def build_messages(builder: RequestBuilder) -> list[ChatMessage]:
     ordered = _order_user_content(user_turn, "messages", builder)
     history += ordered
     origins += [number] * len(ordered)
-    if builder.profile.merge_users:
-        history = _merge_user_messages(history)
-        builder.origins.clear()  # A merged message comes from several client messages
     if history and history[-1]["role"] == "assistant" and not builder.profile.prefill:
         _refuse_prefill(builder)
     if builder.profile.cache_breakpoints and builder.request.get("cache_control"):
         _mark_last_user_message(history)
-    messages = _system_prompt(builder) + history
+    messages = _fit_template(_system_prompt(builder) + history, builder)
     if not messages:
         raise BadRequest("messages", "text content blocks must be non-empty")
     if builder.origins:
         builder.origins[:0] = [SYSTEM_ORIGIN] * (len(messages) - len(history))
     return messages
+
+
+def _fit_template(messages: list[ChatMessage], builder: RequestBuilder) -> list[ChatMessage]:
+    """Give the messages the shape that the model's chat template accepts."""
+    profile = builder.profile
+    shapes = [
+        shape
+        for needs_shape, shape in (
+            (not profile.system_role, move_system_text),
+            (profile.single_calls, split_calls),
+            (profile.merge_users, merge_turns),
+            (not profile.tool_messages, write_calls_as_text),
+        )
+        if needs_shape
+    ]
+    if not shapes:
+        return messages
+    reshaped: Any = messages
+    for shape in shapes:
+        reshaped = shape(reshaped)
+    if reshaped != messages:
+        builder.origins.clear()  # a message may come from several client messages
+        builder.add_note("messages", "emulated", "the history has the shape of its chat template")
+    return cast("list[ChatMessage]", reshaped)
 
 
 def system_role(builder: RequestBuilder) -> Literal["developer", "system"]:
@@ -81,7 +109,7 @@ def _system_prompt(builder: RequestBuilder) -> list[ChatMessage]:
     for block in blocks:
         parts += PART_BUILDER.convert_block(block, "system", builder)
     parts += map(PART_BUILDER.text_part, builder.system_additions)
-    return [{"role": system_role(builder), "content": collapse_text_parts(parts)}] if parts else []
+    return [{"role": system_role(builder), "content": join_texts(parts)}] if parts else []
 
 
 def _assistant_messages(
@@ -197,7 +225,7 @@ def _order_user_content(
         _prepend_to_user_turn(user_turn, path, builder)
     for message in user_turn.messages:
         if isinstance(content := message["content"], list):
-            messages.append({**message, "content": collapse_text_parts(content)})
+            messages.append({**message, "content": join_texts(content)})
         else:
             messages.append(message)
     return messages
@@ -214,18 +242,6 @@ def _prepend_to_user_turn(user_turn: UserTurn, path: str, builder: RequestBuilde
         messages[0] = {"role": "user", "content": [*parts, *_parts(messages[0])]}
     else:
         messages.insert(0, {"role": "user", "content": parts})
-
-
-def _merge_user_messages(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Merge consecutive user messages, because some chat templates require alternating roles."""
-    result: list[ChatMessage] = []
-    for message in messages:
-        last = result[-1] if result else None
-        if last is None or last["role"] != "user" or message["role"] != "user":
-            result.append(message)
-            continue
-        last["content"] = collapse_text_parts([*_parts(last), *_parts(message)])
-    return result
 
 
 def _parts(message: ChatMessage) -> list[ContentPart]:

@@ -11,7 +11,12 @@ from typing import Any, ClassVar, Final
 
 from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
 from translator.anthropic.types import Event
-from translator.anthropic.usage import NO_USAGE
+from translator.anthropic.usage import (
+    DOUBTFUL_COUNTS,
+    NO_USAGE,
+    has_doubtful_counts,
+    without_doubtful_counts,
+)
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
@@ -363,12 +368,12 @@ class ChatStream:
         # At a stop sequence the gateway ends the message before the upstream reports its final
         # usage.
         ended_here = self.composer.matched_stop is not None and not self._finish_reason
+        characters = self._texts.characters + self._calls.characters
+        characters -= self.composer.characters_after_stop
+        if has_doubtful_counts(self.usage, characters):
+            self.usage = without_doubtful_counts(self.usage, characters)
+            self.notes.append(DOUBTFUL_COUNTS)
         if self.usage.source == "missing" or (ended_here and not self._was_whole):
-            characters = (
-                self._texts.characters
-                + self._calls.characters
-                - self.composer.characters_after_stop
-            )
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, characters)
             self.notes.append(note)
         self.stop_reason = reason

@@ -6,7 +6,7 @@ from translator.dialect import UpstreamError
 from translator.openai_responses.types import UpstreamEvent
 from translator.upstream_errors import map_error, read_error, status_of_error
 
-__all__ = ["error_in_body", "error_in_event", "error_in_response", "map_error"]
+__all__ = ["error_in_body", "error_in_event", "error_in_response", "has_reason", "map_error"]
 
 MESSAGE_FIELDS: Final = ("detail", "error", "errors", "message")
 """Fields with an error in a body that is neither an event nor a response."""
@@ -29,6 +29,14 @@ def error_in_event(event: UpstreamEvent) -> UpstreamError:
         error = {name: holder.get(name) for name in ("code", "message", "param")}
         error["message"] = error["message"] or f"upstream response {holder.get('status', 'failed')}"
     return _failure({"error": error})
+
+
+def has_reason(event: UpstreamEvent) -> bool:
+    """Return whether a ``response.failed`` event says why the response failed."""
+    response = event.get("response")
+    error = response.get("error") if isinstance(response, dict) else event.get("error")
+    fields = read_error({"error": error})
+    return bool(fields.message or fields.code not in ("", "server_error"))
 
 
 def error_in_response(body: dict[str, Any]) -> UpstreamError | None:

@@ -13,25 +13,29 @@ from translator.anthropic.stop_reason import (
     INCOMPLETE_REASONS,
     LIMIT_REACHED,
     choose_stop_reason,
-    is_at_limit,
     is_window_full,
 )
 from translator.anthropic.types import Event
-from translator.anthropic.usage import NO_USAGE
+from translator.anthropic.usage import (
+    DOUBTFUL_COUNTS,
+    NO_USAGE,
+    has_doubtful_counts,
+    without_doubtful_counts,
+)
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.notes import EMPTY_OUTPUT, Note
+from translator.notes import EMPTY_OUTPUT
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
-from translator.stream.tool_arguments import is_unclosed
 from translator.stream.unknown_events import UnknownEvents
 
-from .error_body import error_in_body, error_in_event, error_in_response
+from .error_body import error_in_body, error_in_event, error_in_response, has_reason
 from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
 from .output_items import OutputItems
+from .response_end import find_incomplete_reason, is_cut
 from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
 
 PING: Final[Event] = {"type": "ping"}
@@ -47,12 +51,6 @@ APPROVAL_NEEDED: Final = UpstreamError(
     message="upstream waits for an approval of a tool call, which the gateway cannot give",
     should_retry=False,
 )
-
-NO_INCOMPLETE_REASON: Final = Note(
-    "stop_reason", "emulated", "the response is incomplete without a reason"
-)
-"""The stop reason is then ``max_tokens``: a truncated response, above all a truncated tool call,
-must not pass as complete."""
 
 PART_FIELDS: Final = ("content", "summary")
 """Fields of an item that contain parts; usually empty when the item is added."""
@@ -73,6 +71,8 @@ class ResponsesStream:
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
         self.upstream_id = self.upstream_model = ""
+        # A failure whose reason has not arrived yet.
+        self._failure: tuple[UpstreamError, Any] | None = None
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
@@ -139,6 +139,9 @@ class ResponsesStream:
     @end_on_malformed_data
     def end(self) -> None:
         """Handle the end of the upstream's bytes: without a final event, this is an error."""
+        if self._failure is not None:
+            self._handle_error(*self._failure)
+            return
         raise BadUpstream("upstream stream ended early")
 
     def fail(self, error: UpstreamError) -> list[Event]:
@@ -185,7 +188,12 @@ class ResponsesStream:
             self._handle_error(failure, response)
 
     def _read_failure(self, event: UpstreamEvent) -> None:
-        self._handle_error(error_in_event(event), event.get("response"))
+        """Handle a failure; Azure sends its reason in an ``error`` event after response.failed."""
+        failure = error_in_event(event), event.get("response")
+        if event["type"] == "response.failed" and self._failure is None and not has_reason(event):
+            self._failure = failure
+        else:
+            self._handle_error(*failure)
 
     def _handle_error(self, error: UpstreamError, response: Any = None) -> None:
         if isinstance(response, dict):  # the provider bills tokens used before the failure
@@ -204,13 +212,14 @@ class ResponsesStream:
         output = response.get("output")
         if not self._items.matches_output(output):
             self._emit_missing(output)
-        incomplete_reason = self._incomplete_reason(response)
+        incomplete_reason = find_incomplete_reason(response, self.notes)
         if self._blocks.items_with_initial_text:
             self._blocks.flush_initial_text()
         if self._blocks.open_inputs and not incomplete_reason:
             self._blocks.finish_inputs()
         self._record_usage(response)
-        if not incomplete_reason and self._is_cut(response):
+        arguments = self._blocks.last_arguments
+        if not incomplete_reason and is_cut(response, self.usage, arguments, self.context):
             incomplete_reason = "max_output_tokens"
             self.notes.append(LIMIT_REACHED)
         if self.usage.source == "missing" and self._blocks.characters:
@@ -238,35 +247,12 @@ class ResponsesStream:
             self.notes.append(EMPTY_OUTPUT)
         self._finish_message(reason, explanation=self._blocks.refusal or None)
 
-    def _incomplete_reason(self, response: dict[str, Any]) -> str:
-        """Return why a response is incomplete; "" if it is reported as complete."""
-        details = response.get("incomplete_details")
-        if isinstance(details, dict) and details.get("reason"):
-            return str(details["reason"])
-        if response.get("status") != "incomplete":
-            return ""
-        self.notes.append(NO_INCOMPLETE_REASON)
-        return "max_output_tokens"
-
-    def _is_cut(self, response: dict[str, Any]) -> bool:
-        """Return whether the output limit ended a response that is reported as complete.
-
-        A complete call is not cut, even at the limit. A cut call whose tokens were not counted is
-        recognized by its arguments, which end too early.
-        """
-        limit = response.get("max_output_tokens")
-        if type(limit) is not int:
-            limit = self.context.max_tokens or 0
-            limit = max(limit, self.context.target.profile.min_output_tokens) if limit else 0
-        arguments = self._blocks.last_arguments
-        if arguments is None:
-            return is_at_limit(self.usage, limit)
-        is_cut = self.usage.output is None or is_at_limit(self.usage, limit)
-        return is_cut and is_unclosed(arguments)
-
     def _record_usage(self, response: dict[str, Any]) -> None:
         self.usage, notes = read_usage(response, self._blocks.searches)
         self.notes += notes
+        if has_doubtful_counts(self.usage, self._blocks.characters):
+            self.usage = without_doubtful_counts(self.usage, self._blocks.characters)
+            self.notes.append(DOUBTFUL_COUNTS)
 
     def _emit_missing(self, output: Any) -> None:
         output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []

@@ -2,11 +2,13 @@
 
 import pytest
 
+from proxy.gateway.upstream import request_repairs
 from tests.fakes.upstreams.script_steps import json_response, stream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
+from translator.capabilities import PROFILES
 
 OVERFLOW = (
     "This model's maximum context length is 40960 tokens. However, you requested 146000 tokens"
@@ -113,3 +115,89 @@ def test_a_request_is_repaired_a_few_times_at_most(
 
     assert reply.status == 400
     assert len(scripted.requests_for(model)) == 4
+
+
+# What a model lacks is remembered
+
+ALTERNATE = refusal("Jinja Exception: Conversation roles must alternate user/assistant", 500)
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
+HISTORY = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": [CALL]},
+    {"role": "user", "content": [RESULT, {"type": "text", "text": "and now?"}]},
+]
+
+
+@pytest.fixture
+def forget_capabilities():
+    request_repairs._learned.clear()
+    yield
+    request_repairs._learned.clear()
+
+
+@pytest.mark.usefixtures("forget_capabilities")
+def test_a_shape_that_a_template_requires_is_remembered_for_the_model(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    scripted.on("chat-template", ALTERNATE, upstream_scripts.chat(), upstream_scripts.chat())
+    scripted.on("chat-template-other", upstream_scripts.chat())
+
+    first = gateway.post(message("chat-template", messages=HISTORY))
+    second = gateway.post(message("chat-template", messages=HISTORY))
+    gateway.post(message("chat-template-other", messages=HISTORY))
+
+    assert (first.status, second.status) == (200, 200)
+    refused, repaired, remembered = scripted.requests_for("chat-template")
+    assert refused.json["messages"][-1] == {"role": "user", "content": "and now?"}
+    assert repaired.json["messages"] == remembered.json["messages"]
+    assert repaired.json["messages"][-1]["content"] == "done\n\nand now?"
+    (other,) = scripted.requests_for("chat-template-other")
+    assert other.json["messages"] == refused.json["messages"]
+    assert "emulated" in {note["fate"] for note in row(second.id, status=200).notes}
+
+
+@pytest.mark.usefixtures("forget_capabilities")
+def test_a_shape_that_did_not_help_is_not_remembered(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    scripted.on("chat-template-odd", ALTERNATE)
+
+    reply = gateway.post(message("chat-template-odd", messages=HISTORY))
+
+    assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
+    assert len(scripted.requests_for("chat-template-odd")) == 3
+    assert not request_repairs._learned
+
+
+@pytest.mark.usefixtures("forget_capabilities")
+def test_an_image_for_a_model_without_vision_is_dropped_with_a_note(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    scripted.on("chat-blind", refusal("image input is not supported", 500), upstream_scripts.chat())
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+    body = message("chat-blind", messages=[{"role": "user", "content": content}])
+
+    reply = gateway.post(body)
+    strict = gateway.post(body, x_bridge_strict="true")
+
+    assert (reply.status, strict.status) == (200, 400)
+    sent = scripted.requests_for("chat-blind")[1].json["messages"][0]["content"]
+    assert "image omitted" in str(sent)
+    assert {"path": "messages", "fate": "dropped"}.items() <= row(reply.id).notes[-1].items()
+
+
+@pytest.mark.usefixtures("forget_capabilities")
+def test_what_is_remembered_is_bounded_and_expires(monkeypatch):
+    for number in range(request_repairs.MAX_MODELS + 5):
+        request_repairs.learn("u", f"m{number}", ("images", False))
+    request_repairs.learn("u", "m99", ("merge_users", True))
+    profile = PROFILES["generic"]
+
+    assert len(request_repairs._learned) == request_repairs.MAX_MODELS
+    assert request_repairs.apply_learned("u", "m0", profile) is profile
+    known = request_repairs.apply_learned("u", "m99", profile)
+    assert (known.images, known.merge_users) == (False, True)
+    monkeypatch.setattr(request_repairs, "REMEMBERED_S", 0)
+    assert request_repairs.apply_learned("u", "m99", profile) is profile

@@ -393,3 +393,18 @@ def test_an_illegal_event_is_named_to_the_client_in_the_row_and_in_the_log(
     stored = row(reply.id, outcome="upstream_error", detail="bad_event")
     assert stored.error_message == reason
     assert "(illegal_message_stop)" in caplog.text
+
+
+def test_zero_tokens_beside_text_are_relayed_but_charged_by_an_estimate(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    """claude-code-router reports no tokens at all."""
+    whole = {**WHOLE, "usage": {"input_tokens": 0, "output_tokens": 0}}
+    scripted.on("anthropic-zero", json_response(whole))
+
+    reply = gateway.post(message("anthropic-zero"))
+
+    assert reply.json["usage"] == whole["usage"]
+    stored = row(reply.id, outcome="completed", input_source="estimated")
+    assert stored.input_tokens > 0
+    assert stored.output_tokens > 0

@@ -16,7 +16,7 @@ FILES = (
     "database/test_partitions.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_retention.py",
-    "maintenance/test_scheduler.py",
+    "maintenance/test_purge_schedule.py",
     "maintenance/test_verifier.py",
     "posting/test_ledger_writer.py",
     "posting/test_rollups.py",

@@ -243,6 +243,23 @@ def test_counters_of_ended_periods_are_deleted(budgets: list[Budget], store: Sql
     ) == Standing(0, 0, 0)
 
 
+def test_the_counters_of_the_next_period_are_known_a_day_before(
+    budgets: list[Budget], store: SqliteBudgets
+):
+    """A hard budget can be checked if the database is unavailable at midnight."""
+    month, day = budgets
+
+    budget_sync.publish_all(NOON)
+
+    tomorrow = window(day.period, day.zone, NOON + 86_400)
+    following = window(month.period, month.zone, window("month", "UTC", NOON).end.timestamp())
+    assert store.standing(budget_sync.counter_name(day.pk, tomorrow)) == Standing(0, 0, 0)
+    assert store.standing(budget_sync.counter_name(month.pk, following)) is None
+
+    budget_sync.publish_all(following.start.timestamp() - 3_600)
+    assert store.standing(budget_sync.counter_name(month.pk, following)) == Standing(0, 0, 0)
+
+
 def test_without_budgets_the_store_is_not_used(team: Team, monkeypatch):
     monkeypatch.setattr(budget_sync, "budget_store", None)  # a call fails
     Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)

@@ -158,3 +158,17 @@ def test_a_call_that_the_limit_cut_is_never_a_finished_call(arguments, used, rea
 
     assert machine.stop_reason == reason
     assert (LIMIT_REACHED in machine.notes) == (reason == "max_tokens")
+
+
+@pytest.mark.parametrize("counts", [{"prompt_tokens": 0, "completion_tokens": 0},
+                                    {"prompt_tokens": 9, "completion_tokens": 10**12}])  # fmt: skip
+def test_counts_that_cannot_be_true_are_estimated_with_a_note(counts):
+    machine = stream(input_estimate=50)
+
+    events = machine.feed(chunk(content="Hello, you."), chunk("stop"), {"usage": counts})
+    events += machine.end()
+
+    assert (machine.usage.source, machine.usage.output) == ("estimated", 3)
+    assert machine.usage.input == (counts["prompt_tokens"] or 50)
+    assert events[-2]["usage"]["output_tokens"] == 3
+    assert any(note.reason.startswith("bad_usage") for note in machine.notes)

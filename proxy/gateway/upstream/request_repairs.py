@@ -1,0 +1,77 @@
+"""Repair the body of a request that an upstream rejected, and remember what the model lacks.
+
+A repaired request that succeeds shows a capability of the upstream and its model. Later requests
+then have the right shape at once. Each process remembers for itself, for an hour: the model behind
+a name may change.
+"""
+
+import dataclasses
+import time
+from typing import Any, Final
+
+import msgspec
+
+from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.snapshot.targets import UpstreamServer
+from translator.capabilities import Profile
+from translator.dialect import Repair
+from translator.notes import Note
+
+_encode: Final = msgspec.json.Encoder().encode
+
+MAX_MODELS: Final = 1_024
+"""Limited, because clients choose the names of models where a target passes them on."""
+REMEMBERED_S: Final = 3_600
+
+_learned: Final[dict[tuple[str, str], tuple[float, dict[str, bool]]]] = {}
+
+
+class RequestRepairs:
+    """The repairs of one attempt so far."""
+
+    def __init__(self, server: UpstreamServer) -> None:
+        self._server = server
+        self._repairs: list[Repair] = []
+
+    def apply(
+        self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
+    ) -> bytes | None:
+        """Return the repaired body and add its note; None if the error allows no repair.
+
+        ``refusal``: the decoded error of the upstream. In strict mode no lossy repair is made.
+        """
+        repair = self._server.dialect.repair(decode_json(body), status, refusal)
+        if repair is None or (strict and repair.note.lossy):
+            return None
+        if repair.note not in notes:
+            notes.append(repair.note)
+        self._repairs.append(repair)
+        return _encode(repair.body)
+
+    def remember(self, model: str) -> None:
+        """Remember the capabilities that the repairs have shown, after the upstream answered."""
+        for repair in self._repairs:
+            if repair.capability is not None:
+                learn(self._server.name, model, repair.capability)
+
+
+def learn(upstream: str, model: str, capability: tuple[str, bool]) -> None:
+    """Remember a capability, as name and value; forget the oldest model beyond ``MAX_MODELS``."""
+    known = _known(upstream, model)
+    _learned.pop((upstream, model), None)
+    _learned[upstream, model] = time.monotonic(), known | dict([capability])
+    if len(_learned) > MAX_MODELS:
+        del _learned[next(iter(_learned))]
+
+
+def apply_learned(upstream: str, model: str, profile: Profile) -> Profile:
+    """Return the profile with what is remembered of this upstream and model."""
+    if not _learned:
+        return profile
+    known = _known(upstream, model)
+    return dataclasses.replace(profile, **known) if known else profile  # type: ignore[arg-type]
+
+
+def _known(upstream: str, model: str) -> dict[str, bool]:
+    since, known = _learned.get((upstream, model), (0.0, {}))
+    return known if known and time.monotonic() - since < REMEMBERED_S else {}

@@ -1,0 +1,130 @@
+"""Change the shape of a Chat Completions history for chat templates that accept only some shapes.
+
+A template turns messages into the prompt of one model. Some raise an error for histories that the
+API allows: user text after a tool result (Mistral, Gemma), several calls in one message (Llama
+3.1), a system message (Gemma 2). The request builder applies these functions if the profile
+requires it; a repair applies them after the server's error.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+Message = dict[str, Any]
+
+NO_IMAGE: Final = "[image omitted: this model takes no images]"
+IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
+
+
+def merge_turns(messages: Sequence[Message]) -> list[Message]:
+    """Merge consecutive messages of one role, and user text after a tool result into the result.
+
+    A user message with other parts than text stays after the tool result.
+    """
+    result: list[Message] = []
+    for message in messages:
+        role, last = message["role"], result[-1] if result else None
+        if last is None or role not in ("user", "assistant"):
+            result.append(message)
+        elif role == last["role"] == "assistant":
+            result[-1] = _merge_assistants(last, message)
+        elif role == last["role"]:
+            parts = [*_parts(last), *_parts(message)]
+            result[-1] = {**last, "content": join_texts(parts)}
+        elif (role, last["role"]) == ("user", "tool") and _is_text(message):
+            text = join_texts([*_parts(last), *_parts(message)])
+            result[-1] = {**last, "content": text}
+        else:
+            result.append(message)
+    return result
+
+
+def split_calls(messages: Sequence[Message]) -> list[Message]:
+    """Send each call of an assistant message in a message of its own, followed by its result."""
+    outputs = {m.get("tool_call_id"): m for m in messages if m["role"] == "tool"}
+    result: list[Message] = []
+    moved: set[int] = set()
+    for message in messages:
+        calls = message.get("tool_calls") or []
+        if message["role"] != "assistant" or len(calls) < 2:
+            if id(message) not in moved:
+                result.append(message)
+            continue
+        for number, call in enumerate(calls):
+            head = {"role": "assistant", "content": ""} if number else message
+            result.append({**head, "tool_calls": [call]})
+            output = outputs.get(call.get("id"))
+            if output is not None:
+                result.append(output)
+                moved.add(id(output))
+    return result
+
+
+def write_calls_as_text(messages: Sequence[Message]) -> list[Message]:
+    """Write tool calls and their results as text, for templates without tool messages."""
+    result: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls") or []
+        if message["role"] == "tool":
+            result.append({"role": "user", "content": f"[tool result] {message['content']}"})
+        elif calls:
+            functions = [call["function"] for call in calls]
+            lines = [f"[tool call] {f['name']}({f['arguments']})" for f in functions]
+            others = {name: value for name, value in message.items() if name != "tool_calls"}
+            text = "\n".join([message.get("content") or "", *lines]).lstrip()
+            result.append({**others, "content": text})
+        else:
+            result.append(message)
+    return merge_turns(result)
+
+
+def move_system_text(messages: Sequence[Message]) -> list[Message]:
+    """Put the text of system messages before the first user message's own text."""
+    system = [m for m in messages if m["role"] in ("system", "developer")]
+    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    if not system:
+        return others
+    parts = [part for message in system for part in _parts(message)]
+    first = next((n for n, m in enumerate(others) if m["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": join_texts(parts)}, *others]
+    user = {**others[first], "content": join_texts([*parts, *_parts(others[first])])}
+    return [*others[:first], user, *others[first + 1 :]]
+
+
+def without_images(value: Any) -> Any:
+    """Return messages or input items with a text in place of each image."""
+    if isinstance(value, list):
+        return [without_images(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") in IMAGE_PARTS:
+        kind = "text" if value["type"] == "image_url" else "input_text"
+        return {"type": kind, "text": NO_IMAGE}
+    return {
+        name: without_images(inner) if name in ("content", "output") else inner
+        for name, inner in value.items()
+    }
+
+
+def join_texts(parts: list[Any]) -> Any:
+    """Return one string if all parts are plain text, because many local servers accept no list."""
+    for part in parts:
+        if "text" not in part or "prompt_cache_breakpoint" in part:
+            return parts
+    return "\n\n".join([part["text"] for part in parts])
+
+
+def _merge_assistants(first: Message, second: Message) -> Message:
+    texts = [m["content"] for m in (first, second) if m.get("content")]
+    merged = {**first, **second, "content": "\n\n".join(texts) if texts else first.get("content")}
+    calls = [call for m in (first, second) for call in m.get("tool_calls") or ()]
+    return {**merged, "tool_calls": calls} if calls else merged
+
+
+def _is_text(message: Message) -> bool:
+    return all("text" in part for part in _parts(message))
+
+
+def _parts(message: Message) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
