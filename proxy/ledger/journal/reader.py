@@ -101,8 +101,8 @@ class JournalReader:
         """Read the current segment; return whether it may have unread frames afterwards."""
         try:
             end = self._open(self._segment)
-        # The segment was removed, because all its records are in the database.
         except FileNotFoundError:
+            # The segment was removed, because all its records are in the database.
             return False
         for frame in self._frames(self._segment, self._offset, end):
             if isinstance(frame, Damage):
