@@ -62,7 +62,7 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     given = {name: value for name, value in parsed[0].items() if name not in SENTINEL_OPTIONS}
     if parsed[0].get("connection_class") is SSLConnection:
         given["ssl"] = True
-    login = ("username", "password")  # those of the master; Sentinels have none
+    login = ("username", "password")  # of the master; Sentinels usually have no users
     sentinel = Sentinel(
         [(each.get("host", "localhost"), each.get("port", SENTINEL_PORT)) for each in parsed],
         sentinel_kwargs={**options, **{name: given[name] for name in given if name not in login}},

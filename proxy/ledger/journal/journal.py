@@ -338,7 +338,7 @@ class Journal:
         del self._resolving[futures[0]]
 
     def _fail(self, exc: Exception) -> None:
-        """Reject new requests from now on; delete the reserve file to free space on the disk."""
+        """Reject new requests from now on, and free disk space by deleting the reserve file."""
         self._failed_at = time.monotonic()
         with contextlib.suppress(OSError):
             self.reserve.unlink(missing_ok=True)
