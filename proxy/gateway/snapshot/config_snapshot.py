@@ -90,7 +90,8 @@ class Caller:
     key_id: int
     key_name: str
     meter: str
-    """The name of its rate limit state: ``platform/ci``. A rotated key shares its successor's."""
+    """The name of the key's rate limit state, such as ``platform/ci``. The old secret of a rotated
+    key shares the state of its successor."""
     team: TeamEntry
     user: str
     scopes: frozenset[str]
