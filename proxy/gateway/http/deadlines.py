@@ -38,7 +38,7 @@ LONGEST_TICK_S: Final = 0.5
 def _ignore_cancel(_: CancelReason) -> None:
     """Do nothing.
 
-    Replaces the ``cancel`` callback of a finished request, to release the request.
+    This function replaces the ``cancel`` callback of a finished request, to release the request.
     """
 
 
@@ -52,6 +52,7 @@ class Deadlines:
     """Checks the waits of one request.
 
     Calls ``cancel`` when a wait is too long, and ``tick`` at each check.
+
     """
 
     __slots__ = (

@@ -60,7 +60,7 @@ MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The rate limits of one key or team. None: no limit."""
+    """The rate limits of one key or team. None means no limit."""
 
     rpm: int | None = None
     tpm: int | None = None
