@@ -162,7 +162,6 @@ def read_health(
 
     The time range ends with the current quarter of an hour, the smallest bucket of the rollups.
 
-
     """
     end = ceil_quarter(at)
     time_range = TimeRange([end - n * HOUR for n in range(HOURS, -1, -1)], "1h", zone)

@@ -52,7 +52,6 @@ class Deadlines:
     """Checks the waits of one request.
 
     Calls ``cancel`` when a wait is too long, and ``tick`` at each check.
-
     """
 
     __slots__ = (

@@ -45,7 +45,6 @@ class StreamingResponseWriter:
     """Writes to a streaming client once for each upstream read.
 
     Sends pings while no events come.
-
     """
 
     def __init__(self, entry: RequestContext, *, metadata: bool) -> None:

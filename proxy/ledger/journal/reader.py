@@ -341,7 +341,6 @@ class JournalReader:
 
         Removes segments last written before ``before`` (Unix seconds), and the oldest others until
         the finished segments have at most ``keep_bytes``.
-
         """
         first = self._first_needed()
         below = [n for n in self._numbers() if n < first]
