@@ -189,7 +189,7 @@ class Journal:
     def end_of(self, number: int) -> int | None:
         """Return how many bytes of segment file ``number`` are durable.
 
-        None: an earlier process wrote the file.
+        Return None for a file of an earlier process.
         """
         return self._ends.get(number, 0) if number >= self.first_segment else None
 
