@@ -165,7 +165,7 @@ _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
 )
 _BRACKET: Final = re.compile(r"[\[\]{}]")
-_TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|,(?=\s*[}\]])', re.DOTALL)
+_TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
 """Matches a string, even an unclosed one, or a trailing comma."""
 _OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')
 _STRUCTURE: Final = re.compile(r'[\[\]{}]|(?P<string>"(?:[^"\\]|\\.)*(?P<end>")?)', re.DOTALL)
