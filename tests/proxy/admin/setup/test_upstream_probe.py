@@ -126,16 +126,16 @@ def test_every_dialect_can_be_tested(owner, upstream, scripted, dialect):
 
 
 @pytest.mark.parametrize(
-    ("takes", "profile", "ok", "result"),
+    ("takes", "profile", "found"),
     [
-        (True, "generic", True, "It accepts this: set unsigned_thinking = true."),
-        (True, "llamacpp", True, "It accepts this: as configured."),
-        (False, "anthropic", True, "It refuses this: as configured."),
-        (False, "llamacpp", False, "It refuses this: set unsigned_thinking = false."),
+        (True, "generic", (True, "It accepts this: set unsigned_thinking = true.")),
+        (True, "llamacpp", (True, "It accepts this: as configured.")),
+        (False, "anthropic", (True, "It refuses this: as configured.")),
+        (False, "llamacpp", (False, "It refuses this: set unsigned_thinking = false.")),
     ],
 )
 def test_it_finds_whether_unsigned_thinking_may_be_sent_back(
-    owner, upstream, scripted, takes, profile, ok, result
+    owner, upstream, scripted, *, takes, profile, found
 ):
     raw = [stream_head(), chunk(b"".join(upstream_scripts.claude_events())), LAST_CHUNK]
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": "signature"}}
@@ -147,7 +147,7 @@ def test_it_finds_whether_unsigned_thinking_may_be_sent_back(
     answer, _ = test(owner, upstream, model)
 
     finding = answer.context["findings"][2]
-    assert (finding["ok"], finding["result"]) == (ok, result)
+    assert (finding["ok"], finding["result"]) == found
     assert scripted.requests_for(model)[2].json["messages"][1]["content"][0]["type"] == "thinking"
 
 
