@@ -136,8 +136,8 @@ class BudgetStore(Protocol):
     def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         """Add the costs of requests that are now in the ledger to ``spent``.
 
-        Deletes their reservations. If requests are missing in the counter, the caller must call
-        ``publish``.
+        The reservations of these requests are deleted. If requests are missing in the counter, the
+        caller must call ``publish``.
         """
         ...
 

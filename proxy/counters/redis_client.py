@@ -54,8 +54,7 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     parsed: list[dict[str, Any]] = [
-        parse_url(parts._replace(netloc=f"{user}{at}{host}").geturl())  # type: ignore[no-untyped-call]
-        for host in hosts.split(",")
+        parse_url(parts._replace(netloc=f"{user}{at}{host}").geturl()) for host in hosts.split(",")
     ]
     service = parsed[0].get("service")
     if not service:
@@ -64,13 +63,13 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     if parsed[0].get("connection_class") is SSLConnection:
         given["ssl"] = True
     login = ("username", "password")  # of the master; Sentinels usually have no users
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(
         [(each.get("host", "localhost"), each.get("port", SENTINEL_PORT)) for each in parsed],
         sentinel_kwargs={**options, **{name: given[name] for name in given if name not in login}},
         **options,
         **given,
     )
-    master = sentinel.master_for(service, db=parsed[0].get("db", 0))  # type: ignore[no-untyped-call]
+    master = sentinel.master_for(service, db=parsed[0].get("db", 0))
     return cast("redis.Redis", master)
 
 

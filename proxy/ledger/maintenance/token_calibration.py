@@ -49,8 +49,8 @@ def _ratios(upstream: str, model: str, since: datetime) -> Iterator[float]:
         try:
             stored = storage.read(row.pk)
             estimate = estimate_tokens(stored.request) if stored is not None else 0
-        # LookupError and TypeError come from an invalid body that a policy let pass.
         except (BrokenTranscript, LookupError, TypeError):
+            # LookupError and TypeError come from an invalid body that a policy let pass.
             continue
         if estimate < MIN_TOKENS:
             continue

@@ -100,9 +100,9 @@ def apply_amended_rows(rows: Iterable[Exchange]) -> None:
 def publish_all(now: float | None = None, only: Collection[int] | None = None) -> None:
     """Set the counters of all current and recently ended periods to the ledger's sums.
 
-    ``only``: the ids of the budgets; None: all budgets, also for periods that begin within a day.
-    Then the counters are known if the database is unavailable when a period begins. Raises StoreUnavailable, LedgerUnavailable
-    and DatabaseError; then the caller must retry.
+    ``only``: the ids of the budgets; None: all budgets, also for periods that begin within a day,
+    so that the counters are known if the database is unavailable when a period begins. Raises
+    StoreUnavailable, LedgerUnavailable and DatabaseError; then the caller must retry.
     """
     at = time.time() if now is None else now
     if only is None:

@@ -114,7 +114,7 @@ class ToolCalls:
             self._add_arguments(call, arguments, is_complete=is_complete or was_object)
 
     def feed_function_call(self, function: Any, *, is_complete: bool) -> None:
-        """Process the single call of OpenAI's older API; ignore it if already in ``tool_calls``."""
+        """Process the single call of OpenAI's older API, unless ``tool_calls`` contains it too."""
         if all(call.index == FUNCTION_CALL for call in self.open_calls):
             self.feed({"index": FUNCTION_CALL, "function": function}, is_complete=is_complete)
 
