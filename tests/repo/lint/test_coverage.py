@@ -14,11 +14,11 @@ from tests.lanes.measurement import CRITICAL, TRANSLATOR, Measurement
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measurement:
-    """Return the measurement of this run when all counted tests have run."""
+    """Return the measurement of this run when all measured tests have run."""
     measuring = request.config.pluginmanager.get_plugin(measurement.NAME)
     if measuring is None:
         pytest.skip("only a whole run, or one with --coverage, measures the coverage")
-    measuring.wait_for_all(sum(map(measurement.is_counted, request.session.items)))
+    measuring.wait_for_all(sum(map(measurement.is_measured, request.session.items)))
     return measuring
 
 
