@@ -138,6 +138,11 @@ class Profile:
     signed_calls: bool = False
     """Whether the server sends a thought signature with tool calls, sometimes at their end
     (Gemini). A call starts only when it is complete, because its id carries the signature."""
+    budget_field: Literal["", "thinking_budget_tokens"] = ""
+    """The field for the maximum number of reasoning tokens; empty if the server has none."""
+    timings_per_token: bool = False
+    """Whether the server reports token counts in each chunk on request (llama.cpp). They are
+    requested if the gateway may end a response early, at a stop sequence."""
     cumulative_arguments: bool = False
     """Whether the server sends in each chunk all tool arguments so far instead of only the new
     ones."""
@@ -224,6 +229,10 @@ PROFILES: Final[Mapping[str, Profile]] = {
             reasoning_field="reasoning_content",
             thinking_switch="enable_thinking",
             unsigned_thinking=True,
+            budget_field="thinking_budget_tokens",
+            timings_per_token=True,
+            prefill=True,
+            count_tokens=True,
         ),
         Profile(
             name="deepseek",
