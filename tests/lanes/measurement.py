@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,8 +119,8 @@ class Measurement:
         while sum(int(each.read_text()) for each in self._folder.glob("*.number")) < expected:
             time.sleep(0.2)
 
-    def missed(self, files: Iterable[str]) -> Mapping[str, Any]:
-        """Return the lines and branches of these files that no test reached, by file."""
+    def missed(self, files: Iterable[str]) -> list[str]:
+        """Return the lines and branches of these files that no test reached, a text for each file."""
         names = sorted(files)
         modules = [name.removesuffix(".py").replace("/", ".") for name in names]
         imported = self._folder / "imports.part"
@@ -133,11 +133,11 @@ class Measurement:
         combined.json_report(paths, outfile=str(report))
         found = json.loads(report.read_text(encoding="utf-8"))["files"]
         assert len(found) == len(names)
-        return {
-            name: {"lines": one["missing_lines"], "branches": one["missing_branches"]}
+        return [
+            f"{name}: lines {one['missing_lines']}, branches {one['missing_branches']}"
             for name, one in found.items()
             if one["missing_lines"] or one["missing_branches"]
-        }
+        ]
 
 
 def measure_imports(file: Path, modules: Iterable[str]) -> None:
