@@ -2,21 +2,26 @@
 
     python -m benchmarks.mutation                         a sample of each module
     python -m benchmarks.mutation --only auth --share 5   five times as many mutants of it
+    python -m benchmarks.mutation --minutes 20 --keep     continue for 20 minutes, then report
 
 mutmut creates the mutants in a copy of the tree and runs only the tests that reach the function.
 mutation.toml lists the files and tests of each module, the sample size, and the mutants that are
-equivalent to the code. The same seed selects the same mutants of the same code. Results are stored
-beside the copy, so that an interrupted run continues; exit code 1: a module is below the goal. Code
-outside of functions is not mutated.
+equivalent to the code. The tests are those of the fast lane. The same seed selects the same mutants
+of the same code. Results are stored beside the copy, so that ``--keep`` continues a run that was
+interrupted or that reached its minutes; mutants with few tests come first. Exit code 1: a module is
+below the goal. Code outside of functions is not mutated.
 """
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,6 +64,7 @@ class Result(NamedTuple):
 class Score(NamedTuple):
     module: str
     results: list[Result]
+    size: int  # of the sample; it is larger than the number of results if time ran out
 
     @property
     def survivors(self) -> list[Result]:
@@ -99,8 +105,11 @@ def prepare(module: str, folder: Path) -> None:
     (folder / "pyproject.toml").write_text("\n".join([project, "[tool.mutmut]", *lines, ""]))
 
 
-def mutate(size: int, seed: int) -> None:
-    """Run a sample and write ``results.json``; called in a new process inside the copy."""
+def mutate(size: int, seed: int, until: float) -> None:
+    """Run a sample and write ``results.json``; called in a new process inside the copy.
+
+    After the time ``until`` (Unix seconds) no further mutant starts.
+    """
     from mutmut import __main__ as mutmut
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.state import state
@@ -123,13 +132,17 @@ def mutate(size: int, seed: int) -> None:
         def show(*_: Any, **__: Any) -> None:
             done = sum(data.exit_code_by_key[name] is not None for data, name, _ in sample)
             progress.update(task, completed=done, total=len(sample), refresh=True)
+            if time.time() > until:
+                raise KeyboardInterrupt  # mutmut ends its processes and keeps the results
 
         mutmut.collect_source_file_mutation_data, mutmut.print_stats = sampled, show
-        mutmut._run((), 1)  # noqa: SLF001 - its command has no sample
+        with contextlib.suppress(KeyboardInterrupt):  # mutmut shows its statistics again at its end
+            mutmut._run((), 1)  # noqa: SLF001 - its command has no sample
 
     tests = state().tests_by_mangled_function_name
     results = []
-    for data, name, _ in progress.track(sample, description="second run"):
+    ran = [each for each in sample if each[0].exit_code_by_key[each[1]] is not None]
+    for data, name, _ in progress.track(ran, description="second run"):
         if data.exit_code_by_key[name] == 0:
             reached = tests[mangled_name_from_mutant_name(name)]
             data.exit_code_by_key[name] = run_again(name, reached)
@@ -139,7 +152,8 @@ def mutate(size: int, seed: int) -> None:
                     for sign in "-+")  # fmt: skip
         status = status_by_exit_code[data.exit_code_by_key[name]]
         results.append(Result(name, status, str(data.path), was, now)._asdict())
-    Path("results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    found = {"size": len(sample), "results": results}
+    Path("results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def run_again(mutant: str, tests: Iterable[str]) -> int:
@@ -150,13 +164,14 @@ def run_again(mutant: str, tests: Iterable[str]) -> int:
     return done.returncode
 
 
-def measured(module: str, folder: Path, size: int, seed: int) -> Score:
+def measured(module: str, folder: Path, size: int, seed: int, minutes: float) -> Score:
     prepare(module, folder)
     command = [sys.executable, "-P", __file__, "--here", str(size), "--seed", str(seed)]
+    command += ["--minutes", str(minutes)]
     with (folder / "output.txt").open("wb") as output:
         subprocess.run(command, cwd=folder, stdout=output, check=True)
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return Score(module, [Result(**each) for each in results])
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return Score(module, [Result(**each) for each in found["results"]], found["size"])
 
 
 def show(scores: list[Score], seed: int, console: Console) -> None:
@@ -164,11 +179,12 @@ def show(scores: list[Score], seed: int, console: Console) -> None:
     for score in scores:
         for each in [*score.survivors, *score.equivalent]:
             left.add_row(score.module, each.name, each.was, each.now, each.why)
-    table = Table("module", "mutants", "noticed", "equivalent", "survived", "score")
+    table = Table("module", "mutants", "noticed", "equivalent", "survived", "left", "score")
     for score in scores:
         gone = len(score.survivors)
         table.add_row(score.module, str(len(score.results)), str(score.counted - gone),
-                      str(len(score.equivalent)), str(gone), f"{score.share:.1%}")  # fmt: skip
+                      str(len(score.equivalent)), str(gone),
+                      str(score.size - len(score.results)), f"{score.share:.1%}")  # fmt: skip
     console.print(left, table)
     parts = (f"{score.module} {score.share:.1%} of {score.counted}" for score in scores)
     console.print(f"{', '.join(parts)}; seed {seed}", soft_wrap=True)
@@ -181,21 +197,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for the copies")
     parser.add_argument("--keep", action="store_true", help="continue in the existing copies")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no mutant after them"
+    )
     parser.add_argument("--here", type=int, help=argparse.SUPPRESS)  # the process in a copy
     options = parser.parse_args()
     if options.here is not None:
-        mutate(options.here, options.seed)
+        mutate(options.here, options.seed, time.time() + options.minutes * 60)
         return 0
     chosen = set(options.only.split(",")) - {""} or set(MODULES)
     if unknown := chosen - set(MODULES):
         parser.error(f"no module {', '.join(sorted(unknown))}; known: {', '.join(MODULES)}")
-    scores = []
+    scores: list[Score] = []
+    ends = time.time() + options.minutes * 60
     for module in (name for name in MODULES if name in chosen):
         folder = options.output.absolute() / module
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
         size = max(1, round(MODULES[module]["sample"] * options.share))
-        scores.append(measured(module, folder, size, options.seed))
+        minutes = (
+            (ends - time.time()) / 60 / (len(chosen) - len(scores))
+        )  # an equal part of the rest
+        scores.append(measured(module, folder, size, options.seed, minutes))
     show(scores, options.seed, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if all(score.share >= GOAL for score in scores) else 1
 

@@ -36,7 +36,8 @@ TABLE: Final = (
     Variable(
         "BRIDGE_SECRET_KEY_FALLBACKS",
         "",
-        "Earlier secret keys, comma-separated; their sessions and reasoning signatures stay valid.",
+        "Earlier secret keys, comma-separated; their sessions, reasoning signatures and gateway "
+        "keys stay valid.",
         secret=True,
     ),
     Variable(
@@ -73,8 +74,8 @@ TABLE: Final = (
         "REDIS_URL",
         "",
         "Redis for budgets and limits shared by several machines, such as `redis://host:6379/0` "
-        "([other forms](budgets.md#redis): TLS, Sentinel, Cluster); if unset, each machine counts "
-        "for itself.",
+        "([other forms](../guides/budgets.md#redis): TLS, Sentinel, Cluster); if unset, each "
+        "machine counts for itself.",
         secret=True,
     ),
     Variable(

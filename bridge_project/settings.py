@@ -80,7 +80,8 @@ INSTALLED_APPS = [
     # Daphne is for runserver. The serve command does not use Daphne, whose import of Twisted would
     # take 24 MB and 0.4 s of the startup.
     *([] if sys.argv[1:2] == ["serve"] else ["daphne"]),
-    "bridge_project.apps.UnfoldConfig",  # before the admin, because Unfold replaces admin templates
+    # This precedes the admin, because Unfold replaces admin templates.
+    "bridge_project.apps.UnfoldConfig",
     "bridge_project.apps.LazyAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -78,7 +78,7 @@ class CheckFinding:
     """The result of one check. Figures count requests or tokens, or nano-dollars if ``money``."""
 
     check: AdmissionCheck
-    subject: str  # for example "key platform/ci"
+    subject: str  # the owner of the limit, for example "key platform/ci"
     result: CheckResult
     limit: int | None = None  # None: no limit, or a check without figures
     used: int | None = None  # the used amount, including the reservations of running requests
@@ -86,7 +86,7 @@ class CheckFinding:
     money: bool = False
     budget: int | None = None  # the id of the budget, if the check concerns one
     period: str = ""  # the period of that budget
-    resets: datetime | None = None  # when the whole limit is available again
+    resets: datetime | None = None  # the time when the whole limit is available again
 
     @property
     def left(self) -> int | None:
@@ -108,7 +108,8 @@ class HypotheticalRequest:
 class AdmissionDryRun:
     """The results of all admission checks for a hypothetical request."""
 
-    findings: tuple[CheckFinding, ...]  # in the order of ``CHECKS``; one or more for each check
+    # The results in the order of ``CHECKS``; one or more for each check.
+    findings: tuple[CheckFinding, ...]
     route: str = ""  # the name of the route as configured, for example "claude-*"
     targets: tuple[str, ...] = ()  # upstream and model of each, for example "openai gpt-5.2"
     # the highest possible cost in nano-dollars; None: no price is known

@@ -79,12 +79,18 @@ def digest_of(secret: str) -> bytes:
     return digest_of_bytes(secret.encode())
 
 
-def digest_of_bytes(secret: bytes) -> bytes:
-    inner, outer = _keyed_hashes(settings.SECRET_KEY)
+def digest_of_bytes(secret: bytes, root: str | None = None) -> bytes:
+    """Return the digest under the SECRET_KEY ``root`` (default: the current one)."""
+    inner, outer = _keyed_hashes(settings.SECRET_KEY if root is None else root)
     inner_hash, outer_hash = inner.copy(), outer.copy()
     inner_hash.update(secret)
     outer_hash.update(inner_hash.digest())
     return outer_hash.digest()
+
+
+def old_digests_of(secret: bytes) -> list[bytes]:
+    """Return the digests of a gateway key under SECRET_KEY_FALLBACKS."""
+    return [digest_of_bytes(secret, root) for root in settings.SECRET_KEY_FALLBACKS]
 
 
 @lru_cache(maxsize=64)
@@ -106,7 +112,7 @@ def prefix_of(secret: str) -> str:
     return secret[:PREFIX_LENGTH] if secret.startswith(KEY_MARK) else secret[: len(secret) // 8][:8]
 
 
-def carrier_keys() -> SigningKeys:
+def reasoning_signing_keys() -> SigningKeys:
     """Return the keys for reasoning signatures.
 
     The current SECRET_KEY signs; SECRET_KEY_FALLBACKS only verify.
@@ -255,7 +261,7 @@ def _text_of(path: str) -> str:
         if len(raw) > MAX_SECRET_BYTES:
             raise ConfigError(f"file {path} is larger than {MAX_SECRET_BYTES:,} bytes")
         return raw.decode()
-    # A ValueError means that the content is not UTF-8, or that the path contains a NUL.
     except (OSError, ValueError) as error:
+        # A ValueError means that the content is not UTF-8, or that the path contains a NUL.
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"file {path} cannot be read: {reason}") from None

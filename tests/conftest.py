@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests: lanes, number of processes, scripted upstream."""
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import fields
 from typing import Final
@@ -11,39 +12,53 @@ from django.dispatch import receiver
 from hypothesis import is_hypothesis_test
 
 from tests import lanes
+from tests.fakes.servers import prepared
+from tests.fakes.servers.redis_server import redis_server, running_redis
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.lanes import hypothesis_profiles, report, time_limit
+from tests.lanes import hypothesis_profiles, measurement, report, time_limit
+from tests.lanes.measurement import Measurement
+from tests.lanes.time_limit import file_of
+
+__all__ = ["redis_server", "running_redis"]  # fixtures: one Redis for each process of pytest
+
+# A run starts hundreds of Python processes, and each would compile the code again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SIDE_BY_SIDE: Final = 2
 """Maximum processes of a full run; one test already runs a client, a gateway and upstreams."""
+
+LAST: Final = "tests/repo/lint/test_coverage.py"
+"""Waits for the tests that it measures."""
 
 LIMIT: Final = "time limit"
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
-    "tests/repo/lint/test_coverage.py",
-    "tests/proxy/ledger/database/test_on_postgresql.py",
-    "tests/repo/lint/test_semgrep.py",
+    "tests/repo/lint/test_tools.py",
+    "tests/proxy/server/test_server.py",
+    "tests/repo/secrets/test_canary.py",
 )
-"""Files that take minutes start first, so that none runs alone at the end.
-
-xdist assigns files in turn, and at once a second file to a process whose first file has one test.
-The two outage files have one test each and mostly wait, so one process runs both while the other
-runs files that need a core.
-"""
+"""Files that take long start first (after the measured ones), so that none runs alone at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     time_limit.add_options(parser)
+    parser.addoption(
+        "--coverage", action="store_true", help="measure coverage in a part of the tests"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the lane before test files are imported, because they ask for its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
+    folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
+    if config.option.coverage or is_complete(config):
+        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        config.pluginmanager.register(Measurement(folder, process), measurement.NAME)
     limit = time_limit.TimeLimit(config)
     config.pluginmanager.register(limit, LIMIT)
     if not hasattr(config, "workerinput"):
@@ -59,6 +74,13 @@ def pytest_report_header() -> str:
 def is_whole(config: pytest.Config) -> bool:
     """Return True if the command names no path."""
     return config.args == config.getini("testpaths")
+
+
+def is_complete(config: pytest.Config) -> bool:
+    """Return True if the command runs all tests of the fast lane."""
+    options = ("keyword", "ignore", "ignore_glob", "deselect", "lf")
+    selected = any(getattr(config.option, name, None) for name in options)
+    return is_whole(config) and not selected and not lanes.is_slow()
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
@@ -87,9 +109,15 @@ def pytest_collection_modifyitems(
     yield
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
-    elif hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(FIRST)}
-        items.sort(key=lambda item: places.get(item.nodeid.split("::", 1)[0], len(FIRST)))
+    elif is_whole(config) or config.option.coverage:
+        items.sort(key=lambda item: place_of(file_of(item.nodeid)))
+
+
+def place_of(file: str) -> int:
+    """Return the place of a file in the order of a whole run."""
+    if measurement.is_measured(file):
+        return -1
+    return len(FIRST) + 1 if file == LAST else FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 @pytest.fixture

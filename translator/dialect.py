@@ -19,7 +19,8 @@ from .capabilities import Profile
 from .notes import Note
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class TranslationTarget:
     """The upstream and model that a request is translated for, with their capabilities."""
 
@@ -76,6 +77,9 @@ class ResponseContext:
     returns_compaction: bool = False
     """Whether the client requested compaction and the upstream supports it. If so, the upstream's
     compaction item is returned as a content block."""
+    unrequested_items: frozenset[str] = NO_FIELDS
+    """Types of hosted tool calls that the client did not request. If the upstream makes such calls
+    all the same, they are dropped, because the client's API has no such blocks."""
     finished_blocks: bool = False
     """Whether ``content_block_stop`` contains the finished block (an extension to be requested)."""
     input_estimate: int = 0
@@ -83,7 +87,8 @@ class ResponseContext:
     stream)."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class UpstreamRequest:
     """One translated request: the body to send, its notes, and the context for the response."""
 

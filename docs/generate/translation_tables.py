@@ -21,6 +21,7 @@ from translator.openai_responses.stream import event_table, hosted_tools
 from translator.openai_responses.stream.responses_stream import ResponsesStream
 from translator.request.retry_repairs import ANTHROPIC_FIXES, CHAT_FIXES, RESPONSES_FIXES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
+from translator.request.unsent_fields import DROPPED, HARMLESS
 from translator.upstream_errors import mapping
 
 DIALECTS = {"Responses": responses_request, "Chat": chat_request}
@@ -44,15 +45,15 @@ def fate(tables: Any, name: str) -> str:
         return f"renamed to {code(tables.RENAMED[name])}"
     if name in tables.REFUSED:
         return f"**rejected**: {tables.REFUSED[name]}"
-    if name in tables.DROPPED:
-        harmless = "" if name not in tables.HARMLESS else " (harmless)"
-        return f"dropped{harmless}: {tables.DROPPED[name]}"
+    if name in DROPPED:
+        harmless = "" if name not in HARMLESS else " (harmless)"
+        return f"dropped{harmless}: {DROPPED[name]}"
     return f"built by {code(tables.BUILT[name].__name__.strip('_'))}"
 
 
 def request_fields() -> str:
     names = {n: None for t in DIALECTS.values() for n in (*t.COPIED, *t.RENAMED, *t.BUILT,
-                                                          *t.DROPPED, *t.REFUSED)}  # fmt: skip
+                                                          *DROPPED, *t.REFUSED)}  # fmt: skip
     rows = [[code(name), *(fate(t, name) for t in DIALECTS.values())] for name in sorted(names)]
     return table(["field", *DIALECTS], rows)
 

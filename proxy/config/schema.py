@@ -44,7 +44,7 @@ class Upstream(Strict):
     dialect: Literal["responses", "chat", "anthropic"]
     base_url: str
     api_key: SecretReference | None = None
-    profile: str = ""  # empty: "anthropic" for the dialect "anthropic", else "generic"
+    profile: str = ""  # if empty: "anthropic" for the dialect "anthropic", else "generic"
     capabilities: dict[str, Any] = {}
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_body: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Price(Strict):
     model: Model
     since: dt.date
     usd: Figures
-    upstream: Name | None = None  # absent: the price applies to every upstream
+    upstream: Name | None = None  # if absent, the price applies to every upstream
     source: Annotated[str, Meta(max_length=300)] = ""
 
 
@@ -138,7 +138,7 @@ class Key(Strict):
     scopes: Annotated[list[ScopeName], Meta(min_length=1)] = field(
         default_factory=lambda: ["messages"]
     )
-    secret: SecretReference | None = None  # absent: the command createkey generates a secret
+    secret: SecretReference | None = None  # if absent, the command createkey generates a secret
     expires: Any = None
     budgets: list[Budget] = []
     limits: Limits = field(default_factory=Limits)

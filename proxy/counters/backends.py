@@ -9,7 +9,8 @@ from proxy.conf import conf
 from .budget_store import BudgetStore
 from .budget_store_failover import FailoverBudgets
 from .idempotent_responses import FailoverResponses, RedisResponses, ResponseStore, SqliteResponses
-from .shared_state import RedisStates, SqliteStates, States
+from .redis_limits import RedisLimits
+from .shared_state import SqliteStates
 from .shared_state_failover import FailoverStates, MemoryStates
 from .sqlite_budgets import SqliteBudgets
 
@@ -29,14 +30,14 @@ def budget_store() -> BudgetStore:
 
 
 @cache
-def limit_states() -> States | None:
+def limit_states() -> FailoverStates | SqliteStates | None:
     """Return the shared states of rate limits; None: a single process, which counts in memory."""
     local = SqliteStates(conf.data_dir / LIMITS_FILE) if conf.workers > 1 else None
     if not conf.redis_url:
         return local
     from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
-    return FailoverStates(RedisStates(client_of(conf.redis_url)), local or MemoryStates())
+    return FailoverStates(RedisLimits(client_of(conf.redis_url)), local or MemoryStates())
 
 
 @cache

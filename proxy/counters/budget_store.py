@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, Protocol
 LEASE_S: Final = 20.0
 """Seconds after which the open reservations of a process expire if it does not renew its lease."""
 BATCH: Final = 1_000
-"""The maximum number of reservations that one call reads or changes, because it blocks others."""
+"""The maximum number of reservations that one call reads or changes, because other calls wait until
+it ends."""
 
 
 THRESHOLDS: Final = (80, 100)
@@ -135,8 +136,8 @@ class BudgetStore(Protocol):
     def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         """Add the costs of requests that are now in the ledger to ``spent``.
 
-        Deletes their reservations. If requests are missing in the counter, the caller must call
-        ``publish``.
+        The reservations of these requests are deleted. If requests are missing in the counter, the
+        caller must call ``publish``.
         """
         ...
 

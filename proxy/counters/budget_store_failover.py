@@ -57,7 +57,8 @@ class FailoverBudgets:
         except StoreUnavailable as exc:
             self._failed(exc)
             return self._local.reserve(request_id, holder, amount, limits)
-        if result.granted:  # also count the request locally, for an outage of the shared store
+        # The request is also counted locally, for an outage of the shared store.
+        if result.granted:
             counted = [BudgetLimit(limit.counter, None) for limit in limits]
             with contextlib.suppress(StoreUnavailable):
                 self._local.reserve(request_id, holder, amount, counted)

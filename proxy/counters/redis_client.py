@@ -10,7 +10,7 @@
 password and the options in the query (such as ``ssl_ca_certs``) are those of redis-py.
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import redis
@@ -53,7 +53,7 @@ def client_of(url: str, timeout_s: float | None = None) -> "redis.Redis":
 def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
-    parsed = [
+    parsed: list[dict[str, Any]] = [
         parse_url(parts._replace(netloc=f"{user}{at}{host}").geturl()) for host in hosts.split(",")
     ]
     service = parsed[0].get("service")
@@ -63,13 +63,14 @@ def _sentinel_master(url: str, options: dict[str, Any]) -> "redis.Redis":
     if parsed[0].get("connection_class") is SSLConnection:
         given["ssl"] = True
     login = ("username", "password")  # of the master; Sentinels usually have no users
-    sentinels = {**options, **{name: given[name] for name in given if name not in login}}
-    return Sentinel(
+    sentinel = Sentinel(
         [(each.get("host", "localhost"), each.get("port", SENTINEL_PORT)) for each in parsed],
-        sentinel_kwargs=sentinels,
+        sentinel_kwargs={**options, **{name: given[name] for name in given if name not in login}},
         **options,
         **given,
-    ).master_for(service, db=parsed[0].get("db", 0))
+    )
+    master = sentinel.master_for(service, db=parsed[0].get("db", 0))
+    return cast("redis.Redis", master)
 
 
 class _Cluster:
@@ -77,7 +78,8 @@ class _Cluster:
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         self._url = url
-        self._options = {**options, "cluster_error_retry_attempts": 1}
+        # One retry: after a failover, the first call learns the new nodes.
+        self._options = {**options, "retry": Retry(NoBackoff(), 1)}
         self._connected: redis.RedisCluster | None = None
 
     def __getattr__(self, name: str) -> Any:

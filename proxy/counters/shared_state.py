@@ -24,7 +24,7 @@ SCHEMA: Final = """
 PRAGMA synchronous = OFF;  -- counts of one minute: they may be lost in a power cut
 CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
-PREFIX: Final = "bridge:limit:"
+PREFIX: Final = "bridge:{state}:"  # a hash tag: in Redis Cluster, all states are in one slot
 EXPIRE_S: Final = 3_600
 """Seconds after which an unused state expires; its token buckets are full after a minute."""
 SWAP: Final = """
@@ -41,10 +41,10 @@ return 1
 
 
 class States(Protocol):
-    def update(self, names: Sequence[str], change: Change) -> None:
+    def update(self, names: Sequence[str], change: Change) -> Sequence[str]:
         """Replace the texts with these names by the result of ``change``, all or none of them.
 
-        If ``change`` raises, no text is changed.
+        Returns the new texts. If ``change`` raises, no text is changed.
         """
         ...
 
@@ -61,11 +61,20 @@ class SqliteStates:
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
-    def update(self, names: Sequence[str], change: Change) -> None:
+    def update(
+        self, names: Sequence[str], change: Change, *, busy_s: float | None = None
+    ) -> Sequence[str]:
+        """``busy_s``: how long to wait for other processes; None: ``BUSY_S``."""
         with self._lock:
             try:
                 connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE")
+                if busy_s is not None:
+                    connection.execute(f"PRAGMA busy_timeout = {busy_s * 1_000:.0f}")
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    if busy_s is not None:
+                        connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1_000:.0f}")
             except (sqlite3.Error, OSError) as exc:
                 raise StoreUnavailable(str(exc)) from exc
             try:
@@ -80,6 +89,7 @@ class SqliteStates:
             except BaseException:
                 self._rollback(connection)
                 raise
+            return new
 
     def read(self, names: Sequence[str]) -> Texts:
         with self._lock:
@@ -112,20 +122,23 @@ class SqliteStates:
 
 
 class RedisStates:
-    """States in Redis, for any number of machines, written by compare-and-swap."""
+    """States in Redis, for any number of machines, written by compare-and-swap.
+
+    For states that rarely have concurrent writers, such as those of the live view.
+    """
 
     def __init__(self, client: Any) -> None:
         self._redis = client
-        self._swap = client.register_script(SWAP)
 
-    def update(self, names: Sequence[str], change: Change) -> None:
+    def update(self, names: Sequence[str], change: Change) -> Sequence[str]:
         keys = [PREFIX + name for name in names]
         with redis_errors_as_unavailable():
+            swap = self._redis.register_script(SWAP)
             for _ in range(ATTEMPTS):
                 old = cast("Texts", self._redis.mget(keys))
                 new = change(old)
-                if self._swap(keys=keys, args=[*(text or "" for text in old), *new, EXPIRE_S]):
-                    return
+                if swap(keys=keys, args=[*(text or "" for text in old), *new, EXPIRE_S]):
+                    return new
         raise StoreUnavailable("too many concurrent writers")
 
     def read(self, names: Sequence[str]) -> Texts:

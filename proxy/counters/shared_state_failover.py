@@ -4,6 +4,9 @@ Each state is written to Redis and to the local store, so that during an outage 
 continue from the last known values. After the outage the local states are written to Redis, which
 may have lost its data. Each stored text has a version, ``<number>:<text>``, and the higher version
 wins, so a late write of an older text has no effect.
+
+A request does not wait for other processes that write to the local store: then its states are
+written with the next ones, or when Redis becomes unavailable.
 """
 
 import contextlib
@@ -12,16 +15,37 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from .budget_store import StoreUnavailable
 from .budget_store_failover import PAUSE_S
+from .redis_limits import ScriptedChange
 from .shared_state import Change, States, Texts
 
 log = logging.getLogger("proxy.counters")
 
 UNAVAILABLE_UNTIL: Final = "redis is unavailable until"
 DIGITS: Final = re.compile(r"[0-9]{1,15}")
+
+
+class LocalStates(States, Protocol):
+    """A store of this machine."""
+
+    def update(
+        self, names: Sequence[str], change: Change, *, busy_s: float | None = None
+    ) -> Sequence[str]:
+        """Raises StoreUnavailable if another process writes longer than ``busy_s``."""
+        ...
+
+
+class SharedLimits(Protocol):
+    """A store of all machines, such as ``RedisLimits``."""
+
+    def change(
+        self, names: Sequence[str], change: ScriptedChange, local: Texts
+    ) -> tuple[bool, Sequence[str]]: ...
+
+    def read(self, names: Sequence[str]) -> Texts: ...
 
 
 class MemoryStates:
@@ -31,10 +55,14 @@ class MemoryStates:
         self._texts: dict[str, str] = {}
         self._lock: Final = threading.Lock()
 
-    def update(self, names: Sequence[str], change: Change) -> None:
+    def update(
+        self, names: Sequence[str], change: Change, *, busy_s: float | None = None
+    ) -> Sequence[str]:
+        del busy_s  # no other process uses the memory
         with self._lock:
             new = change([self._texts.get(name) for name in names])
             self._texts.update(zip(names, new, strict=True))
+            return new
 
     def read(self, names: Sequence[str]) -> Texts:
         with self._lock:
@@ -42,33 +70,35 @@ class MemoryStates:
 
 
 class FailoverStates:
-    """A ``States`` store that uses ``shared``, or ``local`` while ``shared`` is unavailable.
+    """Rate limit states in ``shared``, or in ``local`` while ``shared`` is unavailable.
 
     All processes of a machine have the same ``local`` store. After an error of Redis, it contains
     the time until which none of these processes calls Redis again.
     """
 
     def __init__(
-        self, shared: States, local: States, clock: Callable[[], float] = time.time
+        self, shared: SharedLimits, local: LocalStates, clock: Callable[[], float] = time.time
     ) -> None:
         self._shared = shared
         self._local = local
         self._clock = clock
+        self._unwritten: dict[str, str] = {}  # texts of ``shared`` to write to ``local``
+        self._lock = threading.Lock()
 
     @property
     def degraded(self) -> bool:
-        (until,) = self._local.read([UNAVAILABLE_UNTIL])
-        return until is not None and self._clock() < float(until) <= self._clock() + PAUSE_S
+        return self._is_degraded(self._local.read([UNAVAILABLE_UNTIL])[0])
 
-    def update(self, names: Sequence[str], change: Change) -> None:
-        if not self.degraded:
+    def update(self, names: Sequence[str], change: ScriptedChange) -> Sequence[str]:
+        until, *local = self._local.read([UNAVAILABLE_UNTIL, *names])
+        if not self._is_degraded(until):
             try:
-                self._update_shared(names, change)
+                return self._update_shared(names, change, local)
             except StoreUnavailable as exc:
                 self._failed(exc)
-            else:
-                return
-        self._local.update(names, lambda texts: _changed(texts, change))
+        self._write_locally(wait=True)
+        texts = self._local.update(names, lambda texts: _changed(texts, change))
+        return [_split_version(text)[1] or "" for text in texts]
 
     def read(self, names: Sequence[str]) -> Texts:
         if not self.degraded:
@@ -78,18 +108,39 @@ class FailoverStates:
                 self._failed(exc)
         return _without_version(self._local.read(names))
 
-    def _update_shared(self, names: Sequence[str], change: Change) -> None:
-        written: list[str] = []
-
-        def change_newest(texts: Texts) -> Sequence[str]:
-            written[:] = _changed(_newer(texts, self._local.read(names)), change)
-            return written
-
-        self._shared.update(names, change_newest)
+    def _update_shared(
+        self, names: Sequence[str], change: ScriptedChange, local: Texts
+    ) -> Sequence[str]:
+        is_changed, texts = self._shared.change(names, change, local)
+        without_version = [_split_version(text)[1] for text in texts]
+        if not is_changed:
+            change(without_version)  # raises the refusal: it computes the same as the script
+            raise StoreUnavailable("the script refused a change that the gateway allows")
+        with self._lock:
+            self._unwritten.update(zip(names, texts, strict=True))
         with contextlib.suppress(StoreUnavailable):
-            # Keep newer texts that another process has written in the meantime. None cannot occur,
-            # as every written text has a version of at least 1; ``or ""`` is for the type checker.
-            self._local.update(names, lambda texts: [text or "" for text in _newer(texts, written)])
+            self._write_locally(wait=False)
+        return [text or "" for text in without_version]
+
+    def _write_locally(self, *, wait: bool) -> None:
+        """Write the newest known texts of the shared store to the local one.
+
+        Keep newer texts that another process has written.
+        """
+        with self._lock:
+            names, texts = [*self._unwritten], [*self._unwritten.values()]
+            if not names:
+                return
+            # None cannot occur, as both are texts; ``or ""`` is for the type checker.
+            self._local.update(
+                names,
+                lambda stored: [text or "" for text in _newer(stored, texts)],
+                busy_s=None if wait else 0,
+            )
+            self._unwritten.clear()
+
+    def _is_degraded(self, until: str | None) -> bool:
+        return until is not None and self._clock() < float(until) <= self._clock() + PAUSE_S
 
     def _failed(self, exc: StoreUnavailable) -> None:
         if not self.degraded:

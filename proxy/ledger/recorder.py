@@ -43,12 +43,12 @@ class Recorder:
     """
 
     def __init__(self, directory: Path | None = None, running: Sized = ()) -> None:
-        """``directory``: the data directory; None: the one in the settings.
+        """Create a recorder for ``directory``, by default the data directory of the settings.
 
-        ``running``: the requests that are being served; while there are any, the thread that writes
-        to the database pauses more.
+        ``running`` contains the requests that are being served; while there are any, the thread
+        that writes to the database pauses more.
         """
-        self.pace = Pace()  # of the thread; a change has effect at the next ``start``
+        self.pace = Pace()  # the pace of the thread; a change has effect at the next ``start``
         self.worker = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._directory = directory
         self._running = running
@@ -129,7 +129,6 @@ class Recorder:
 
         This recorder must have written the open record. ``loop``: the running event loop; without
         it, getting the loop costs a system call. Raises JournalUnavailable.
-
         """
         if self._journal is None:
             raise JournalUnavailable(STOPPED)

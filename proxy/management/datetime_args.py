@@ -2,7 +2,7 @@
 
 import re
 from argparse import ArgumentTypeError
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from proxy.secrets import ConfigError
@@ -28,3 +28,12 @@ def parse_datetime(text: str) -> datetime:
             f"{text!r} is not a time; write 2026-11-21, 2026-11-21T09:14Z or 7d"
         ) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def parse_month(text: str) -> tuple[date, date]:
+    """Parse a month, ``2026-11``; return its first day and that of the following month."""
+    try:
+        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC).date()
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a month; write 2026-11") from None
+    return first, (first + timedelta(days=32)).replace(day=1)

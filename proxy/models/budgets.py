@@ -134,7 +134,8 @@ class BudgetNotice(models.Model):
     created = models.DateTimeField(auto_now_add=True)
     claimed = models.DateTimeField(null=True)  # null: no process is sending the alert
     tries = models.PositiveSmallIntegerField(default=0)
-    sent = models.DateTimeField(null=True)  # null: not sent yet, or failed (see ``error``)
+    # null: the alert was not sent yet, or sending failed (see ``error``).
+    sent = models.DateTimeField(null=True)
     error = models.CharField(max_length=300, blank=True)
 
     class Meta:

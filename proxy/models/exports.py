@@ -39,10 +39,12 @@ class Export(models.Model):
 
     state = models.CharField(max_length=8, choices=ExportState.choices, default=ExportState.WAITING)
     created = models.DateTimeField()
-    seen = models.DateTimeField(null=True)  # last progress of the process that creates the file
+    # Time of the last progress of the process that creates the file.
+    seen = models.DateTimeField(null=True)
     tries = models.PositiveSmallIntegerField(default=0)
     finished = models.DateTimeField(null=True)
-    expires = models.DateTimeField(null=True)  # when the export expires; null: not done
+    # Time when the export expires; null: the export is not done.
+    expires = models.DateTimeField(null=True)
     bytes = models.PositiveBigIntegerField(default=0)
     error = models.CharField(max_length=300, blank=True)
 

@@ -34,7 +34,8 @@ class Team(models.Model):
     limits = models.JSONField(
         default=dict, blank=True, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}'
     )
-    managed = models.BooleanField(default=False, editable=False)  # from bridge.toml; read-only
+    # The team comes from bridge.toml, so it is read-only.
+    managed = models.BooleanField(default=False, editable=False)
     created = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -63,7 +64,8 @@ class ApiKey(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
     )
     name = models.SlugField(max_length=64)
-    prefix = models.CharField(max_length=16, editable=False)  # for display: "sk-br-AbCd1234"
+    # The start of the secret for display, such as "sk-br-AbCd1234".
+    prefix = models.CharField(max_length=16, editable=False)
     # null: the key has no secret yet, so no client can use it
     digest = models.BinaryField(max_length=32, unique=True, null=True, editable=False)
     scopes = models.JSONField(default=list, help_text="Of messages, reports, admin.")
@@ -77,11 +79,11 @@ class ApiKey(models.Model):
     )
     managed = models.BooleanField(default=False, editable=False)
     created = models.DateTimeField(auto_now_add=True)
-    expires = models.DateTimeField(null=True, blank=True)  # null: never
-    revoked = models.DateTimeField(null=True, blank=True)  # null: valid
+    expires = models.DateTimeField(null=True, blank=True)  # null: the key does not expire
+    revoked = models.DateTimeField(null=True, blank=True)  # null: the key is not revoked
     # Revoked because bridge.toml no longer has it; valid again when the file has it again.
     dropped = models.BooleanField(default=False, editable=False)
-    last_used = models.DateTimeField(null=True, editable=False)  # null: never used
+    last_used = models.DateTimeField(null=True, editable=False)  # null: the key was never used
     # Set if this row has the replaced secret of a rotated key: that key, for budgets and limits.
     successor = models.ForeignKey(
         "self",

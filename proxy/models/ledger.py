@@ -21,6 +21,14 @@ class Outcome(models.TextChoices):
     DRAINED = "drained"  # ended by an orderly shutdown of the gateway
 
 
+FAILED = ~models.Q(outcome__in=(Outcome.COMPLETED, Outcome.CLIENT_GONE, ""))
+"""Matches the rows of requests that failed; "" is the outcome of a running request."""
+HAS_TOKENS = models.Q(input_tokens__isnull=False) | models.Q(output_tokens__isnull=False)
+"""Matches rows with known token counts."""
+UNPRICED = models.Q(state=State.CLOSED, cost_nanousd=None) & HAS_TOKENS
+"""Matches the rows of requests that used tokens but have no cost, because no price is known."""
+
+
 class TokenSource(models.TextChoices):
     REPORTED = "reported"
     ESTIMATED = "estimated"
@@ -28,7 +36,7 @@ class TokenSource(models.TextChoices):
 
 
 def token_count_field() -> "models.BigIntegerField[int | None, int | None]":
-    return models.BigIntegerField(null=True)  # null: unknown number of tokens
+    return models.BigIntegerField(null=True)  # null: the number of tokens is unknown
 
 
 def token_source_field() -> "models.CharField[str, str]":
@@ -51,12 +59,13 @@ class Exchange(models.Model):
     error_type = models.CharField(max_length=40, blank=True)
     error_message = models.TextField(blank=True)
     error_source = models.CharField(max_length=8, blank=True)  # client | gateway | upstream
-    detail = models.CharField(max_length=200, blank=True)  # cause of an error: bad_event, …
+    detail = models.CharField(max_length=200, blank=True)  # cause of an error, such as bad_event
 
-    created = models.DateTimeField()  # when the request was accepted
+    created = models.DateTimeField()  # time when the request was accepted
     finished = models.DateTimeField(null=True)  # null: the row is open
     queue_ms = models.FloatField(null=True)
-    ttft_ms = models.FloatField(null=True)  # from ``created`` to the first byte of content
+    # Milliseconds from ``created`` to the first byte of content.
+    ttft_ms = models.FloatField(null=True)
     total_ms = models.FloatField(null=True)
     upstream_ms = models.FloatField(null=True)
     overhead_ms = models.FloatField(null=True)  # time in the gateway before the upstream call
@@ -105,7 +114,8 @@ class Exchange(models.Model):
     reasoning_source = token_source_field()
     web_searches = models.PositiveIntegerField(null=True)
     service_tier = models.CharField(max_length=32, blank=True)
-    cost_nanousd = models.BigIntegerField(null=True)  # null: unknown cost; 0: free
+    # null: the cost is unknown; 0: the request is free.
+    cost_nanousd = models.BigIntegerField(null=True)
     price = models.JSONField(null=True)  # the price that applied: {"id", "since", "input", …}
 
     message_count = models.PositiveIntegerField(default=0)
@@ -113,7 +123,8 @@ class Exchange(models.Model):
     tool_names = models.JSONField(default=list)
     has_images = models.BooleanField(default=False)
     has_thinking = models.BooleanField(default=False)
-    preview = models.CharField(max_length=200, blank=True)  # first words of the newest user message
+    # The first words of the newest user message.
+    preview = models.CharField(max_length=200, blank=True)
     request_bytes = models.PositiveBigIntegerField(default=0)
     response_bytes = models.PositiveBigIntegerField(default=0)
     # false: the response was complete, but the client had disconnected
@@ -237,7 +248,7 @@ class DrainWatermark(models.Model):
     journal = models.CharField(max_length=200, primary_key=True)  # host and path
     as_of = models.DateTimeField()
     backlog = models.PositiveBigIntegerField(default=0)
-    seen = models.DateTimeField()  # last update of this row
+    seen = models.DateTimeField()  # time of the last update of this row
 
     class Meta:
         ordering = ["journal"]

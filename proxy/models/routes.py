@@ -50,7 +50,8 @@ class RouteTarget(models.Model):
 
     route = models.ForeignKey(Route, on_delete=models.CASCADE, related_name="targets")
     upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE)
-    model = models.CharField(max_length=200, blank=True)  # empty: the model that the client sent
+    # If empty, the upstream gets the model that the client sent.
+    model = models.CharField(max_length=200, blank=True)
     weight = models.PositiveIntegerField(default=1)
     position = models.PositiveIntegerField(default=0)
 

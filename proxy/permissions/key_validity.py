@@ -30,7 +30,8 @@ MESSAGES: Final[Mapping[Reason, str]] = {
     Reason.DEACTIVATED: "the user of this gateway key is deactivated",
     Reason.EXPIRED: "this gateway key has expired",
     Reason.INCOMPLETE: INVALID,
-    Reason.EMPTY: INVALID,  # as for an unknown key, so that a guessed key reveals nothing
+    # The message is that for an unknown key, so that a guessed key reveals nothing.
+    Reason.EMPTY: INVALID,
 }
 """The error message of the 401 response to a client with an invalid key."""
 

@@ -16,7 +16,8 @@ from proxy.conf import Conf, conf
 log = logging.getLogger("proxy.connections")
 
 RESERVED_FILES: Final = 192
-"""File descriptors for everything else: 40 when idle, and 3 for each thread with a database."""
+"""The number of file descriptors for all other purposes: an idle worker uses 40, and each thread
+with a database connection 3."""
 MIN_CONNECTIONS: Final = 16
 """Connections that are accepted even if the limit of open files is lower."""
 MAX_SHARE: Final = 0.75

@@ -20,20 +20,22 @@ from proxy.gateway.http.errors import HttpError, too_busy, too_large, too_slow
 from proxy.ids import new_ulid
 
 MAX_CONCURRENT: Final = 16
-"""Concurrent responses in a worker, each counted until its first byte. Each takes a thread, which
-shares the interpreter with the streams: 16 threads delay them by 80 ms at limit."""
+"""Maximum of concurrent responses in a worker, each counted until its first byte. Each takes a
+thread, and the threads share the interpreter with the streams: 16 threads delay a stream by at most
+80 ms."""
 MAX_WAITING: Final = 200
-"""Requests that wait for a slot; one more is rejected."""
+"""Maximum of requests that wait for a slot; a further one is rejected."""
 MAX_PER_MINUTE: Final = {
-    ("POST", "/admin/login/"): 30,  # each takes 0.5 s of CPU, for the password's hash
+    ("POST", "/admin/login/"): 30,  # each takes 0.5 s of CPU to hash the password
     ("GET", "/sign-in/"): 300,  # each stores a row for the provider's response
 }
-"""Requests a minute in one worker, for the most expensive pages without sign-in. A burst may have
-as many."""
+"""Maximum of requests a minute in one worker, for the most expensive pages without sign-in. All of
+them may come at once."""
 PUBLIC: Final = frozenset({"/api/v1/schema/", "/api/v1/docs/"})
 """Pages that are the same for all users until the gateway restarts."""
 MAX_CACHED: Final = 16
-"""Cached responses. The scheme and the host are part of the key, and a client may send any host."""
+"""Maximum of cached responses. The scheme and the host are part of the key, and a client may send
+any host."""
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

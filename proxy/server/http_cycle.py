@@ -44,13 +44,13 @@ READ_AHEAD: Final = 64 * 1024
 
 
 class ClientConnection(Protocol):
-    """What a cycle uses of its connection; ``http_guards.py`` implements it."""
+    """The part of a connection that a cycle uses; ``http_timeouts.py`` implements it."""
 
     loop: asyncio.AbstractEventLoop
     server_state: Any
     transport: Any
     writable: asyncio.Event | None
-    """Set when the client reads again; None while it reads fast enough."""
+    """The event that is set when the client reads again; None while it reads fast enough."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -79,7 +79,8 @@ class Cycle:
         self._body_ended = False  # the application has read the end of the body
         self.event: asyncio.Event | None = None  # ``receive`` waits for it
         self.more_body = True
-        self.expects_continue = False  # the client waits for 100 Continue before it sends the body
+        # Whether the client waits for 100 Continue before it sends the body.
+        self.expects_continue = False
         self.disconnected = False
         self.keep_alive = keep_alive
         self.response_started = False
@@ -87,7 +88,7 @@ class Cycle:
         self.head = b""  # response head; it is sent in one packet with the first bytes of the body
         self.chunked: bool | None = None  # None: not decided yet
         self.bytes_left: int | None = 0  # bytes still to send of a response with content-length
-        if version == "1.0":  # has no chunks: closing ends a response of unknown length
+        if version == "1.0":  # HTTP/1.0 has no chunks: closing ends a response of unknown length
             self.chunked = False
             self.bytes_left = None
 
@@ -161,7 +162,7 @@ class Cycle:
     # Response
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send an ASGI message. RuntimeError: the application violates HTTP or ASGI."""
+        """Send an ASGI message. Raises RuntimeError if the application violates HTTP or ASGI."""
         while not self.disconnected and self._connection.writable is not None:
             await self._connection.writable.wait()  # the client reads too slowly
         if self.disconnected:
@@ -177,7 +178,7 @@ class Cycle:
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Build the response head and choose how the body ends: content-length, chunks or close.
 
-        RuntimeError: a header is invalid.
+        Raises RuntimeError for an invalid header.
         """
         lines = []
         for name, value in headers:
@@ -189,7 +190,8 @@ class Cycle:
         joined = b"".join(lines)
         if len(joined) - len(joined.translate(None, CONTROL)) != 2 * len(lines):
             raise RuntimeError("a header value contains control bytes")
-        if self.expects_continue:  # the body may come or not: the connection must close
+        # The client may or may not send the body, so the connection must close.
+        if self.expects_continue:
             self.expects_continue = self.keep_alive = False
         head = STATUS_LINE[status]
         for pair in self._connection.server_state.default_headers:
@@ -204,7 +206,7 @@ class Cycle:
         self.response_started = True
 
     def _write_body(self, body: bytes, *, more: bool) -> None:
-        """Write a piece of the body. RuntimeError: as for ``send``."""
+        """Write a piece of the body. Raises RuntimeError as ``send`` does."""
         if self.response_complete:
             raise RuntimeError("the response is already complete")
         if self._method == "HEAD":

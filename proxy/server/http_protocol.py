@@ -36,7 +36,7 @@ KNOWN_HEADER_NAMES: Final = {
 MAX_HEADERS: Final = 100
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_PIPELINED: Final = 16
-"""Requests that may wait behind the running one; real clients send one at a time."""
+"""Maximum of requests that wait behind the running one. Usual clients send one at a time."""
 REJECTIONS: Final = {
     400: (b"Bad Request", b"invalid_request_error", b"this is not a valid HTTP request"),
     408: (b"Request Timeout", b"timeout_error", b"the request did not arrive in time"),
@@ -66,7 +66,7 @@ parse_short_target: Final = lru_cache(maxsize=256)(parse_target)  # 0.1 µs inst
 
 
 class HttpProtocol(asyncio.Protocol):
-    """The request side of a client connection; ``http_guards.py`` adds timeouts and limits."""
+    """The request side of a client connection; ``http_timeouts.py`` adds timeouts and limits."""
 
     __slots__ = (
         "_expects_continue", "_head_bytes", "_headers", "_in_head", "_incoming", "_is_last",
@@ -92,7 +92,7 @@ class HttpProtocol(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._upgrade: Any = None  # method, version and headers of an upgrade request
-        self._in_head = True  # inside a request head, or before the first one
+        self._in_head = True  # whether the parser is inside a request head, or before the first one
         self._head_bytes = 0  # bytes of the head, or since the last byte of a body
         self._read_bytes = 0  # bytes in the current read
         self._rejection_status = 400
@@ -130,7 +130,8 @@ class HttpProtocol(asyncio.Protocol):
             if self._in_head:
                 self.reject(431)
             elif self._incoming is not None and self._incoming.more_body:
-                self.reject(400)  # 64 KiB of trailers or chunk extensions without a body byte
+                # The client sent 64 KiB of trailers or chunk extensions without a body byte.
+                self.reject(400)
 
     # Callbacks of the parser
 
@@ -160,7 +161,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         headers = self._headers
-        # A head within one small read cannot be too large.
+        # A head that arrived within one small read cannot be too large.
         large = self._head_bytes or self._read_bytes > MAX_HEAD_BYTES
         if len(headers) > MAX_HEADERS or (large and self._too_large(headers)):
             self._rejection_status = 431
@@ -216,7 +217,7 @@ class HttpProtocol(asyncio.Protocol):
             cycle.body_received(body)
 
     def on_message_complete(self) -> None:
-        if self._headers and len(self._headers) > MAX_HEADERS:  # trailers
+        if self._headers and len(self._headers) > MAX_HEADERS:  # these headers are trailers
             raise BadRequestHead
         cycle = self._incoming
         if self._upgrade is None and cycle is not None:
@@ -269,7 +270,7 @@ class HttpProtocol(asyncio.Protocol):
             without_upgrade = [pair for pair in headers if pair[0] != b"upgrade"]
             self.feed(_encode_head(method, self._url, version, without_upgrade) + rest)
 
-    # Implemented by ``http_guards.py``
+    # Implemented by ``http_timeouts.py``
 
     def _open_websocket(self, head: bytes) -> None:
         raise NotImplementedError

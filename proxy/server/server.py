@@ -20,7 +20,7 @@ from proxy.metrics import multiprocess as shared_metrics
 from proxy.secrets import ConfigError
 
 from .connection_limits import raise_file_limit, warn_of_low_limit
-from .http_guards import GatewayHttpProtocol
+from .http_timeouts import GatewayHttpProtocol
 from .sighup_reload import Reloader
 from .websocket_protocol import LiveFeedConnection
 
@@ -29,7 +29,7 @@ ACCEPT_ITERATIONS: Final = 3
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return the listening socket. ConfigError: the address or port cannot be used.
+    """Return the listening socket. Raises ConfigError if the address or port cannot be used.
 
     It is bound before the start creates anything, so a port that is in use changes nothing.
     """
@@ -42,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Announce when the server is ready, and exit with 0 after a signal."""
+    """A server that announces when it is ready, and exits with 0 after a signal."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -53,7 +53,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self.started:  # in a thread, because ``announce`` may block
+        if self.started:  # A thread is used, because ``announce`` may block
             self._announcing = asyncio.create_task(asyncio.to_thread(self._announce))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Drain on the first signal; end every stream with an error on the second."""
+        """Drain on the first signal. End every stream with an error on the second one."""
         if not self.should_exit:
             super().handle_exit(sig, frame)
         elif self._loop is not None:
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
 
 class _Supervisor(Multiprocess):
     def terminate_all(self) -> None:
-        """Close the supervisor's listener: it would accept connections without serving them."""
+        """Close the supervisor's listener, which would accept connections without serving them."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
@@ -118,7 +118,7 @@ def run(
         ws_per_message_deflate=False,  # it would take 32 KB of memory for each client
         interface="asgi3",
         access_log=False,  # the ledger is the access log
-        log_config=None,  # uvicorn logs in the format of the gateway
+        log_config=None,  # uvicorn logs in the gateway's format
         log_level="warning",
         server_header=False,
         proxy_headers=bool(conf.trusted_proxies),
@@ -129,9 +129,10 @@ def run(
     if workers > 1:
         shared_metrics.prepare(conf.data_dir)
         supervisor = _Supervisor(config, [listener])
-        Reloader(config_path, file).start()  # after uvicorn's own handler, which would restart all
+        # This is after uvicorn's own handler, which would restart all workers.
+        Reloader(config_path, file).start()
         announce()
-        gc.enable()  # the workers start with a collector of their own
+        gc.enable()  # each worker configures its own garbage collector
         supervisor.run()
         return True
     Reloader(config_path, file).start()

@@ -26,11 +26,11 @@ CHECK_EVERY_S: Final = 2.0
 
 
 class Reloader:
-    """Apply the config file again: its current text, or the last applied one with new secrets."""
+    """Applies the config file again: its current text, or the last one with new secrets."""
 
     def __init__(self, path: Path | None, file: BridgeFile | None = None) -> None:
         self._path = path
-        self._file = file or BridgeFile()  # as it was last applied
+        self._file = file or BridgeFile()  # the configuration that was applied last
         self._applied_contents = self._file_contents()
         self._lock = threading.Lock()
 
@@ -59,7 +59,7 @@ class Reloader:
             except (ConfigError, DatabaseError) as mistake:
                 log.error("reload rejected, the old configuration stays active: %s", mistake)  # noqa: TRY400 - no traceback for a typing error
             finally:
-                connections.close_all()  # those of this thread
+                connections.close_all()  # close the connections of this thread
 
     def check_secret_files(self) -> None:
         """Update the keys whose secret files have changed; an unreadable file changes nothing."""
@@ -90,7 +90,7 @@ class Reloader:
                 try:
                     found[key.secret.file] = SECRET_FILES.read(key.secret.file)
                 except ConfigError:
-                    continue  # the file has never been readable
+                    continue  # the file was never readable
         return found
 
     def _watch(self) -> None:
@@ -98,5 +98,6 @@ class Reloader:
         while not pause.wait(CHECK_EVERY_S):
             try:
                 self.check_secret_files()
-            except Exception:  # a bug must not end the thread and stop rotations
+            except Exception:
+                # A bug must not end the thread, because secrets would no longer be rotated.
                 log.exception("the secret files of gateway keys cannot be checked")

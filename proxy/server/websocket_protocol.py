@@ -1,4 +1,4 @@
-"""The live view's WebSocket protocol: uvicorn's, with timeouts."""
+"""The WebSocket protocol of the live view: uvicorn's protocol with timeouts."""
 
 import asyncio
 from functools import lru_cache
@@ -22,7 +22,7 @@ def _websocket_class() -> Any:
     from uvicorn.protocols.websockets import websockets_sansio_impl  # noqa: PLC0415 - see above
 
     class GuardedWebSocket(websockets_sansio_impl.WebSocketsSansIOProtocol):
-        """Release its slot in the connection limits, and close if the client does not read."""
+        """A WebSocket that releases its connection slot, and closes if the client does not read."""
 
         counted: str | None = None
         guard_timer: asyncio.TimerHandle | None = None

@@ -12,7 +12,7 @@ import os
 import re
 from typing import Final, Literal, TypeVar
 
-Size = TypeVar("Size", int, float, str)
+Size = TypeVar("Size")
 
 _running: Literal["fast", "slow"] = "fast"
 
@@ -35,11 +35,11 @@ def name() -> str:
 
 
 def repeat(*, fast: Size, slow: Size, variable: str = "") -> Size:
-    """Return the number of repetitions (or a duration, or a name of a selection) of the running lane.
+    """Return the number of repetitions (or a duration, or a list of cases) of the running lane.
 
-    ``variable`` names an environment variable that overrides the number, for still longer runs.
+    ``variable`` names an environment variable that overrides a number, for still longer runs.
     """
     given = os.environ.get(variable) if variable else None
     if given is not None:
-        return type(fast)(given)
+        return type(fast)(given)  # type: ignore[call-arg]  # int, float or str
     return slow if is_slow() else fast

@@ -145,6 +145,7 @@ def _request_check(*required: str) -> Check:
 _MESSAGES_CHECK: Final = _request_check(*_MESSAGES_REQUIRED)
 _COUNT_CHECK: Final = _request_check(*_COUNT_REQUIRED)
 _TRANSLATION_CHECK: Final = _request_check("messages")
+_ROUTING_CHECK: Final = object_of({"model": model_name})
 
 
 def parse_messages_request(raw: Any, *, version: str = VERSION) -> MessagesRequest:
@@ -162,6 +163,14 @@ def check_for_translation(raw: Any) -> MessagesRequest:
     return _validate(raw, _TRANSLATION_CHECK, VERSION)
 
 
+def check_for_routing(raw: Any) -> MessagesRequest:
+    """Validate only what the choice of an upstream needs: an object that names a model.
+
+    An Anthropic upstream gets any such body as it came, and checks it itself.
+    """
+    return _validate(raw, _ROUTING_CHECK, VERSION, rules=())
+
+
 def unknown_fields(request: MessagesRequest) -> list[str]:
     """Return unknown top-level fields.
 
@@ -170,7 +179,9 @@ def unknown_fields(request: MessagesRequest) -> list[str]:
     return [name for name in request if name not in FIELDS]
 
 
-def _validate(raw: Any, check: Check, version: str) -> MessagesRequest:
+def _validate(
+    raw: Any, check: Check, version: str, *, rules: "Rules | None" = None
+) -> MessagesRequest:
     if not isinstance(raw, dict):
         raise BadRequest("", "the request body must be a JSON object")
     if "thread" in raw and raw["thread"] is not None:
@@ -183,8 +194,9 @@ def _validate(raw: Any, check: Check, version: str) -> MessagesRequest:
         )
     try:
         check(raw)
-        is_new_version = WITHOUT_SAMPLING <= version < NOT_A_DATE
-        for rule, names in NEW_RULES if is_new_version else OLD_RULES:
+        if rules is None:
+            rules = NEW_RULES if WITHOUT_SAMPLING <= version < NOT_A_DATE else OLD_RULES
+        for rule, names in rules:
             for name in names:
                 if name in raw:
                     rule(raw)

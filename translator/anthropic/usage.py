@@ -12,7 +12,8 @@ MAX_COUNT: Final = 10**8
 window of this size."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: freezing would cost a call for each field
+# The class is not frozen, because freezing would cost a call for each field.
+@dataclass(slots=True, kw_only=True)
 class Usage:
     """Token counts of one response; None means unknown: the upstream did not report the count.
 

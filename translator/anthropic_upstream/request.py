@@ -1,8 +1,9 @@
 """Prepare a Messages request for an Anthropic upstream.
 
-Only content made by or for other upstreams is removed. Unchanged parts remain the same Python
-objects, so that the gateway can send the client's original bytes: signatures and prompt caches
-depend on identical bytes. Source: docs/mapping.md 2.4 and 7.
+Only content made by or for other upstreams is removed. The request may contain fields, blocks and
+values that this version does not know, of any shape: the upstream checks them. Unchanged parts
+remain the same Python objects, so that the gateway can send the client's original bytes: signatures
+and prompt caches depend on identical bytes. Source: docs/mapping.md 2.4 and 7.
 """
 
 from typing import Any, Final
@@ -28,14 +29,16 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     body = dict(request)
     if target.model:
         body["model"] = target.model
+    profile = target.profile
     messages = [
         message_body
-        for number, message in enumerate(request["messages"])
-        if (message_body := _rewrite_message(message, f"messages.{number}", notes)) is not None
+        for number, message in enumerate(_list(request.get("messages")))
+        if (message_body := _rewrite_message(message, f"messages.{number}", profile, notes))
+        is not None
     ]
     if notes:
         body["messages"] = messages
-    notes += _apply_profile(body, target.profile)
+    notes += _apply_profile(body, profile)
     return UpstreamRequest(
         body=body,
         notes=tuple(notes),
@@ -57,19 +60,25 @@ def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
     if not profile.server_tools:
         notes += _remove_server_tools(body)
     if not profile.mid_system:
+        messages = _list(body.get("messages"))
         notes += [
             Note(f"messages.{number}.role", "emulated", "system text is sent as a user message")
-            for number, message in enumerate(body["messages"])
-            if message["role"] == "system"
+            for number, message in enumerate(messages)
+            if _field(message, "role") == "system"
         ]
-        body["messages"] = [_as_user(message) for message in body["messages"]]
+        if messages:
+            body["messages"] = [_as_user(message) for message in messages]
     return notes
 
 
 def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
-    tools: list[Block] = body.get("tools") or []
-    removed = {n: tool for n, tool in enumerate(tools) if find_server_tool(tool.get("type") or "")}
-    forced_name = (body.get("tool_choice") or {}).get("name")
+    tools = _list(body.get("tools"))
+    removed = {
+        number: tool
+        for number, tool in enumerate(tools)
+        if isinstance(kind := _field(tool, "type"), str) and find_server_tool(kind)
+    }
+    forced_name = _field(body.get("tool_choice"), "name")
     if any(tool.get("name") == forced_name for tool in removed.values()):
         raise BadRequest("tool_choice.name", f"this upstream does not run {forced_name!r}")
     if removed:
@@ -80,44 +89,41 @@ def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
     ]
 
 
-def _as_user(message: dict[str, Any]) -> dict[str, Any]:
-    if message["role"] != "system":
+def _as_user(message: Any) -> Any:
+    if _field(message, "role") != "system":
         return message
-    return {"role": "user", "content": message["content"]}
+    return {"role": "user", "content": message.get("content")}
 
 
-def _rewrite_message(
-    message: dict[str, Any], path: str, notes: list[Note]
-) -> dict[str, Any] | None:
+def _rewrite_message(message: Any, path: str, profile: Profile, notes: list[Note]) -> Any:
     """Return the message, as the same object if unchanged; None if no content block is left."""
-    content = message["content"]
-    if message["role"] != "assistant" or isinstance(content, str):
+    content = _field(message, "content")
+    if _field(message, "role") != "assistant" or not isinstance(content, list):
         return message
     foreign_searches = _foreign_search_ids(content)
     blocks: list[Block] = []
     changed = False
     for number, block in enumerate(content):
-        rewritten = _rewrite_block(block, foreign_searches, f"{path}.content.{number}", notes)
+        reason = _drop_reason(block, foreign_searches, profile)
+        if reason:
+            notes.append(Note(f"{path}.content.{number}", "ignored", reason))
+            changed = True
+            continue
+        rewritten = _rewrite_block(block, f"{path}.content.{number}", notes)
         changed = changed or rewritten is not block
-        if rewritten is not None:
-            blocks.append(rewritten)
+        blocks.append(rewritten)
     if not changed:
         return message
     return {**message, "content": blocks} if blocks else None
 
 
-def _rewrite_block(
-    block: Block, foreign_searches: set[str], path: str, notes: list[Note]
-) -> Block | None:
-    """Return the block, as the same object if unchanged; None to drop it."""
-    reason = _drop_reason(block, foreign_searches)
-    if reason:
-        notes.append(Note(path, "ignored", reason))
-        return None
-    if block["type"] == "tool_use" and isinstance(block["input"], str):
+def _rewrite_block(block: Any, path: str, notes: list[Note]) -> Any:
+    """Return the block, as the same object if unchanged."""
+    kind = _field(block, "type")
+    if kind == "tool_use" and isinstance(block.get("input"), str):
         notes.append(Note(f"{path}.input", "repaired", "broken arguments are sent as a string"))
         return {**block, "input": {RAW_INPUT: block["input"]}}
-    if block["type"] == "text" and any(map(_is_foreign_citation, block.get("citations") or ())):
+    if kind == "text" and any(map(_is_foreign_citation, _list(block.get("citations")))):
         notes.append(Note(f"{path}.citations", "ignored", "citations of another upstream"))
         citations = [c for c in block["citations"] if not _is_foreign_citation(c)]
         rest = {name: value for name, value in block.items() if name != "citations"}
@@ -125,15 +131,15 @@ def _rewrite_block(
     return block
 
 
-def _drop_reason(block: Block, foreign_searches: set[str]) -> str:
-    match block["type"]:
-        case "thinking" if not block.get("signature"):
+def _drop_reason(block: Any, foreign_searches: list[Any], profile: Profile) -> str:
+    match _field(block, "type"):
+        case "thinking" if not (block.get("signature") or profile.unsigned_thinking):
             return "thinking without a signature would be refused"
         case "thinking" | "redacted_thinking" if is_own_signature(_signature(block)):
             return "reasoning of another upstream"
-        case "server_tool_use" if block["id"] in foreign_searches:
+        case "server_tool_use" if block.get("id") in foreign_searches:
             return "a search that another upstream made"
-        case "web_search_tool_result" if block["tool_use_id"] in foreign_searches:
+        case "web_search_tool_result" if block.get("tool_use_id") in foreign_searches:
             return "the result of a search that another upstream made"
     return ""
 
@@ -142,22 +148,26 @@ def _signature(block: Block) -> str:
     return str(block.get("signature") or block.get("data") or "")
 
 
-def _foreign_search_ids(content: list[Block]) -> set[str]:
+def _foreign_search_ids(content: list[Any]) -> list[Any]:
     """Return the ids of web searches whose results lack Anthropic's encrypted content."""
-    return {
-        block["tool_use_id"]
+    return [
+        block.get("tool_use_id")
         for block in content
-        if block["type"] == "web_search_tool_result"
-        and isinstance(block["content"], list)
+        if _field(block, "type") == "web_search_tool_result"
+        and isinstance(block.get("content"), list)
         and any(not _field(result, "encrypted_content") for result in block["content"])
-    }
+    ]
 
 
-def _is_foreign_citation(citation: Block) -> bool:
-    return citation.get("type") == "web_search_result_location" and not _field(
+def _is_foreign_citation(citation: Any) -> bool:
+    return _field(citation, "type") == "web_search_result_location" and not _field(
         citation, "encrypted_index"
     )
 
 
 def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -48,7 +48,8 @@ class AnthropicStream:
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
         self.validator = StreamValidator()
-        self._repair: StreamRepair | None = None  # from the first event in an illegal order on
+        # Set from the first event on that arrives in an illegal order.
+        self._repair: StreamRepair | None = None
         self.notes: list[Note] = []
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None

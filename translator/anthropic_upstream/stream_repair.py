@@ -99,13 +99,13 @@ class StreamRepair:
     def __init__(self, validator: StreamValidator, message_start: Event) -> None:
         self.notes: list[Note] = []
         self._is_started = validator.phase != BEFORE
-        self._message_start = message_start  # to send if the upstream sends none
+        self._message_start = message_start  # the event to send if the upstream sends none
         self._sent_index = validator.index  # the index of the last block that was started
         self._known_index = validator.index  # the highest index that the upstream used
         self._queue: list[_Block] = []  # blocks that have not ended; the first one is open
         self._by_index: dict[int, _Block] = {}  # the upstream's latest block of each index
         self._waiting_characters = 0
-        self._ends_early = True  # until a piece arrives after the end of its block
+        self._ends_early = True  # true until a piece arrives after the end of its block
         if validator.phase == INSIDE:
             block = _Block(validator.content_block, {})
             self._queue.append(block)

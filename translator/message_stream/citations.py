@@ -12,3 +12,10 @@ def web_citation(url: Any, title: Any, cited_text: str) -> dict[str, Any]:
         "cited_text": cited_text,
         "encrypted_index": "",  # Anthropic's type requires the field; OpenAI has no such index
     }
+
+
+def cite_annotation(annotation: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return Anthropic's citation for an ``url_citation`` annotation of ``text``."""
+    start, end = annotation.get("start_index"), annotation.get("end_index")
+    quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else ""
+    return web_citation(annotation.get("url"), annotation.get("title"), quoted)

@@ -40,19 +40,16 @@ class MessageComposer:
         self.writer = MessageWriter()
         self.notes: list[Note] = []
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
-        # Number of characters after the stop sequence, in the same piece.
-        self.characters_after_stop = 0
+        self.characters_after_stop = 0  # in the piece that completed the stop sequence
         self.tool_calls = 0  # number of tool_use blocks sent or queued
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
         self._queue: list[Block] = []  # open blocks, the active block first
         self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
-        # Calls to drop, because the client wants only one. A dict, since an empty set takes 216
-        # bytes.
+        # Calls to drop, because the client wants only one (an empty set would take 216 bytes).
         self._dropped_calls: dict[Key, None] = {}
-        # This is set only if the profile treats invalid arguments as an error.
-        self._has_invalid_arguments = False
+        self._has_invalid_arguments = False  # and the profile treats them as an error
 
     @property
     def active_block(self) -> Block | None:
@@ -284,24 +281,18 @@ class MessageComposer:
     # The queue
 
     def _enqueue(self, key: Key, start: dict[str, Any]) -> Block:
-        """Add a new block to the queue; first close open blocks that need not stay open."""
-        block = Block(key, start)
-        if self._queue:
-            self._close_before(block)
-        self._blocks[key] = block
-        self._queue.append(block)
-        return block
+        """Add a new block to the queue; first close complete blocks that their server left open.
 
-    def _close_before(self, block: Block) -> None:
-        """Close blocks that the upstream left open, so that the new block need not wait for them.
-
-        Text ends where a block of another type starts. A call ends when its arguments are complete,
-        because some servers finish all items only at the end of the response.
+        Text ends before a block of another type, and a call when its arguments are complete.
         """
-        if block.type != "text" and self._queue[-1].type == "text":
+        block = Block(key, start)
+        if self._queue and block.type != "text" and self._queue[-1].type == "text":
             self._close(self._queue[-1])
         while self._queue and not self._queue[0].is_closed and self._queue[0].is_complete_call():
             self._close(self._queue[0])
+        self._blocks[key] = block
+        self._queue.append(block)
+        return block
 
     def _open_thinking_block(self, key: Key) -> Block:
         block = self._blocks.get(key)

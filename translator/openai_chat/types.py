@@ -16,7 +16,7 @@ class FunctionCall(TypedDict, total=False):
 
 
 class ToolCall(TypedDict, total=False):
-    index: int  # only in streams; some servers omit it or always send 0
+    index: int  # this occurs only in streams; some servers omit it or always send 0
     id: str | None
     type: Literal["function"]
     function: FunctionCall
@@ -27,8 +27,8 @@ class ChatMessage(TypedDict, total=False):
     content: str | list[ContentPart] | None
     tool_calls: list[ToolCall]
     tool_call_id: str
-    reasoning_content: str  # from DeepSeek, Kimi, GLM, Qwen, llama.cpp, older vLLM
-    reasoning: str  # from vLLM, Groq, OpenRouter, Ollama
+    reasoning_content: str  # DeepSeek, Kimi, GLM, Qwen, llama.cpp and older vLLM send this
+    reasoning: str  # vLLM, Groq, OpenRouter and Ollama send this
     reasoning_details: list[dict[str, Any]]  # OpenRouter: later requests must repeat it unchanged
 
 
@@ -37,7 +37,7 @@ class Delta(TypedDict, total=False):
     content: str | list[ContentPart] | None  # Mistral sends a list
     refusal: str | None
     tool_calls: list[ToolCall] | None
-    function_call: FunctionCall | None  # OpenAI's older API, before tool_calls
+    function_call: FunctionCall | None  # the field of OpenAI's older API, before tool_calls
     annotations: list[dict[str, Any]]
     reasoning_content: str | None
     reasoning: str | None
@@ -47,10 +47,10 @@ class Delta(TypedDict, total=False):
 class Choice(TypedDict, total=False):
     index: int
     delta: Delta
-    message: Delta  # in responses that are not streamed; some servers also stream it
+    message: Delta  # this occurs in responses that are not streamed; some servers also stream it
     finish_reason: str | None
     stop_reason: str | int | None  # vLLM: the stop string that matched
-    error: dict[str, Any]  # only from OpenRouter
+    error: dict[str, Any]  # only OpenRouter sends this
 
 
 class ChatChunk(TypedDict, total=False):

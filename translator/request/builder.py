@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from translator.anthropic.request_validation import FIELDS
 from translator.anthropic.types import MessagesRequest
-from translator.anthropic.validators import shorten
 from translator.capabilities import Effort, Profile
 from translator.dialect import NO_FIELDS, ResponseContext, TranslationTarget
 from translator.errors import BadRequest
@@ -66,9 +64,6 @@ class RequestBuilder:
         return frozenset(server["name"] for server in self.request.get("mcp_servers") or ())
 
 
-MAX_QUOTED_FIELDS: Final = 5  # maximum number of unknown fields quoted in a note
-
-
 FieldBuilder = Callable[[RequestBuilder], dict[str, Any]]
 FieldBuilders = tuple[tuple[FieldBuilder, tuple[str, ...]], ...]
 
@@ -96,36 +91,6 @@ def build_fields(builder: RequestBuilder, builders: FieldBuilders) -> dict[str, 
                 body |= build(builder)
                 break
     return body
-
-
-def reject_fields(
-    builder: RequestBuilder,
-    refused: Mapping[str, str],
-    dropped: Mapping[str, str],
-    harmless: frozenset[str],
-) -> None:
-    """Reject the fields in ``refused``; drop the fields in ``dropped`` and unknown fields.
-
-    Dropped fields get a note. Raises BadRequest for a rejected field.
-    """
-    for name, reason in refused.items():
-        if builder.request.get(name) and not _region_matches(builder, name):
-            raise BadRequest(name, reason)
-    for name, reason in dropped.items():
-        if builder.request.get(name):
-            builder.add_note(name, "ignored" if name in harmless else "dropped", reason)
-    if unknown := [name for name in builder.request if name not in FIELDS and name not in dropped]:
-        # Clients choose these names. Quotes mark them, so that they can be removed where client
-        # text must not be stored.
-        names = "', '".join(shorten(name).replace("'", "?") for name in unknown[:MAX_QUOTED_FIELDS])
-        reason_ = f"{len(unknown)} unknown fields: '{names}'"
-        builder.add_note("request", "dropped", reason_)
-
-
-def _region_matches(builder: RequestBuilder, name: str) -> bool:
-    """Return whether the upstream processes data in the requested region; ``global`` always is."""
-    region = builder.request[name]
-    return name == "inference_geo" and region in ("global", *builder.profile.inference_geos)
 
 
 def effective_context_edits(request: MessagesRequest) -> list[tuple[int, dict[str, Any]]]:

@@ -147,7 +147,7 @@ class _StrictConverter:
         if "array" in types:
             result["items"] = self.any(schema.get("items"), _join_path(path, "*"), depth + 1)
         elif not types and not ("enum" in result or "const" in result):
-            raise _NotStrictError  # without a type, any value is valid
+            raise _NotStrictError  # A schema without a type allows any value
         return result
 
     def object(self, schema: Schema, path: str, depth: int) -> Schema:

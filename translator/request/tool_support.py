@@ -89,6 +89,23 @@ def _with_examples(description: str, tool: dict[str, Any]) -> str:
     return f"{description}\n\nExample inputs:\n{lines}".lstrip()
 
 
+def tool_choice_mode(choice: Mapping[str, Any], builder: RequestBuilder) -> str:
+    """Return OpenAI's ``auto``, ``none`` or ``required``; "" for a choice that names a tool."""
+    match choice["type"]:
+        case "auto":
+            return "auto"
+        case "none":
+            return "none"  # the tools are still sent, because the history contains calls of them
+        case "any" if builder.profile.required_tool_choice:
+            return "required"
+        case "any":
+            builder.add_note(
+                "tool_choice", "clamped", "this upstream does not accept 'required': sent as auto"
+            )
+            return "auto"
+    return ""
+
+
 def _screen_size(tool: dict[str, Any]) -> str:
     """Return the screen size, in pixels, to which a computer tool's coordinates refer."""
     width, height = tool.get("display_width_px"), tool.get("display_height_px")

@@ -1,13 +1,16 @@
-"""Write notes about request fields that an upstream message cannot contain.
+"""Reject or drop request fields that the OpenAI APIs do not have, with notes.
 
 Any block of a long history may have such fields, so one pass finds all of them. For each kind of
 field there is one note, with the first path and the number of fields. Source: docs/mapping.md 1.3,
 1.7.1 and 1.10.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from translator.anthropic.request_validation import FIELDS
+from translator.anthropic.validators import shorten
+from translator.errors import BadRequest
 from translator.notes import Fate
 
 from .builder import RequestBuilder
@@ -31,6 +34,46 @@ TOOL_FIELDS: Final = (CACHE_CONTROL, "eager_input_streaming", "max_characters")
 
 FieldLocation = tuple[str, str, bool]
 """A field's name, its path, and whether the upstream may accept the field in that place."""
+
+DROPPED: Final[Mapping[str, str]] = {
+    "betas": "a header, read by the gateway",
+    "diagnostics": "the upstream reports no cache diagnostics",
+    "fallback_credit_token": "the gateway has its own fallbacks",
+    "fallbacks": "the gateway has its own fallbacks",
+    "user_profile_id": "a header of another provider",
+    "workspace_id": "a header of another provider",
+}
+"""Fields that neither OpenAI API has, with the reason for the note."""
+
+HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
+"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
+
+MAX_QUOTED_FIELDS: Final = 5  # maximum number of unknown fields quoted in a note
+
+
+def reject_fields(builder: RequestBuilder, refused: Mapping[str, str]) -> None:
+    """Reject the fields in ``refused``; drop the fields in ``DROPPED`` and unknown fields.
+
+    Dropped fields get a note. Raises BadRequest for a rejected field.
+    """
+    for name, reason in refused.items():
+        if builder.request.get(name) and not _region_matches(builder, name):
+            raise BadRequest(name, reason)
+    for name, reason in DROPPED.items():
+        if builder.request.get(name):
+            builder.add_note(name, "ignored" if name in HARMLESS else "dropped", reason)
+    if unknown := [name for name in builder.request if name not in FIELDS and name not in DROPPED]:
+        # Clients choose these names. Quotes mark them, so that they can be removed where client
+        # text must not be stored.
+        names = "', '".join(shorten(name).replace("'", "?") for name in unknown[:MAX_QUOTED_FIELDS])
+        reason_ = f"{len(unknown)} unknown fields: '{names}'"
+        builder.add_note("request", "dropped", reason_)
+
+
+def _region_matches(builder: RequestBuilder, name: str) -> bool:
+    """Return whether the upstream processes data in the requested region; ``global`` always is."""
+    region = builder.request[name]
+    return name == "inference_geo" and region in ("global", *builder.profile.inference_geos)
 
 
 def note_unsent_fields(

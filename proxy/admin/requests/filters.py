@@ -18,6 +18,7 @@ from django.utils.functional import cached_property
 from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
+from proxy.models.ledger import UNPRICED
 from proxy.models.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 
@@ -210,9 +211,7 @@ class PricedFilter(FixedFilter):
     choices_ = {
         "none": (  # this condition must match the same requests as dashboard.queries.unpriced_in
             "used tokens, no price known",
-            Q(state=State.CLOSED, cost_nanousd=None)
-            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False))
-            & ~Q(upstream__in=list(SANDBOXES)),
+            UNPRICED & ~Q(upstream__in=list(SANDBOXES)),
         ),
         "known": ("known", Q(cost_nanousd__isnull=False)),
     }

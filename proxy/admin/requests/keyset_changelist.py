@@ -7,7 +7,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
-from proxy.admin.core.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"

@@ -20,6 +20,7 @@ from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
+from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State, Team
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
 
@@ -184,27 +185,12 @@ def _session_totals(rows: QuerySet[Exchange], ids: Sequence[str]) -> list[Any]:
         .order_by()
         .values("session_id")
         .annotate(
-            n=Count("pk"),
-            failed=Count("pk", filter=~Q(outcome__in=("completed", "client_gone", ""))),
+            **SESSION_TOTALS,
             running=Count("pk", filter=Q(state=State.OPEN)),
-            agents=Count("agent_id", distinct=True, filter=~Q(agent_id="")),
             # The request that represents the session: its first request with tool calls, because
             # the very first one is often a side call, such as for a title.
             first_id=Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk")),
-            started=Min("created"),
-            last=Max("created"),
             ended=ENDED,
-            fresh=Sum("input_tokens"),
-            read=Sum("cache_read_tokens"),
-            short=Sum("cache_write_5m_tokens"),
-            long=Sum("cache_write_1h_tokens"),
-            out=Sum("output_tokens"),
-            cost=Sum("cost_nanousd"),
-            unpriced=Count(
-                "pk",
-                filter=Q(cost_nanousd=None, state=State.CLOSED)
-                & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
-            ),
         )
     )
     by_id = {one["session_id"]: one for one in found}

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import size
-from proxy.admin.core.query_timeout import QueryTimeout, with_query_timeout
 from proxy.audit_log import note
 from proxy.conf import conf
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.maintenance import purge_jobs
 from proxy.ledger.maintenance.purge_jobs import ExpiredTranscripts, Space
 from proxy.models import Purge, PurgeState

@@ -107,7 +107,8 @@ def read_conversation(
         )
     start = min(max(0, start), max(0, len(messages) - 1))
     stop = min(len(messages), start + TURNS_PER_PAGE)
-    answer_turn = read_answer(answer, truncator, {})  # before the turns: it must fit on the page
+    # The answer is read before the turns, because it must fit on the page.
+    answer_turn = read_answer(answer, truncator, {})
     results = results_by_call(
         (f"messages.{number}", messages[number])
         for number in range(start, min(stop + 1, len(messages)))
@@ -138,7 +139,10 @@ def read_conversation(
 
 
 def _first_shown(messages: Sequence[Any], first_new: int) -> int:
-    """Return the number of the answer before the first new turn, or of that turn itself."""
+    """Return the number of the first turn to show.
+
+    This is the answer before the first new turn, or that turn itself if no answer precedes it.
+    """
     at = max(0, min(first_new, len(messages) - 1))
     return at - 1 if _role(messages, at - 1) == "assistant" else at
 
@@ -210,8 +214,9 @@ def read_turn(
     is_new: bool,
     owner: str = "",
 ) -> Turn | None:
-    """Return one message as a turn; None if it has only tool results, shown with their calls.
+    """Return one message as a turn.
 
+    None is returned for a message with only tool results, because these are shown with their calls.
     On a page with several requests, ``owner`` is the id of the message's request and a colon.
     """
     path = f"{owner}messages.{number}"

@@ -1,14 +1,27 @@
 """Authenticate a request: look up the digest of its key in memory, without the database."""
 
+import asyncio
+import logging
 import time
+from typing import Final
+
+from django.db import connection
 
 from proxy.gateway.http.errors import HttpError, directory_unavailable, forbidden, unauthenticated
 from proxy.gateway.http.request_headers import RequestHeaders, ip_in_networks
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.errors import LedgerUnavailable
+from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID, MESSAGES, refusal
-from proxy.secrets import digest_of_bytes
+from proxy.secrets import digest_of_bytes, old_digests_of
+
+log = logging.getLogger("proxy.gateway")
 
 LONGEST_KEY = 512
+
+_rehashing: Final[set[bytes]] = set()
+"""Digests that a thread is replacing."""
 
 
 def authenticate(head: RequestHeaders, scope: str = "messages") -> Caller:
@@ -28,12 +41,40 @@ def identify(head: RequestHeaders) -> Caller:
 
     The key may be expired or revoked. Raises HttpError 400, 401 or 503.
     """
-    caller = directory.snapshot.keys.get(digest_of_bytes(_presented(head)))
+    presented = _presented(head)
+    caller = directory.snapshot.keys.get(digest_of_bytes(presented)) or _find_old_digest(presented)
     if caller is None:
         if not directory.fresh:
             raise directory_unavailable()
         raise unauthenticated(INVALID)
     return caller
+
+
+def _find_old_digest(presented: bytes) -> Caller | None:
+    """Return the caller whose digest is that under an earlier SECRET_KEY, and replace the digest.
+
+    The database is written in another thread, once for concurrent requests.
+    """
+    for old in old_digests_of(presented):
+        caller = directory.snapshot.keys.get(old)
+        if caller is not None:
+            if old not in _rehashing:
+                _rehashing.add(old)
+                arguments = (caller.key_id, old, digest_of_bytes(presented))
+                asyncio.get_running_loop().run_in_executor(None, _rehash, *arguments)
+            return caller
+    return None
+
+
+def _rehash(key_id: int, old: bytes, new: bytes) -> None:
+    try:
+        check_present()
+        rehash(key_id, old, new)
+    except LedgerUnavailable as exc:
+        log.warning("key %d keeps the digest of an earlier secret key: %s", key_id, exc)
+    finally:
+        _rehashing.discard(old)
+        connection.close()
 
 
 def authorise(caller: Caller, head: RequestHeaders, scope: str = "messages") -> None:

@@ -51,7 +51,8 @@ class BudgetMaintenance:
         self._open: dict[str, tuple[str, ...]] = {}  # counters of the running requests, by id
         self._used: set[int] = set()  # budgets used since they were published
         self._limits: dict[int, object] = {}  # limits and periods of all budgets, as last seen
-        self._revision: int | None = None  # of the configuration when the limits were read
+        # Revision of the configuration from which the limits were read.
+        self._revision: int | None = None
         self._reached: set[budget_alerts.ThresholdReached] = set()
         self._recorded: set[budget_alerts.ThresholdReached] = set()
         self._done: dict[str, float] = {}
@@ -116,7 +117,7 @@ class BudgetMaintenance:
             ("publish", publish_s, self._publish_all),
             ("publish used budgets", PUBLISH_S, self._publish_used),
             ("publish changed budgets", CHANGES_S, self._publish_changed),
-            ("notice", NOTICE_S, self._notice),
+            ("notice", NOTICE_S, self.send_notices),
         ):
             if time.monotonic() - self._done.get(work, 0.0) >= every_s:
                 self._try(work, run)
@@ -164,7 +165,8 @@ class BudgetMaintenance:
         except Exception:  # a bug must not end the thread: the leases would expire
             log.exception("budgets: cannot %s", work)
 
-    def _notice(self) -> None:
+    def send_notices(self) -> None:
+        """Record each budget that has reached a threshold, and send the notices that are due."""
         check_present()
         reached = {*self._reached}
         budget_alerts.record_alerts(reached - self._recorded)

@@ -127,7 +127,8 @@ async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Rese
         result = await _thread.wait_for(
             _thread.submit(_reserve_in_store, planned.id, amount, counters, at)
         )
-    except BaseException as exc:  # also on cancellation: the thread may still reserve
+    except BaseException as exc:
+        # This includes a cancellation, because the thread may still reserve.
         reservation.settle(None)
         reason = UNCHECKED.get(type(exc))
         if reason is None:
@@ -205,7 +206,7 @@ def _seed(budget: BudgetConfig, at: float) -> None:
         budget_sync.publish(row, budget.window(at))
     except StoreUnavailable:
         budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
-    except Budget.DoesNotExist:  # deleted: the next snapshot does not contain it
+    except Budget.DoesNotExist:  # the budget was deleted: the next snapshot does not contain it
         budget_store().publish(budget.counter(at), 0)
     except (DatabaseError, InterfaceError, LedgerUnavailable) as exc:
         budget_sync.DIRTY.set()

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 def max_wait_s() -> float:
     """Return the seconds that a request waits for a call. Most calls take less than 1 ms.
 
-    A queue of a few calls that wait for an unavailable Redis is not an overload yet.
+    A few calls that wait for an unavailable Redis do not mean overload yet.
     """
     return WAIT_S + REDIS_TIMEOUTS * conf.redis_timeout_s
 
@@ -39,8 +39,9 @@ class CounterThread:
     async def wait_for(self, made: "Future[Result]") -> Result:
         """Return the result of a submitted call.
 
-        Raises HttpError 529 if it takes too long. Then the call is canceled if it has not begun,
-        as when the task is canceled; otherwise it continues without the task.
+        Raises HttpError 529 if the call takes too long. A call that has not begun by then is
+        canceled, and so is one whose task is canceled; a call that has begun continues without the
+        task.
         """
         try:
             async with asyncio.timeout(max_wait_s()):

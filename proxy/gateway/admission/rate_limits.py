@@ -71,7 +71,7 @@ class ConcurrencySlot:
     states: tuple[LimitState, ...]
     estimate: int
     headers: tuple[Header, ...] = ()
-    settled: bool = False  # whether the token estimate is corrected; True if there is none
+    settled: bool = False  # whether the token estimate is corrected, or there is no estimate
 
     def settle(self, tokens: int | None) -> None:
         """Replace the estimate by the tokens used.
@@ -110,7 +110,7 @@ class Limiter:
             self._teams[team_name] if team_name in self._teams else self._add_team(team_name)
         )
         states = (key_state, team_state)
-        # without limits, no buckets are needed
+        # A caller without limits needs no buckets.
         if caller.limits is NO_LIMITS and team.limits is NO_LIMITS:
             for state in states:
                 state.requests = state.tokens = None

@@ -12,7 +12,7 @@ from proxy.gateway.snapshot.targets import SAME_MODEL, Target
 from .cooldown import Cooldown, Key, cooldown
 
 
-@dataclass(slots=True)  # not frozen, because that is faster to create
+@dataclass(slots=True)  # the class is not frozen, because that is faster to create
 class Route:
     """The route of a request; ``targets`` is never empty."""
 

@@ -1,29 +1,29 @@
 """Rate limits that several processes share. The token buckets work as in a single process.
 
-The limit state of a key or team is read, changed and written in one atomic operation (``States``).
-The store counts running requests per process with a lease, so that the slots of a dead process
-become free. While the store is unavailable, each process counts only its own requests.
+The limit state of a key or team is read, changed and written in one atomic operation. The store
+counts running requests per process with a lease, so that the slots of a dead process become free.
+While the store is unavailable, each process counts only its own requests.
 """
 
-import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from proxy.counters.backends import limit_states
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
-from proxy.counters.shared_state import States, Texts
-from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller
+from proxy.counters.shared_state import Texts
+from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, Limits
 from proxy.ledger.recorder import recorder
 
 from .budget_maintenance import budget_maintenance
+from .counter_thread import CounterThread
 from .rate_limits import (
     Bucket,
     ConcurrencySlot,
@@ -38,7 +38,7 @@ log = logging.getLogger("proxy.gateway")
 
 PAUSE_S: Final = 5.0
 
-_pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="limits")
+_thread: Final = CounterThread("limits")
 
 
 class StoredLimitState(msgspec.Struct):
@@ -49,7 +49,7 @@ class StoredLimitState(msgspec.Struct):
 
     requests: tuple[int, float, float] | None = None  # size, left, time of the last refill
     tokens: tuple[int, float, float] | None = None
-    running: dict[str, tuple[int, float]] = {}  # by process: number of slots, end of the lease
+    running: dict[str, tuple[int, float]] = {}  # process -> number of slots, end of the lease
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -67,6 +67,60 @@ def _read(text: str | None, now: float) -> StoredLimitState:
         stored = StoredLimitState()
     stored.running = {who: lease for who, lease in stored.running.items() if lease[1] > now}
     return stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChange:
+    """A change of the limit states of a key and its team; the Lua script computes the same.
+
+    Adds ``tokens`` to the token buckets and ``slots`` to the running requests of ``holder``.
+    """
+
+    names: Sequence[str]
+    holder: str
+    now: float
+    """Unix seconds."""
+    take: Sequence[Limits] = ()
+    """The limits of each state, if the change takes a slot for a request; then it is refused with
+    HttpError 429 if a limit is reached."""
+    estimate: int = 0
+    tokens: float = 0
+    slots: int = 0
+    held: int | None = None
+    """The number of slots that the holder has; None: as counted."""
+
+    def __call__(self, texts: Texts) -> Sequence[str]:
+        stored = [_read(text, self.now) for text in texts]
+        states = [_state_from(*each) for each in zip(self.names, stored, strict=True)]
+        if self.take:
+            pairs = list(zip(states, self.take, strict=True))
+            take_slot(pairs, self.estimate, self.now)
+        for each, state in zip(stored, states, strict=True):
+            if state.tokens is not None:
+                state.tokens.left += self.tokens
+            count = each.running.get(self.holder, (0, 0.0))[0] + self.slots
+            count = count if self.held is None else self.held
+            if count > 0:
+                each.running[self.holder] = (count, self.now + LEASE_S)
+            else:
+                each.running.pop(self.holder, None)
+        return [_write(each, state) for each, state in zip(stored, states, strict=True)]
+
+    @property
+    def arguments(self) -> Sequence[object]:
+        tokens = -self.estimate if self.take else self.tokens
+        held = "" if self.held is None else self.held
+        return (
+            repr(self.now), self.holder, LEASE_S, int(bool(self.take)), self.estimate, tokens,
+            self.slots, held,
+        )  # fmt: skip
+
+    @property
+    def limit_arguments(self) -> Sequence[Sequence[object]]:
+        return [
+            ["" if size is None else size for size in (each.rpm, each.tpm, each.concurrency)]
+            for each in self.take or [NO_LIMITS] * len(self.names)
+        ]
 
 
 def _state_from(name: str, stored: StoredLimitState) -> LimitState:
@@ -105,11 +159,23 @@ class SharedConcurrencySlot(ConcurrencySlot):
             self.limiter.release_later(self, slots=1)
 
 
+class LimitStates(Protocol):
+    """A store of limit states: a file of this machine, or Redis with a failover."""
+
+    def update(self, names: Sequence[str], change: LimitChange) -> Sequence[str]: ...
+
+    def read(self, names: Sequence[str]) -> Texts: ...
+
+
 class SharedLimiter:
     """The rate limits that this process shares with other processes."""
 
-    def __init__(self, states: States, holder: str) -> None:
+    def __init__(
+        self, states: LimitStates, holder: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        """``clock``: returns Unix seconds."""
         self._states = states
+        self._clock = clock
         self._holder = holder
         # slots by limit state; the thread pool and the maintenance thread use it
         self._taken: Counter[str] = Counter()
@@ -122,67 +188,53 @@ class SharedLimiter:
     async def acquire_async(self, caller: Caller, estimate: int) -> SharedConcurrencySlot:
         """Take a concurrency slot for the caller's key and team.
 
-        Raises HttpError 429 or StoreUnavailable.
+        Raises HttpError 429, HttpError 529 if it takes too long, or StoreUnavailable.
         """
-        acquisition = _pool.submit(self.acquire, caller, estimate)
+        acquisition = _thread.submit(self.acquire, caller, estimate)
         try:
-            return await asyncio.wrap_future(acquisition)
-        except asyncio.CancelledError:
-            acquisition.add_done_callback(self._release_cancelled)
-            raise
+            return await _thread.wait_for(acquisition)
         except StoreUnavailable as exc:
             log.warning("limits: %s; each process counts for itself until it is back", exc)
             self._retry_at = time.monotonic() + PAUSE_S
             raise
+        except BaseException:  # canceled or shed: the thread may still take a slot
+            acquisition.add_done_callback(self._release_unused)
+            raise
 
     def acquire(self, caller: Caller, estimate: int) -> SharedConcurrencySlot:
-        team = caller.team
+        team, now = caller.team, self._clock()
         names = (f"key {caller.meter}", f"team {team.name}")
-        states: list[LimitState] = []
-
-        def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
-            stored = [_read(text, now) for text in texts]
-            states[:] = [_state_from(name, each) for name, each in zip(names, stored, strict=True)]
-            take_slot(list(zip(states, (caller.limits, team.limits), strict=True)), estimate, now)
-            for each in stored:
-                self._add_slots(each, +1, now)
-            return [_write(each, state) for each, state in zip(stored, states, strict=True)]
-
-        self._states.update(names, change)
+        change = LimitChange(
+            names=names, holder=self._holder, now=now, estimate=estimate, slots=1,
+            take=(caller.limits, team.limits),
+        )  # fmt: skip
+        texts = self._states.update(names, change)
         self._taken.update(names)
-        slot = SharedConcurrencySlot(tuple(states), estimate, limiter=self)
+        states = tuple(
+            _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
+        )
+        slot = SharedConcurrencySlot(states, estimate, limiter=self)
         slot.headers = rate_limit_headers(slot.states)
         return slot
 
     def read_states(self, names: Sequence[str]) -> list[LimitState]:
         """Return the current limit states, with times in Unix seconds. Raises StoreUnavailable."""
-        now = time.time()
+        now = self._clock()
         texts = self._states.read(names)
         return [
             _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
         ]
 
     def release_later(self, slot: ConcurrencySlot, *, tokens: float = 0, slots: int = 0) -> None:
-        _pool.submit(self.release, slot, tokens, slots)
+        _thread.submit(self.release, slot, tokens, slots)
 
     def release(self, slot: ConcurrencySlot, tokens: float, slots: int) -> None:
         """Add ``tokens``, which may be negative, to the token buckets, and free ``slots`` slots."""
         names = [state.name for state in slot.states]
-
-        def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
-            changed = []
-            for name, text in zip(names, texts, strict=True):
-                stored = _read(text, now)
-                state = _state_from(name, stored)
-                if state.tokens is not None:
-                    state.tokens.left += tokens
-                self._add_slots(stored, -slots, now)
-                changed.append(_write(stored, state))
-            return changed
-
         self._taken.subtract(dict.fromkeys(names, slots))
+        change = LimitChange(
+            names=names, holder=self._holder, now=self._clock(), tokens=tokens, slots=-slots
+        )
         try:
             self._states.update(names, change)
         except StoreUnavailable as exc:
@@ -190,29 +242,14 @@ class SharedLimiter:
 
     def renew(self) -> None:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
-
-        def change(texts: Texts) -> Sequence[str]:
-            now = time.time()
-            stored = _read(texts[0], now)
-            if self._taken[name] > 0:
-                stored.running[self._holder] = (self._taken[name], now + LEASE_S)
-            else:
-                stored.running.pop(self._holder, None)
-            return [_write(stored, _state_from(name, stored))]
-
         for name in [*self._taken]:
+            held = max(0, self._taken[name])
+            change = LimitChange(names=[name], holder=self._holder, now=self._clock(), held=held)
             self._states.update([name], change)
             if self._taken[name] <= 0:
                 del self._taken[name]
 
-    def _add_slots(self, stored: StoredLimitState, slots: int, now: float) -> None:
-        count = stored.running.get(self._holder, (0, 0.0))[0] + slots
-        if count > 0:
-            stored.running[self._holder] = (count, now + LEASE_S)
-        else:
-            stored.running.pop(self._holder, None)
-
-    def _release_cancelled(self, acquisition: "Future[SharedConcurrencySlot]") -> None:
+    def _release_unused(self, acquisition: "Future[SharedConcurrencySlot]") -> None:
         if not acquisition.cancelled() and acquisition.exception() is None:
             self.release_later(acquisition.result(), slots=1)
 
@@ -229,14 +266,19 @@ def shared_limiter() -> SharedLimiter | None:
     if limiter is None:
         limiter = _shared_limiters[id(states)] = SharedLimiter(states, recorder.worker)
         budget_maintenance.renewals.append(limiter.renew)
-        _pool.submit(budget_maintenance.start)
+        _thread.submit(budget_maintenance.start)
     return limiter
 
 
-async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits) -> ConcurrencySlot:
+async def acquire_slot(
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
+) -> ConcurrencySlot:
     """Take a concurrency slot. Raises HttpError 429, which names the limit and when to retry."""
     limited = caller.limits is not NO_LIMITS or caller.team.limits is not NO_LIMITS
-    shared = shared_limiter() if limited else None
+    shared = find_shared() if limited else None
     if shared is not None and not shared.is_unavailable:
         with suppress(StoreUnavailable):
             return await shared.acquire_async(caller, estimate)
@@ -245,10 +287,13 @@ async def acquire_slot(caller: Caller, estimate: int, limiter: Limiter = limits)
 
 @asynccontextmanager
 async def admit(
-    caller: Caller, estimate: int, limiter: Limiter = limits
+    caller: Caller,
+    estimate: int,
+    limiter: Limiter = limits,
+    find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
 ) -> AsyncIterator[ConcurrencySlot]:
     """Take a concurrency slot for the duration of the ``async with`` block."""
-    slot = await acquire_slot(caller, estimate, limiter)
+    slot = await acquire_slot(caller, estimate, limiter, find_shared)
     try:
         yield slot
     finally:

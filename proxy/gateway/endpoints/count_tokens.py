@@ -35,7 +35,7 @@ from translator.errors import BadUpstream, TranslatorError
 from translator.request.token_estimate import estimate_tokens
 
 from .http_consumer import JSON, StreamingHttpConsumer
-from .messages import parse_body
+from .messages import native_targets, parse_body, reject_without_native_target
 
 COUNT_TIMEOUT_S: Final = 10
 RESPONSES_COUNT_FIELDS: Final = frozenset(
@@ -57,15 +57,19 @@ class CountTokensConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = authenticate(self.headers)
         body = await self.read_body()
-        request = await parse_body(self, caller, body, parse_count_tokens_request)
+        parsed = await parse_body(self, caller, body, parse_count_tokens_request)
+        reject_without_native_target(self.headers, caller, body, parsed)
+        request, fault = parsed
         route = choose_route(caller, request["model"])
-        target = route.targets[0]
+        target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0) as slot:
             self.extra_headers += slot.headers
             response = await self._upstream_count(target, request, body, caller.key_id)
         if response is not None:
             await self.send_response(200, response)
             return
+        if fault is not None:
+            raise fault
         estimate = estimate_tokens(request)
         model = target.model_for(request["model"])
         tokens, headers = await calibrated_estimate(target.server.name, model, estimate)

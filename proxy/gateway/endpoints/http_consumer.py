@@ -6,8 +6,6 @@ runs in the server's own task. A second task waits for the disconnect and cancel
 """
 
 import asyncio
-import io
-import zlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -21,13 +19,13 @@ from proxy.gateway.http.deadlines import CancelReason, Deadlines
 from proxy.gateway.http.error_log import log_refusal
 from proxy.gateway.http.errors import (
     Header,
-    HttpError,
     to_http_error,
     too_busy,
     too_large,
     too_slow,
     wrong_method,
 )
+from proxy.gateway.http.gzip_body import MIB, gunzip_limited, inflation_limit
 from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.log_format import REQUEST
@@ -36,12 +34,6 @@ from . import request_finished
 from .lifespan import RUNNING, start_services
 
 JSON: Final = (b"content-type", b"application/json")
-MIB: Final = 2**20
-MOST_INFLATION: Final = 100
-"""The highest ratio of inflated to compressed size of a gzip body of more than 1 MiB.
-
-Conversations have a ratio of 5 to 20."""
-INFLATED_SLICE: Final = 64 * 1024
 
 
 class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels has no types
@@ -70,7 +62,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self.receive = receive
         self.headers = RequestHeaders(scope)
         scope["headers"] = ()  # ``self.headers`` has them; a second copy costs 1.5 KB a stream
-        self.extra_headers: list[Header] = []  # sent with any response to this request
+        self.extra_headers: list[Header] = []  # these are sent with any response to this request
         self._task = asyncio.current_task()
         self.deadlines = Deadlines(self.stop, asyncio.get_running_loop())
         self.started = self.deadlines.now()
@@ -218,10 +210,9 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     async def send_body(self, body: bytes, *, more: bool) -> None:
         self.response_bytes += len(body)
-        if not more:
-            self.complete = True
+        self.complete = not more
         await self.base_send({"type": "http.response.body", "body": body, "more_body": more})
-        self.delivered = self.complete and not self._client_left
+        self.delivered = not more and not self._client_left
 
     async def send_response(
         self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)
@@ -249,57 +240,3 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
 def _encode_headers(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items())
-
-
-def inflation_limit(body: bytes, limit: int) -> int:
-    """Return how many bytes a gzip ``body`` may inflate to."""
-    return min(limit, max(MIB, MOST_INFLATION * len(body)))
-
-
-def gunzip_limited(body: bytes, encoding: str, limit: int) -> bytes:
-    """Decompress a body with ``content-encoding: gzip``, within ``limit`` bytes.
-
-    It may not inflate to more than ``inflation_limit`` either, and must be one gzip member
-    without trailing bytes. Raises HttpError (400, 413 or 415).
-    """
-    if encoding in {"", "identity"}:
-        return body
-    if encoding != "gzip":
-        raise HttpError(
-            415,
-            "invalid_request_error",
-            f"content-encoding {encoding[:40]!r} is not supported; send gzip or none",
-            error_code="unsupported_request_body_encoding",
-        )
-    max_size = inflation_limit(body, limit)
-    decompressor, plain, read = zlib.decompressobj(wbits=31), io.BytesIO(), 0
-    # Decompress in slices, because zlib copies all bytes after the member.
-    with memoryview(body) as compressed:
-        try:
-            while read < len(compressed) and not decompressor.eof and plain.tell() <= max_size:
-                piece = compressed[read : read + INFLATED_SLICE]
-                plain.write(decompressor.decompress(piece, max_size + 1 - plain.tell()))
-                read += len(piece) - len(decompressor.unused_data)
-        except zlib.error:
-            raise _bad_gzip("the body is not valid gzip") from None
-    if plain.tell() > max_size:
-        raise too_large(limit) if max_size == limit else inflated_too_much()
-    if not decompressor.eof:
-        raise _bad_gzip("the body is not valid gzip: it ends too early")
-    if read < len(body):
-        raise _bad_gzip("the body is not valid gzip: there is more behind its end")
-    return plain.getvalue()
-
-
-def inflated_too_much() -> HttpError:
-    return HttpError(
-        413,
-        "request_too_large",
-        f"the gzip body inflates to more than {MOST_INFLATION} times its size; send it unpacked",
-    )
-
-
-def _bad_gzip(message: str) -> HttpError:
-    return HttpError(
-        400, "invalid_request_error", message, error_code="invalid_request_body_encoding"
-    )

@@ -1,14 +1,14 @@
 """POST /v1/messages: authenticate, parse, admit and relay one request."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from proxy.gateway.admission import budgets, idempotency
 from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
-from proxy.gateway.admission.route_selection import choose_route
+from proxy.gateway.admission.route_selection import Route, choose_route
 from proxy.gateway.admission.shared_rate_limits import acquire_slot
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.body_memory import run_in_body_thread
@@ -17,10 +17,15 @@ from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.http.request_json import count_values_limited, decode_object
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content
+from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.upstream.failover import try_targets
 from proxy.json_value_limit import VALUE_BYTES
 from proxy.ledger.posting.drift import new_name_recorder
-from translator.anthropic.request_validation import parse_messages_request, unknown_fields
+from translator.anthropic.request_validation import (
+    check_for_routing,
+    parse_messages_request,
+    unknown_fields,
+)
 from translator.anthropic.validators import MAX_MODEL
 from translator.errors import BadRequest
 
@@ -59,13 +64,15 @@ class MessagesConsumer(StreamingHttpConsumer):
         """
         body = await self.read_body()
         try:
-            request = await parse_body(self, context.caller, body, parse_messages_request)
+            parsed = await parse_body(self, context.caller, body, parse_messages_request)
+            reject_without_native_target(self.headers, context.caller, body, parsed)
         except BadRequest:
             # A query of the ledger by model then also finds this error.
             context.request.model = _parse_model_name(body)
             context.request.rejected_body = body
             raise
-        context.request.set_body(body, request)
+        context.request.set_body(body, parsed.fields)
+        context.request.fault = parsed.fault
 
     async def _serve(self, context: RequestContext) -> bytes | None:
         """Admit the request and send the response.
@@ -74,6 +81,8 @@ class MessagesConsumer(StreamingHttpConsumer):
         """
         caller = context.caller
         route = choose_route(caller, context.request.model, context.request.session_id)
+        if context.request.fault is not None:
+            route = Route(route.name, native_targets(route))
         slot = await acquire_slot(caller, context.request.input_estimate)
         try:
             if slot.headers:
@@ -102,12 +111,43 @@ def _parse_model_name(body: bytes) -> str:
         return ""
 
 
+class ParsedBody(NamedTuple):
+    """A decoded request body."""
+
+    fields: dict[str, Any]
+    fault: BadRequest | None
+    """Why the body cannot be translated; an Anthropic upstream may accept it all the same, because
+    it may know newer fields, blocks and values (decision D21)."""
+
+
+def native_targets(route: Route) -> tuple[Target, ...]:
+    """Return the targets that get the client's body without translation."""
+    return tuple(each for each in route.targets if each.server.dialect_name == "anthropic")
+
+
+def reject_without_native_target(
+    head: RequestHeaders, caller: Caller, body: bytes, parsed: ParsedBody
+) -> None:
+    """Raise the fault of the body, except if its route has a target that does not translate."""
+    if parsed.fault is None:
+        return
+    try:
+        targets = native_targets(choose_route(caller, parsed.fields["model"]))
+    except HttpError:
+        targets = ()
+    if not targets:
+        if caller.team.store_full:
+            new_name_recorder.add_rejected(head.request_id, body)
+        raise parsed.fault
+
+
 async def parse_body(
     consumer: StreamingHttpConsumer, caller: Caller, body: bytes, parse: Any
-) -> dict[str, Any]:
-    """Decode and validate a request body. Return the request as a dict.
+) -> ParsedBody:
+    """Decode and validate a request body.
 
-    Raises BadRequest if the body is invalid, and HttpError with status 415 or 529.
+    Raises BadRequest if the body is not a JSON object that names a model, and HttpError with status
+    415 or 529.
     """
     head = consumer.headers
     if head.headers.get(b"content-type", JSON) != JSON:
@@ -127,7 +167,7 @@ async def parse_body(
 
 def _decode_and_validate(
     head: RequestHeaders, caller: Caller, body: bytes, parse: Any
-) -> dict[str, Any]:
+) -> ParsedBody:
     """Decode and validate a body.
 
     Blocks and roles that some upstream policy allows are not validated. ``Policies.filter_request``
@@ -136,15 +176,21 @@ def _decode_and_validate(
     request = decode_object(body)
     policies = directory.snapshot.content_rules
     checked = request
+    fault = None
     try:
         if policies.rules:
             checked = filter_unknown_content(request, policies.allows_unknown)
         parse(checked, version=head.client_info.version)
-    except BadRequest:
-        if caller.team.store_full:
-            new_name_recorder.add_rejected(head.request_id, body)
-        raise
-    return request
+    except BadRequest as exc:
+        fault = exc
+    if fault is not None:
+        try:
+            check_for_routing(request)
+        except BadRequest:
+            if caller.team.store_full:
+                new_name_recorder.add_rejected(head.request_id, body)
+            raise fault from None
+    return ParsedBody(request, fault)
 
 
 def _reject_unknown_fields(context: RequestContext) -> None:

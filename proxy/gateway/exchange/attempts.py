@@ -12,7 +12,7 @@ from translator.notes import Note
 
 from .attempt_record import AttemptRecord
 from .client_request import BYTES_PER_TOKEN
-from .stored_reads import StoredReads
+from .upstream_bytes import StoredReads
 
 
 class Attempts:
@@ -48,8 +48,9 @@ class Attempts:
         self.stream: Stream | None = None
         # usage that the upstream reported after the client's response ended
         self.late_usage: Usage | None = None
-        self.fold = MessageFold()  # builds the message for the transcript from the stream's events
-        self.message: dict[str, Any] | None = None  # the whole message, if it is already built
+        # This builds the message for the transcript from the stream's events.
+        self.fold = MessageFold()
+        self.message: dict[str, Any] | None = None  # the whole message, if it is built already
         self.first_content: float | None = None
         self.reads = StoredReads(started)
 

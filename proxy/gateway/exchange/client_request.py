@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from proxy.gateway.admission.client_options import PLAIN
 from proxy.gateway.http.request_headers import RequestHeaders
+from translator.errors import BadRequest
+from translator.request.token_estimate import estimate_tokens
 
 SESSION_HEADER: Final = b"x-claude-code-session-id"
 SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
@@ -14,6 +16,8 @@ SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k"
 live view."""
 OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 SESSION_CHARACTERS: Final = 200
+MAX_OUTPUT_TOKENS: Final = 128_000
+"""Assumed for a request without a valid limit: as many as a model can write in one response."""
 BYTES_PER_TOKEN: Final = 4  # the average for English text and code
 
 
@@ -26,6 +30,7 @@ class ClientRequest:
     __slots__ = (
         "body",
         "created",
+        "fault",
         "fields",
         "input_estimate",
         "model",
@@ -40,6 +45,8 @@ class ClientRequest:
         self.fields: dict[str, Any] = {}  # the decoded body
         self.body = b""  # the body as the client sent it
         self.rejected_body = b""  # the body as the client sent it, if the request is invalid
+        # Why the request cannot be translated. An Anthropic upstream may accept it all the same.
+        self.fault: BadRequest | None = None
         self.size = 0  # of the body, in bytes
         self.model = ""  # the model name in the client's request
         self.input_estimate = 0  # estimated input tokens
@@ -59,6 +66,20 @@ class ClientRequest:
         """Release the large parts of the request, once no further target needs them."""
         fields, self.body = self.fields, b""
         self.fields = {name: fields[name] for name in SUMMARY_FIELDS if name in fields}
+
+    @property
+    def token_estimate(self) -> int:
+        """Return an estimate of the input tokens, for budgets."""
+        return estimate_tokens(self.fields) if self.fault is None else self.input_estimate
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the limit of output tokens, for budgets.
+
+        A request that the gateway could not check may have no valid limit.
+        """
+        limit = self.fields.get("max_tokens")
+        return int(limit) if isinstance(limit, int | float) and limit >= 0 else MAX_OUTPUT_TOKENS
 
     @property
     def streaming(self) -> bool:

@@ -166,7 +166,7 @@ def day_of(days: int) -> date:
 def _price(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the target's price when the request was accepted.
 
-    None: the ledger looks the price up when it stores the row.
+    If it is None, the ledger looks the price up when it stores the row.
     """
     if not target:
         return None

@@ -14,7 +14,7 @@ from translator.notes import Note
 if TYPE_CHECKING:
     from .request_context import RequestContext
 
-MOST_BYTES: Final = 2**20  # the limit for one body
+MOST_BYTES: Final = 2**20  # the maximum size of one stored body
 BYTES_A_MINUTE: Final = 4 * 2**20
 """The limit in bytes a minute for all stored bodies of one worker: at most 5.8 GB a day."""
 NOT_STORED: Final = Note("body", "dropped", "the limit for stored rejected bodies is reached")

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from proxy.gateway.admission.budgets import PlannedRequest, Reservation
 from proxy.gateway.admission.rate_limits import ConcurrencySlot
@@ -23,7 +23,7 @@ from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord
-from proxy.ledger.recorder import recorder
+from proxy.ledger.recorder import Recorder, recorder
 from proxy.ledger.usage.pricing import PriceList, cost_of
 from proxy.ledger.usage.unreported_usage import fill_unreported
 from proxy.live.running_requests import RUNNING, LiveRow
@@ -31,7 +31,6 @@ from proxy.metrics.definitions import WORKER_IN_FLIGHT
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream
 from translator.notes import Note
-from translator.request.token_estimate import estimate_tokens
 
 from .attempt_record import AttemptRecord
 from .attempts import Attempts
@@ -90,7 +89,7 @@ class Ending:
     """How the request ended."""
 
     outcome: str = ""
-    """The outcome for the ledger. Empty: it is decided when the request ends."""
+    """The outcome for the ledger. If it is empty, it is decided when the request ends."""
     detail: str = ""
     stopped_by: str = ""
     """The name of the user who stopped the request in the admin."""
@@ -112,6 +111,7 @@ class RequestContext:
         "response",
         "trace",
     )
+    recorder: ClassVar[Recorder] = recorder
 
     def __init__(self, response: ClientResponse, headers: RequestHeaders, caller: Caller) -> None:
         self.response = response
@@ -142,7 +142,7 @@ class RequestContext:
         # first, so that no user can stop the request while its ledger row is written
         RUNNING.pop(self.headers.request_id, None)
         WORKER_IN_FLIGHT.dec()
-        if exc is None and self.response.cancel_reason is None:  # the response is completed
+        if exc is None and self.response.cancel_reason is None:  # the response is complete
             self._close(None, None)
             return False
         self.response.deadlines.end()  # a deadline must not cancel the error response
@@ -152,7 +152,7 @@ class RequestContext:
                 await self.response.send_error(exc)
             elif refusal is not None and not self.response.headers_sent:
                 await self.response.send_error(refusal)
-        finally:  # the row is also written if sending the error fails
+        finally:  # the row is written even if sending the error fails
             await self._record_ending(refusal, exc)
         return isinstance(exc, Exception)
 
@@ -164,7 +164,7 @@ class RequestContext:
             return stopped()
         if self.response.cancel_reason is not None:
             return None  # the client has disconnected or no longer reads
-        return HttpError(  # cancelled because the server shuts down
+        return HttpError(  # the request was cancelled because the server shuts down
             529, "overloaded_error", "the gateway is shutting down", {"retry-after": "1"},
             outcome="drained", source="gateway",
         )  # fmt: skip
@@ -192,8 +192,9 @@ class RequestContext:
                 log_failed_request(
                     closing, self.attempts.stream.error if self.attempts.stream else None, exc
                 )
-            recorder.begin_close(closing, self.response.deadlines.loop)
-            # frees memory: the journal has the reads, but the record is referenced a second longer
+            self.recorder.begin_close(closing, self.response.deadlines.loop)
+            # This frees memory: the journal has the reads, but the record is referenced a second
+            # longer.
             closing.reads.clear()
         finally:
             if self.admission.reservation is not None:
@@ -246,8 +247,8 @@ class RequestContext:
             model=self.request.model,
             created=self.request.created,
             prices=self.admission.prices,
-            input_tokens=estimate_tokens(self.request.fields),
-            max_tokens=int(self.request.fields["max_tokens"]),
+            input_tokens=self.request.token_estimate,
+            max_tokens=self.request.max_tokens,
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:
@@ -256,7 +257,7 @@ class RequestContext:
         self.admission.route_name = route.name
         self.attempts.set_target(route.targets[0], self.request.model)
         body = self.request.body if self.caller.team.store_full else None
-        self.admission.open_record = await recorder.begin_open(
+        self.admission.open_record = await self.recorder.begin_open(
             open_record(self, body), self.response.deadlines.loop
         )
 
@@ -293,7 +294,7 @@ class RequestContext:
             broken = True
         if reads := self.take_unsaved_reads(broken=broken):
             number = len(attempts.records) - 1
-            recorder.chunk(
+            self.recorder.chunk(
                 Chunk(
                     id=self.headers.request_id,
                     reads=reads,
@@ -355,7 +356,7 @@ class RequestContext:
         try:
             body = body_to_store(self)
             closing = self.ending.record = close_record(self, refusal)
-            await recorder.open(open_record(self, body, faulty=body is not None))
-            recorder.begin_close(closing)
+            await self.recorder.open(open_record(self, body, faulty=body is not None))
+            self.recorder.begin_close(closing)
         except JournalUnavailable:
             log.warning("%s refused, and the ledger cannot be written", request_id)

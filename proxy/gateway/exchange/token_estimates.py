@@ -22,7 +22,8 @@ log = logging.getLogger("proxy.gateway")
 
 REFRESH_EVERY_S: Final = 600
 LEARNING_RANGE: Final = timedelta(days=7)
-MAX_MODELS: Final = 1_024  # limited: with a target model "*", clients choose the names
+# The number is limited, because with a target model "*" clients choose the names.
+MAX_MODELS: Final = 1_024
 ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
 _factors: Final[dict[tuple[str, str], float | None]] = {}
@@ -50,7 +51,7 @@ async def _factor(upstream: str, model: str) -> float | None:
         _learned_at[key] = at
         if (
             len(_learned_at) > MAX_MODELS
-        ):  # drop the oldest factor; it is computed again when needed
+        ):  # this drops the oldest factor, which is computed again when it is needed
             oldest = next(iter(_learned_at))
             del _learned_at[oldest]
             _factors.pop(oldest, None)
@@ -65,4 +66,4 @@ def _refresh_factor(upstream: str, model: str) -> float | None:
     try:
         return factor_of(upstream, model, now() - LEARNING_RANGE)
     finally:
-        connection.close()  # the database connection of this thread
+        connection.close()  # close the database connection of this thread

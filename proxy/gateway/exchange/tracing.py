@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SERVICE_NAME: Final = "messages-bridge"
 PROVIDERS: Final = {
-    # capability profile: provider name in the semantic conventions, if it differs
+    # capability profile -> the provider's name in the semantic conventions, if the names differ
     "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
 }

@@ -38,7 +38,7 @@ LONGEST_TICK_S: Final = 0.5
 def _ignore_cancel(_: CancelReason) -> None:
     """Do nothing.
 
-    Replaces the ``cancel`` callback of a finished request, to release the request.
+    This function replaces the ``cancel`` callback of a finished request, to release the request.
     """
 
 
@@ -71,11 +71,13 @@ class Deadlines:
     def __init__(
         self, cancel: Callable[[CancelReason], None], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.loop = loop  # stored: ``get_running_loop`` makes a system call in Python 3.11 (0.2 µs)
+        # The loop is stored, because ``get_running_loop`` makes a system call in Python 3.11 (0.2
+        # µs).
+        self.loop = loop
         self.now: Callable[[], float] = self.loop.time
         self._cancel = cancel
         self._tick: Callable[[float], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # set from ``begin`` to ``end``
+        self._timer: asyncio.TimerHandle | None = None  # the timer is set from ``begin`` to ``end``
         self._tick_s = 0.0
         self._limits: Timeouts
         self._write_s = 0.0
@@ -108,7 +110,7 @@ class Deadlines:
             self._timer = self.loop.call_later(tick_s, self._on_timer)
 
     def start_wait(self, wait: CancelReason | None) -> None:
-        """Start a wait now. Its reason selects the time limit; None: no limit."""
+        """Start a wait now. Its reason selects the time limit; for None, there is no limit."""
         self.wait = wait
         self.since = self.now()
 
@@ -127,7 +129,7 @@ class Deadlines:
         late = now - self._timer.when() if self._timer is not None else 0.0
         if late > LONGEST_TICK_S:  # this process was suspended, so do not count that time
             self.since += late
-        # first, because ``_check`` may raise
+        # The next call is scheduled first, because ``_check`` may raise.
         self._timer = self.loop.call_later(self._tick_s, self._on_timer)
         self._check(now)
 

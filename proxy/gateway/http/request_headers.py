@@ -61,10 +61,10 @@ class ClientInfo(NamedTuple):
     user_agent: str
     version: str  # ``anthropic-version``; the default is ``2023-06-01``
     betas: list[str]
-    tags: dict[str, str]  # from ``X-Gateway-Tags: team=blue,ticket=42``
+    tags: dict[str, str]  # the tags of a header such as ``X-Gateway-Tags: team=blue,ticket=42``
     agent_id: str
     parent_agent_id: str
-    notes: tuple[Note, ...]  # stored with the request
+    notes: tuple[Note, ...]  # these notes are stored with the request
 
 
 def parse_user_agent(user_agent: str) -> Client:

@@ -18,7 +18,7 @@ class BudgetConfig:
     """One budget. Amounts are in nano-dollars."""
 
     id: int
-    owner: str  # for error messages, for example "team platform"
+    owner: str  # the owner as named in error messages, for example "team platform"
     limit: int
     period: str
     zone: str

@@ -24,7 +24,7 @@ from proxy.models.config_row_validation import USER, Rows, UnreadableRow, fetch_
 
 log = logging.getLogger("proxy.gateway")
 
-USER_FIELDS: Final = ("username", "is_active")  # without the password hash
+USER_FIELDS: Final = ("username", "is_active")  # the password hash is not read
 
 Row = TypeVar("Row", bound=Model)
 

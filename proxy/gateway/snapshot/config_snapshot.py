@@ -37,7 +37,7 @@ from proxy.models import (
 )
 from proxy.models.config_row_validation import SKIPPED, UnreadableRow
 from proxy.permissions.key_validity import End, ends_of
-from proxy.secrets import SECRET_FILES, ConfigError, carrier_keys
+from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
 from translator.capabilities import Profile, profile_with
 from translator.dialect import Dialect
 from translator.errors import TranslatorError
@@ -55,12 +55,12 @@ log = logging.getLogger("proxy.gateway")
 POLL_S: Final = 1.0
 START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
 STOP_WAIT_S: Final = 5.0
-MAX_CACHED_ROUTES: Final = 4_096  # limited, because clients choose the model names
+MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choose the model names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The rate limits of one key or team. None: no limit."""
+    """The rate limits of one key or team. None means no limit."""
 
     rpm: int | None = None
     tpm: int | None = None
@@ -90,7 +90,8 @@ class Caller:
     key_id: int
     key_name: str
     meter: str
-    """The name of its rate limit state: ``platform/ci``. A rotated key shares its successor's."""
+    """The name of the key's rate limit state, such as ``platform/ci``. The old secret of a rotated
+    key shares the state of its successor."""
     team: TeamEntry
     user: str
     scopes: frozenset[str]
@@ -184,12 +185,10 @@ class ConfigStore:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
-        # True if the snapshot is from the file, or if a secret has changed.
-        self._reload_due = False
+        self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
-        # The lock prevents a slow poll from replacing a newer snapshot.
-        self._poll_lock = threading.Lock()
+        self._poll_lock = threading.Lock()  # a slow poll must not replace a newer snapshot
         self._thread: threading.Thread | None = None
         self._stop_event = threading.Event()
 
@@ -273,7 +272,7 @@ def load_snapshot() -> Snapshot:
 
 
 def build_snapshot(configuration: Configuration) -> Snapshot:
-    ring = carrier_keys()
+    ring = reasoning_signing_keys()
     rules = configuration.rows_of(UpstreamPolicy)
     servers: dict[int, UpstreamServer] = {}
     broken: dict[str, str] = {}
@@ -361,7 +360,7 @@ def _build_route(
         team=route.team.name if route.team else None,
         pattern=re.compile(fnmatch.translate(route.model)) if is_glob else None,
         targets=tuple(
-            Target(server=servers[each.upstream_id], model=each.model, carrier_keys=ring)
+            Target(server=servers[each.upstream_id], model=each.model, reasoning_signing_keys=ring)
             for each in usable
         ),
         weights=tuple(each.weight for each in usable),

@@ -41,7 +41,7 @@ class ContentFilter:
         allowed = [
             self._message(message, f"messages.{number}")
             for number, message in enumerate(messages)
-            if self._passes("role", message["role"], f"messages.{number}", ".role")
+            if self._passes("role", _name_in(message, "role"), f"messages.{number}", ".role")
         ]
         if messages and not allowed:
             raise BadRequest("messages", f"all of them are dropped by {REASON}")
@@ -54,8 +54,10 @@ class ContentFilter:
             yield Note(self._first_paths[kind, name], "dropped", f"{text}: {REASON}")
 
     def _message(self, message: dict[str, Any], path: str) -> dict[str, Any]:
-        content = self._content(message["content"], f"{path}.content")
-        return message if content is message["content"] else {**message, "content": content}
+        if not isinstance(message, dict):
+            return message
+        content = self._content(message.get("content"), f"{path}.content")
+        return message if content is message.get("content") else {**message, "content": content}
 
     def _content(self, content: Any, path: str) -> Any:
         if not isinstance(content, list):
@@ -63,16 +65,17 @@ class ContentFilter:
         allowed = [
             self._block(block, f"{path}.{number}")
             for number, block in enumerate(content)
-            if self._passes("block", block["type"], f"{path}.{number}", ".type")
+            if self._passes("block", _block_type(block), f"{path}.{number}", ".type")
         ]
         if _is_unchanged(allowed, content):
             return content
         # Upstreams reject a message without content. It cannot be removed either, since roles must
         # alternate.
-        return allowed or [{"type": "text", "text": f"[{content[0]['type']} left out]"}]
+        left_out = f"[{_block_type(content[0])} left out]"
+        return allowed or [{"type": "text", "text": left_out}]
 
     def _block(self, block: dict[str, Any], path: str) -> dict[str, Any]:
-        inner = block.get("content") if block["type"] == "tool_result" else None
+        inner = block.get("content") if _block_type(block) == "tool_result" else None
         allowed = self._content(inner, f"{path}.content")
         return block if allowed is inner else {**block, "content": allowed}
 
@@ -133,5 +136,10 @@ def _replace_block(block: Any, is_allowed: Callable[[str, str], bool]) -> Any:
 
 
 def _block_type(block: Any) -> str:
-    kind = block.get("type") if isinstance(block, dict) else None
-    return kind if isinstance(kind, str) else ""
+    return _name_in(block, "type")
+
+
+def _name_in(value: Any, field: str) -> str:
+    """Return a field of a part of the request; "" if the part has any other shape."""
+    name = value.get(field) if isinstance(value, dict) else None
+    return name if isinstance(name, str) else ""

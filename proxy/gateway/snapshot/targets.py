@@ -117,7 +117,7 @@ class Target:
 
     server: UpstreamServer
     model: str
-    carrier_keys: SigningKeys | None = None
+    reasoning_signing_keys: SigningKeys | None = None
 
     def model_for(self, requested: str) -> str:
         return requested if self.model in SAME_MODEL else self.model
@@ -127,7 +127,7 @@ class Target:
             upstream=self.server.name,
             model=requested if self.model in SAME_MODEL else self.model,
             profile=self.server.profile,
-            signing_keys=self.carrier_keys,
+            signing_keys=self.reasoning_signing_keys,
             session=session,
         )
 

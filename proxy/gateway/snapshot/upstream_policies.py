@@ -2,8 +2,8 @@
 
 New client versions often send new names, and an upstream rejects a request with a name that it does
 not know. A rule drops the name (and adds a note to the request), rejects the request, or passes the
-name. Without a rule, the dialect decides about betas and fields, and unknown blocks and roles are
-rejected.
+name. Without a rule, an Anthropic upstream gets every name as it came; for other upstreams the
+dialect decides about betas and fields, and unknown blocks and roles are rejected.
 """
 
 import fnmatch
@@ -46,7 +46,7 @@ class Policies:
             return "pass"
         rule = self.rule_for(kind, name)
         if kind in MESSAGE_KINDS and not is_known(kind, name):
-            action: Action = rule.action if rule else "refuse"
+            action: Action = rule.action if rule else "pass"
             return "refuse" if action == "pass" and not self.native else action
         return rule.action if rule else "pass"
 
@@ -65,7 +65,8 @@ class Policies:
         filtered = {name: value for name, value in request.items() if name not in dropped}
         if self.filters_messages or any(rule.kind in MESSAGE_KINDS for rule in self.rules):
             content_filter = ContentFilter(self.action_for)
-            filtered["messages"] = content_filter.messages(request["messages"])
+            if isinstance(messages := request.get("messages"), list):
+                filtered["messages"] = content_filter.messages(messages)
             notes += content_filter.notes()
         return filtered
 

@@ -33,9 +33,6 @@ from .connection import (
 )
 from .connection_pool import OWNERS, SHARED, ConnectionPool
 
-STALE_WITHIN_S: Final = 1.0
-"""A request on a dead pooled connection fails within a round trip. After this many seconds, a
-failure means that a response was lost."""
 PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
 """Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
 may bill the request."""
@@ -180,7 +177,8 @@ class UpstreamResponse:
     async def _read_decompressed(self) -> bytes:
         decompressor = self._decompressor
         while True:
-            if decompressor.unused_data:  # an error, and each further call would copy the data
+            # The data after the end is an error, and each further call would copy it.
+            if decompressor.unused_data:
                 raise zlib.error("there are bytes after the end of a compressed response")
             compressed = decompressor.unconsumed_tail or await self.connection.read()
             data: bytes = decompressor.decompress(compressed, SLICE_BYTES) if compressed else b""
@@ -288,16 +286,15 @@ async def post(
             connection.close()
         mapping = map_exception(exc)
         record.error = type(exc).__name__
-        waited = asyncio.get_running_loop().time() - record.at
-        stale = mapping.maybe_stale and record.reused and waited < STALE_WITHIN_S
-        undelivered = mapping.undelivered or stale
+        is_unread = connection is not None and connection.is_request_unread
+        undelivered = mapping.undelivered or (mapping.maybe_stale and is_unread)
         record.sent = record.sent and not undelivered
         raise UpstreamFailed(
             mapping.error,
             outcome="upstream_timeout" if mapping.timed_out else "upstream_error",
             detail=UNDELIVERED if undelivered else "no_answer",
         ) from exc
-    except BaseException:  # cancelled, or an unknown content encoding
+    except BaseException:  # the request was cancelled, or the content encoding is unknown
         if connection is not None:
             connection.close()
         raise

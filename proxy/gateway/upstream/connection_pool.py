@@ -30,8 +30,9 @@ IDLE_S: Final = 60.0  # less than the 75 s after which common servers close idle
 MAX_IDLE: Final = 2_000  # idle connections of one event loop
 DISTRUST_S: Final = 300.0  # how long connections to an origin are not reused after stray bytes
 RETIRE_S: Final = 1.0  # enough time for the event loop to read the bytes that arrived
-ADDRESSES_S: Final = 30.0  # lifetime of a cached DNS result
-SECOND_ADDRESS_S: Final = 0.25  # head start of the first address over the next (RFC 8305)
+ADDRESSES_S: Final = 30.0  # seconds for which a DNS result is cached
+# Seconds by which the first address is tried before the next (RFC 8305).
+SECOND_ADDRESS_S: Final = 0.25
 
 SHARED: Final = 0
 """The owner of the connections that all gateway keys share. The owner of a key's own connections is
@@ -54,7 +55,8 @@ class ConnectionPool:
         self._context: ssl.SSLContext | None = None
         self._idle: dict[tuple[Origin, int], list[tuple[float, UpstreamConnection]]] = {}
         self._waiting = 0  # the number of connections in ``_idle``
-        self._distrusted: dict[Origin, float] = {}  # time until which connections are not reused
+        # Time until which connections to the origin are not reused.
+        self._distrusted: dict[Origin, float] = {}
         self._addresses: dict[tuple[str, int], tuple[float, list[Any]]] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -81,7 +83,7 @@ class ConnectionPool:
                 return await self._open(origin)
         except ssl.SSLError:
             raise
-        except OSError as exc:  # also a TimeoutError, which is an OSError
+        except OSError as exc:  # a TimeoutError is an OSError too
             self._addresses.pop((origin.host, origin.port), None)
             late = isinstance(exc, TimeoutError)
             raise (ConnectTimeout if late else ConnectError)(str(exc)) from exc

@@ -48,7 +48,7 @@ async def try_targets(entry: RequestContext, route: Route) -> None:
                 raise
             entry.charge_attempt()
         else:
-            # the response was successful, unless the stream failed in the middle
+            # The response was successful, unless the stream failed in the middle.
             if cooldown.streaks and not entry.ending.outcome:
                 cooldown.record_success(key_of(target, entry.request.model))
             return

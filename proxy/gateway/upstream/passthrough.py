@@ -94,7 +94,7 @@ class Passthrough(Attempt):
         self._copy_response_headers(call)
         decoder = SSEDecoder()
         splitter = FrameSplitter()
-        # False: the upstream streams although the request has no ``"stream": true``
+        # This is false if the upstream streams although the request has no ``"stream": true``.
         streaming = entry.request.streaming
         while not stream.finished:
             watch.start_wait(CancelReason.IDLE)
@@ -111,10 +111,10 @@ class Passthrough(Attempt):
                         break
             except BadUpstream:
                 entry.store_upstream_bytes(mask_secrets(raw), watch.since)
-                # the valid events before the invalid one
+                # These are the valid events before the invalid one.
                 await self.deliver(seen_events, b"".join(out))
                 raise
-            if raw:  # after parsing, which shows whether it is an error
+            if raw:  # this follows parsing, which shows whether the bytes are an error
                 entry.store_upstream_bytes(raw, watch.since)
             else:
                 events = stream.end()

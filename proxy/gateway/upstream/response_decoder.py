@@ -87,7 +87,8 @@ class ResponseDecoder:
 
         A usual frame is one ``data`` line. In the Responses API, an ``event`` line precedes it.
         """
-        if self._lenient_parser.surrogates is not None:  # all events must pass through it
+        # All events must pass through the lenient parser.
+        if self._lenient_parser.surrogates is not None:
             return None
         parts = [frame.partition(DATA) for frame in frames]
         texts = [text for _, _, text in parts]

@@ -94,4 +94,4 @@ PIECE_READERS: Final[Mapping[str, Callable[[bytes], Piece]]] = {
     "chat": chat_piece,
     "responses": responses_piece,
 }
-"""By dialect: the function that reads the text of an event from its JSON."""
+"""For each dialect: the function that reads the text of an event from its JSON."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from django.db.migrations.executor import MigrationExecutor
 
 APP: Final = "proxy"
-"""Only for this app, applied migrations that the code does not have raise SchemaMismatch; the other
-apps come from installed packages."""
+"""The app whose applied migrations must all exist in the code. Other apps come from installed
+packages, so their unknown migrations raise no SchemaMismatch."""
 BEFORE_1_0: Final = "0002_budget_notices"
 """A migration that all development versions before 1.0 have, and no release."""
 
@@ -31,7 +31,7 @@ def migrations_on_disk() -> AbstractSet[tuple[str, str]]:
     for app in apps.get_app_configs():
         package = find_spec(f"{app.name}.migrations")
         for module in pkgutil.iter_modules(package.submodule_search_locations if package else ()):
-            if module.name[0] not in "_~":  # as Django's loader does
+            if module.name[0] not in "_~":  # django's loader has the same rule
                 found.add((app.label, module.name))
     return found
 

@@ -15,13 +15,13 @@ class DurabilityFuture:
     def __init__(
         self, withdraw: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """``loop``: the running event loop; without it, getting the loop costs a system call."""
+        """Create the future in the running event loop; passing ``loop`` saves a system call."""
         self.loop = loop or asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
         self._withdraw = withdraw
 
     def resolve(self, error: Exception | None) -> None:
-        """Set the result of the future: ``error``, or success if None. Call it in its loop."""
+        """Set the result: ``error``, or success if it is None. Call this in the future's loop."""
         try:
             if error is None:
                 self.future.set_result(None)

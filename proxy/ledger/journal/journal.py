@@ -1,15 +1,16 @@
-"""The journal of one process: an append-only file; one fdatasync makes many records durable.
+"""The journal of one process: an append-only file; one write makes many records durable.
 
-An event loop queues a record and never blocks on the disk. One thread writes all queued records,
-calls fdatasync once, and then resolves the futures of the requests that wait for these records.
-While the disk is full or broken, new requests are rejected. The close records of accepted requests
-are written into the space that the deletion of a reserve file frees, or stay queued until the disk
-has space.
+An event loop queues a record and never blocks on the disk. One thread writes all queued records
+synchronously, and then resolves the futures of the requests that wait for these records. While the
+disk is full or broken, new requests are rejected. The close records of accepted requests are
+written into the space that the deletion of a reserve file frees, or stay queued until the disk has
+space.
 """
 
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import threading
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from proxy.ledger.errors import JournalUnavailable
@@ -26,7 +28,7 @@ from . import segments
 from .durability_future import DurabilityFuture
 from .locks import JournalLock
 from .records import CHUNK, CLOSE, KIND, Record, encode
-from .segments import Segment, encode_frame
+from .segments import Segment, compress, encode_frame
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +39,9 @@ SEGMENT_S: Final = 3_600.0
 """Seconds after which a new segment file begins, because only whole segments are removed."""
 MAX_COMMIT_RECORDS: Final = 512
 MAX_COMMIT_BYTES: Final = 4 * 2**20
+HUGE_BYTES: Final = 256 * 1024  # compressing more would delay the event loop by over 0.2 ms
 LINGER_S: Final = 0.01
-"""Seconds that a record without a waiting caller may stay in memory, to share a later sync."""
+"""Seconds that a record without a waiting caller may stay in memory, to share a later write."""
 RETRY_S: Final = 0.5
 WAIT_S: Final = 30.0
 NOT_OPEN: Final = "it is not open yet"
@@ -46,16 +49,26 @@ STOPPED: Final = "the record has been stopped"
 
 
 class _Entry:
-    """A queued record."""
+    """A queued record.
 
-    __slots__ = ("at", "body", "future", "id", "kind")
+    The thread that queues it encodes it, and compresses it unless it is huge: all requests wait for
+    the journal's thread, which competes with the event loop for the interpreter lock.
+    """
+
+    __slots__ = ("at", "body", "compressed", "future", "id", "kind")
 
     def __init__(self, record: Record, future: DurabilityFuture | Future[None] | None) -> None:
         self.kind = KIND[type(record)]
         self.at = time.time()
         self.id = record.id
-        self.body = encode(record)
+        body = encode(record)
+        self.body, self.compressed = compress(body) if len(body) <= HUGE_BYTES else (body, False)
         self.future = future
+
+    def encode(self, number: int) -> bytes:
+        """Return the record as the frame with this number."""
+        body, compressed = (self.body, True) if self.compressed else compress(self.body)
+        return encode_frame(number, self.at, self.kind, self.id, body, compressed=compressed)
 
 
 class Journal:
@@ -83,14 +96,16 @@ class Journal:
         self._segment_bytes, self._segment_s = segment_bytes, segment_s
         self._wait_s = wait_s
         self._writer = os.urandom(8)
-        self._number = 0  # number of the last frame
+        self._numbers = itertools.count(1)  # of the frames
         self._segment: Segment | None = None
-        self._ends: dict[int, int] = {}  # segment number -> durable length, of this process only
+        # Segment number -> durable length; only segments of this process.
+        self._ends: dict[int, int] = {}
         self._next_segment = 0
         self._failed_at = 0.0
         self._queue: deque[_Entry] = deque()
         self._unwritten: list[_Entry] = []  # close records that could not be written yet
-        self._wake = threading.Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # an item wakes the thread
+        self._woken = False  # whether an item is in ``_wakes``, or was just taken from it
         self._lingers = self._is_writing = self._stopping = self._stopped = False
         self._resolving: dict[object, asyncio.AbstractEventLoop] = {}
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -106,7 +121,7 @@ class Journal:
     def stop(self, timeout_s: float = 10) -> None:
         """Write the queued records, then end the thread."""
         self._stopping = True
-        self._wake.set()
+        self._wake()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
@@ -124,24 +139,28 @@ class Journal:
         """
         self._queue.append(_Entry(record, future))
         if future is not None:
-            if not self._wake.is_set():  # because set() acquires a lock
-                self._wake.set()
+            self._wake()
         elif not self._lingers:
             self._lingers = True
-            (loop or asyncio.get_running_loop()).call_later(LINGER_S, self._wake.set)
+            (loop or asyncio.get_running_loop()).call_later(LINGER_S, self._wake)
         if self._stopped:  # the thread has ended and will not write the record
             self._reject_queue()
             if future is None:
                 raise JournalUnavailable(STOPPED)
 
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._wakes.put(None)
+
     def append_and_wait(self, *records: Record) -> None:
         """Return when the records are on the disk. Raises JournalUnavailable.
 
-        The call blocks: use it in threads, not in an event loop.
+        The call blocks, so use it in threads, not in an event loop.
         """
         futures: list[Future[None]] = [Future() for _ in records]
         self._queue.extend(map(_Entry, records, futures))
-        self._wake.set()
+        self._wake()
         if self._stopped:
             self._reject_queue()
         for future in futures:
@@ -157,7 +176,7 @@ class Journal:
         """
         deadline = time.monotonic() + within_s
         while self._has_work() and time.monotonic() < deadline:
-            self._wake.set()
+            self._wake()
             time.sleep(0.005)
 
     def _has_work(self) -> bool:
@@ -170,7 +189,7 @@ class Journal:
     def end_of(self, number: int) -> int | None:
         """Return how many bytes of segment file ``number`` are durable.
 
-        None: an earlier process wrote the file.
+        Return None for a file of an earlier process.
         """
         return self._ends.get(number, 0) if number >= self.first_segment else None
 
@@ -178,9 +197,9 @@ class Journal:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(RETRY_S)
-            self._wake.clear()
-            self._lingers = False
+            with contextlib.suppress(Empty):
+                self._wakes.get(timeout=RETRY_S)
+            self._woken = self._lingers = False
             self._write_queue()
         self._failed_at = 0.0
         self._write_queue()
@@ -203,7 +222,7 @@ class Journal:
             self._is_writing = False
 
     def _next_entries(self) -> list[_Entry]:
-        """Remove from the queue, and return, the records to be written and synced together."""
+        """Remove from the queue, and return, the records to be written together."""
         entries: list[_Entry] = []
         size = 0
         while self._queue and len(entries) < MAX_COMMIT_RECORDS and size < MAX_COMMIT_BYTES:
@@ -212,7 +231,7 @@ class Journal:
         return entries
 
     def _write(self, entries: list[_Entry]) -> None:
-        """Write and sync the records, or fail their futures; close records are always retried."""
+        """Write the records, or fail their futures; close records are always retried."""
         if not self.error:
             try:
                 self._commit_or_retry(entries)
@@ -237,11 +256,7 @@ class Journal:
 
     def _encode_frames(self, entries: Iterable[_Entry]) -> list[bytes]:
         """Return the entries encoded as frames, numbered from the next free frame number."""
-        frames = []
-        for entry in entries:
-            self._number += 1
-            frames.append(encode_frame(self._number, entry.at, entry.kind, entry.id, entry.body))
-        return frames
+        return [entry.encode(next(self._numbers)) for entry in entries]
 
     def _commit_or_retry(self, entries: Sequence[_Entry]) -> None:
         """Commit; after an error other than a full disk, commit again into a new segment.
@@ -259,14 +274,13 @@ class Journal:
             self._commit(entries, frames)
 
     def _commit(self, entries: Sequence[_Entry], frames: Sequence[bytes]) -> None:
-        """Write and sync the frames. Raises OSError.
+        """Write the frames. Raises OSError.
 
         After an error the segment gets no more frames, because written pages may not be on disk.
         """
         segment = self._open_segment()
         try:
             segment.append(frames)
-            segment.sync()
         except OSError:
             self._segment = None
             segment.abandon()
@@ -321,10 +335,8 @@ class Journal:
             future.resolve(error)
         del self._resolving[futures[0]]
 
-    # Faults
-
     def _fail(self, exc: Exception) -> None:
-        """Reject new requests from now on; delete the reserve file, so close records have space."""
+        """Reject new requests from now on, and free disk space by deleting the reserve file."""
         self._failed_at = time.monotonic()
         with contextlib.suppress(OSError):
             self.reserve.unlink(missing_ok=True)
@@ -380,7 +392,6 @@ def append_durably(directory: Path, *records: Record) -> None:
                 for number, one in enumerate(records, 1)
             ]
         )
-        segment.sync()
     except OSError:
         segment.abandon()
         raise

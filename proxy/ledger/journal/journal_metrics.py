@@ -41,7 +41,7 @@ class RecordCollector(Collector):
     """Collects the gauges of all journals when Prometheus scrapes a worker."""
 
     def __init__(self, directory: Path, state: dict[str, Any]) -> None:
-        """``state`` is ``Recorder.state()`` of the scraped worker."""
+        """Collect from ``state``, which is ``Recorder.state()`` of the scraped worker."""
         self._directory = directory
         self._state = state
 

@@ -36,16 +36,16 @@ class Backlog(NamedTuple):
 
 
 class _Unfinished:
-    """The positions and state of one request's records, until its close record was posted."""
+    """The positions and the state of one request's records, until the close record is posted."""
 
     __slots__ = ("at", "closed", "is_old", "last_at", "opened", "positions", "waiting")
 
     def __init__(self, at: float, *, is_old: bool, opened: bool) -> None:
         self.at = at
         self.last_at = at
-        self.is_old = is_old  # the first of its records was written by an earlier process
-        self.opened = opened  # its open record is in the database
-        self.closed = False  # its close record was read
+        self.is_old = is_old  # whether the first of its records was written by an earlier process
+        self.opened = opened  # whether its open record is in the database
+        self.closed = False  # whether its close record was read
         self.waiting = 0  # number of open and close records that the database does not have
         self.positions = array("Q")  # of each record: segment << 32 | offset
 
@@ -60,9 +60,10 @@ class JournalReader:
     def __init__(
         self, directory: Path, journal: Journal | None = None, *, from_start: bool = False
     ) -> None:
-        """``journal``: the Journal that still appends to ``directory``; None: no process does.
+        """Open the journal in ``directory`` at its watermark. Raises OSError.
 
-        ``from_start``: ignore the watermark, and change no file. Raises OSError.
+        ``journal`` is the Journal that still appends to the directory, or None if no process does.
+        With ``from_start``, the watermark is ignored and no file is changed.
         """
         self.directory = directory
         self.unfinished: dict[str, _Unfinished] = {}
@@ -100,7 +101,8 @@ class JournalReader:
         """Read the current segment; return whether it may have unread frames afterwards."""
         try:
             end = self._open(self._segment)
-        except FileNotFoundError:  # removed, because all its records are in the database
+        except FileNotFoundError:
+            # The segment was removed, because all its records are in the database.
             return False
         for frame in self._frames(self._segment, self._offset, end):
             if isinstance(frame, Damage):
@@ -194,8 +196,8 @@ class JournalReader:
     def ready_ids(self, max_records: int, opened_before: float = inf) -> list[str]:
         """Return the ids of requests with records to write to the database, oldest request first.
 
-        Stops when these requests have ``max_records`` records. Running requests that were opened
-        at or after ``opened_before`` (Unix seconds) are left for a later call.
+        The result ends when these requests have ``max_records`` records. Running requests that were
+        opened at or after ``opened_before`` (Unix seconds) are left for a later call.
         """
         ids, records = [], 0
         for request_id, one in self.unfinished.items():
@@ -335,7 +337,7 @@ class JournalReader:
         return min(firsts, default=self._segment)
 
     def remove_segments(self, before: float, keep_bytes: int) -> None:
-        """Remove segments whose requests are all finished: old ones, and more for space.
+        """Remove segments whose requests are all finished: old ones, and others to save space.
 
         Removes segments last written before ``before`` (Unix seconds), and the oldest others until
         the finished segments have at most ``keep_bytes``.

@@ -41,12 +41,13 @@ class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     upstream: str = ""
     dialect: str = ""
     request_bytes: int = 0
-    message_count: int = 0  # needed only without ``body``, in which messages are counted later
-    has_images: bool = False  # needed only without ``body``
+    message_count: int = 0  # used only without ``body``: with it, messages are counted later
+    has_images: bool = False  # used only without ``body``
     # To translate the request again: {upstream, model, dialect, profile, capabilities}
     target: dict[str, Any] = {}
     body: bytes | None = None  # the request body as received; None: the team stores metadata only
-    # With a hard budget: the usage to charge if no close record is written; as CloseRecord.usage
+    # With a hard budget, this is the usage to charge if no close record is written; see
+    # CloseRecord.usage.
     worst_case: dict[str, Any] = {}
     faulty: bool = False  # the gateway rejected the request: its body may have any structure
 
@@ -90,10 +91,11 @@ class CloseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     # different sources, also "input_source", "output_source", "cache_read_source", …
     usage: dict[str, Any] = {}
     cost_nanousd: int | None = None  # set together with ``price``: the gateway computed the cost
-    price: dict[str, Any] | None = None  # None: looked up when the database row is written
-    tool_calls: int = 0  # needed only without ``answer``, in which tool calls are counted later
-    tool_names: list[str] = []  # needed only without ``answer``
-    has_thinking: bool = False  # needed only without ``answer``
+    # None: the price is looked up when the database row is written.
+    price: dict[str, Any] | None = None
+    tool_calls: int = 0  # used only without ``answer``: with it, tool calls are counted later
+    tool_names: list[str] = []  # used only without ``answer``
+    has_thinking: bool = False  # used only without ``answer``
     response_bytes: int = 0
     delivered: bool = True
     upstream_request_sha256: str = ""

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
+from proxy.models.ledger import HAS_TOKENS
 
 from .amendments import amend
 
@@ -30,9 +31,7 @@ def candidates(
 
     Without ``every``, only rows without a cost.
     """
-    rows = Exchange.objects.filter(
-        Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False), state=State.CLOSED
-    )
+    rows = Exchange.objects.filter(HAS_TOKENS, state=State.CLOSED)
     if since:
         rows = rows.filter(created__gte=since)
     if until:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from django.apps import apps
 from django.db import connection, transaction
+from django.db.models import Max, Min
 
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
@@ -15,7 +17,9 @@ from proxy.models import Exchange, Part, Team, Transcript
 
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
-FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # before the time of every row
+FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # this is before the time of every row
+RANGE: Final = 2**27
+"""The number of part ids for which the manifests are read once; 16 MB of memory."""
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
 
 
@@ -67,15 +71,27 @@ def prune_parts(
 
     ``pause`` is called also between batches of which no part is deleted; there may be many.
 
-    Safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a part is
-    deleted only if its ``used`` is older than GRACE.
+    This is safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a
+    part is deleted only if its ``used`` is older than GRACE.
     """
     before = now - GRACE
-    used_ids = _used_ids(pause)
-    last = 0
+    ends = Part.objects.filter(used__lt=before).aggregate(first=Min("pk"), last=Max("pk"))
+    if ends["first"] is None:
+        return
+    for start in range(ends["first"], ends["last"] + 1, RANGE):
+        end = min(start + RANGE, ends["last"] + 1)
+        used_ids = _UsedIds(start, end)
+        used_ids.read_manifests(pause)
+        yield from _prune_range(used_ids, before, batch, pause)
+
+
+def _prune_range(
+    used_ids: "_UsedIds", before: datetime, batch: int, pause: Callable[[], None]
+) -> Iterator[int]:
+    last = used_ids.start - 1
     while True:
-        candidates = Part.objects.filter(used__lt=before, pk__gt=last).order_by("pk")
-        ids = list(candidates.values_list("pk", flat=True)[:batch])
+        candidates = Part.objects.filter(used__lt=before, pk__gt=last, pk__lt=used_ids.end)
+        ids = list(candidates.order_by("pk").values_list("pk", flat=True)[:batch])
         if not ids:
             return
         last = ids[-1]
@@ -87,21 +103,36 @@ def prune_parts(
                 yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
 
 
+class _UsedIds:
+    """The ids from ``start`` to ``end`` of parts that a transcript uses: one bit for each id.
+
+    A set of the ids of ten million parts would take 600 MB, the bits take 1.2 MB.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        self._bits = bytearray((end - start + 7) // 8)
+
+    def __contains__(self, part_id: int) -> bool:
+        place, bit = divmod(part_id - self.start, 8)
+        return bool(self._bits[place] & 1 << bit)
+
+    def read_manifests(self, pause: Callable[[], None]) -> None:
+        """Mark the parts of all transcripts."""
+        manifests = Transcript.objects.values_list("manifest", flat=True)
+        for number, manifest in enumerate(manifests.iterator(chunk_size=500)):
+            if number % 500 == 499:
+                pause()
+            for part_id in part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest)))):
+                if self.start <= part_id < self.end:
+                    place, bit = divmod(part_id - self.start, 8)
+                    self._bits[place] |= 1 << bit
+
+
 def delete_expired_sessions(now: datetime) -> int:
     """Delete expired sign-in sessions; return their number."""
     sessions = apps.get_model("sessions", "Session")
     return int(sessions.objects.filter(expire_date__lt=now).delete()[0])
-
-
-def _used_ids(pause: Callable[[], None]) -> set[int]:
-    """Return the ids of all parts that a transcript uses."""
-    used_ids: set[int] = set()
-    manifests = Transcript.objects.values_list("manifest", flat=True)
-    for number, manifest in enumerate(manifests.iterator(chunk_size=500)):
-        if number % 500 == 499:
-            pause()
-        used_ids |= part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest))))
-    return used_ids
 
 
 def free_space(*, full: bool = False) -> None:

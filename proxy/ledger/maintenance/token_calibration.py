@@ -54,8 +54,8 @@ def _samples(upstream: str, model: str, since: datetime) -> Iterator[tuple[int, 
         try:
             stored = storage.read(row.pk)
             estimate = estimate_tokens(stored.request) if stored is not None else 0
-        # LookupError and TypeError come from an invalid body that a policy let pass.
         except (BrokenTranscript, LookupError, TypeError):
+            # LookupError and TypeError come from an invalid body that a policy let pass.
             continue
         if estimate < MIN_TOKENS:
             continue

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
+import msgspec
 from django.db import transaction
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
@@ -14,7 +16,8 @@ from proxy.models import Exchange, HashChainLink, LedgerHead, State, Transcript
 
 from .retention import expired
 
-BATCH = 1000
+BATCH: Final = 1000
+MAX_FINDINGS: Final = 1000
 
 
 class Finding(NamedTuple):
@@ -29,41 +32,101 @@ class Finding(NamedTuple):
     why: str
 
 
-class VerifyProgress(NamedTuple):
-    """The number of links verified so far, and the findings since the previous progress report."""
+class DayRange(NamedTuple):
+    """UTC days from ``since`` up to, not including, ``until``; None: no bound."""
 
+    since: date | None = None
+    until: date | None = None
+
+    def filter(self, field: str) -> Q:
+        bounds = {f"{field}__gte": self.since, f"{field}__lt": self.until}
+        return Q(**{name: day for name, day in bounds.items() if day is not None})
+
+
+EVERYTHING: Final = DayRange()
+
+
+class VerifyProgress(NamedTuple):
+    """The last verified link, and the links and findings since the previous progress report."""
+
+    sequence: int
     links: int
     findings: list[Finding]
 
 
-def verify(
-    *, bodies: bool = True, day: date | None = None, now: datetime | None = None
-) -> Iterator[VerifyProgress]:
-    """Verify the hash chain from its first link, or the links of one day; yield the progress.
+class Checkpoint(msgspec.Struct):
+    """How far a verification has come: its options, its position in each step, its findings."""
 
-    ``bodies``: verify stored transcripts too.
+    days: DayRange = EVERYTHING
+    bodies: bool = True
+    sums: bool = True
+    sequence: int = 0
+    """The last verified link."""
+    rows_until: date | None = None
+    """Rows that were created before this day have a link."""
+    sums_until: date | None = None
+    """The sums of the days before this one are verified."""
+    links: int = 0
+    findings: list[Finding] = []
+    """The first ``MAX_FINDINGS`` findings."""
+    found: int = 0
+    """The number of all findings."""
+
+    def add(self, findings: list[Finding]) -> None:
+        self.found += len(findings)
+        self.findings += findings[: MAX_FINDINGS - len(self.findings)]
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """Return the stored checkpoint; None if there is none, or if it cannot be read."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def save(self, path: Path) -> None:
+        """Store the checkpoint; a kill leaves the old or the new one."""
+        new = path.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_bytes(msgspec.json.encode(self))
+        new.replace(path)
+
+
+def link_range(days: DayRange) -> tuple[int, int]:
+    """Return the first and the last sequence number of the links of these days; (1, 0): none."""
+    links = HashChainLink.objects.filter(days.filter("day"))
+    found = links.aggregate(first=Min("sequence"), last=Max("sequence"))
+    return found["first"] or 1, found["last"] or 0
+
+
+def verify(
+    *,
+    bodies: bool = True,
+    days: DayRange = EVERYTHING,
+    after: int = 0,
+    now: datetime | None = None,
+) -> Iterator[VerifyProgress]:
+    """Verify the hash chain, or the links of some days; yield the progress after each batch.
+
+    ``bodies``: verify stored transcripts too. ``after``: the last link that was verified before.
     """
     retention = dict(expired(now or datetime.now(UTC))) if bodies else None
     head = LedgerHead.objects.filter(pk=1).first()
     links = HashChainLink.objects.order_by("sequence")
-    if day is not None:
-        links = links.filter(day=day)
-    before: HashChainLink | None = None
-    seen = 0
-    batch: list[HashChainLink] = []
-    if day is not None and (first := links.first()) is not None:
-        before = HashChainLink.objects.filter(sequence=first.sequence - 1).first()
-    for link in links.iterator(chunk_size=BATCH):
-        batch.append(link)
-        if len(batch) == BATCH:
-            seen += len(batch)
-            yield VerifyProgress(seen, [*_chain(before, batch), *_rows(batch, retention)])
-            before, batch = batch[-1], []
-    seen += len(batch)
-    findings = [*_chain(before, batch), *_rows(batch, retention)]
-    if day is None:
-        findings += [*_head(head), *_without_link()]
-    yield VerifyProgress(seen, findings)
+    if days != EVERYTHING:
+        first, last = link_range(days)
+        links, after = links.filter(sequence__lte=last), max(after, first - 1)
+    before = HashChainLink.objects.filter(sequence=after).first()
+    while True:
+        batch = list(links.filter(sequence__gt=after)[:BATCH])
+        findings = [*_chain(before, batch), *_rows(batch, retention)]
+        if len(batch) < BATCH and days == EVERYTHING:
+            findings += _head(head)
+        if batch:
+            before, after = batch[-1], batch[-1].sequence
+        yield VerifyProgress(after, len(batch), findings)
+        if len(batch) < BATCH:
+            return
 
 
 def _chain(before: HashChainLink | None, batch: list[HashChainLink]) -> Iterator[Finding]:
@@ -165,11 +228,18 @@ def _head(head: LedgerHead | None) -> Iterator[Finding]:
         yield Finding("head", f"link {head.sequence}", "links at the end of the chain are missing")
 
 
-def _without_link() -> Iterator[Finding]:
-    linked = HashChainLink.objects.values("exchange_id")
-    rows = Exchange.objects.filter(state=State.CLOSED).exclude(pk__in=linked)
-    for pk in rows.order_by("pk").values_list("pk", flat=True)[:100]:
-        yield Finding("unsealed", pk, "the row is closed and has no link")
+def verify_links_of_rows(since: datetime, until: datetime) -> list[Finding]:
+    """Return the closed rows of a time range without a link, at most 100.
+
+    A range of at most a month lets PostgreSQL read one partition. ``NOT EXISTS`` is an anti-join;
+    for ``NOT IN``, PostgreSQL would search all links again for each row.
+    """
+    links = HashChainLink.objects.filter(exchange_id=OuterRef("pk"))
+    rows = Exchange.objects.filter(
+        ~Exists(links), state=State.CLOSED, created__gte=since, created__lt=until
+    )
+    ids = rows.order_by("created").values_list("pk", flat=True)[:100]
+    return [Finding("unsealed", pk, "the row is closed and has no link") for pk in ids]
 
 
 def verify_sums(since: datetime, until: datetime) -> list[Finding]:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 LATE_S: Final = 3 * 86_400.0
 """Seconds after a period's end in which its rows may be written; then its counter is deleted."""
+AHEAD_S: Final = 86_400.0
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
 NANOUSD: Final = 10**9
@@ -99,8 +100,9 @@ def apply_amended_rows(rows: Iterable[Exchange]) -> None:
 def publish_all(now: float | None = None, only: Collection[int] | None = None) -> None:
     """Set the counters of all current and recently ended periods to the ledger's sums.
 
-    ``only``: the ids of the budgets; None: all budgets. Raises StoreUnavailable, LedgerUnavailable
-    and DatabaseError; then the caller must retry.
+    ``only``: the ids of the budgets; None: all budgets, also for periods that begin within a day,
+    so that the counters are known if the database is unavailable when a period begins. Raises
+    StoreUnavailable, LedgerUnavailable and DatabaseError; then the caller must retry.
     """
     at = time.time() if now is None else now
     if only is None:
@@ -108,16 +110,21 @@ def publish_all(now: float | None = None, only: Collection[int] | None = None) -
     try:
         check_present()
         for budget in _all_budgets():
-            if only is None or budget.pk in only:
+            if only is None:
+                _publish_periods(budget, at, ahead_s=AHEAD_S)
+            elif budget.pk in only:
                 _publish_periods(budget, at)
     except BaseException:
         DIRTY.set()
         raise
 
 
-def _publish_periods(budget: Budget, at: float) -> None:
+def _publish_periods(budget: Budget, at: float, ahead_s: float = 0) -> None:
     here = window(budget.period, budget.zone, at)
     publish(budget, here)
+    following = window(budget.period, budget.zone, here.end.timestamp())
+    if following.start.timestamp() < at + ahead_s:
+        publish(budget, following)
     before = window(budget.period, budget.zone, here.start.timestamp() - 1)
     if at - before.end.timestamp() < LATE_S:
         publish(budget, before)

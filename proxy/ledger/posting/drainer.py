@@ -98,7 +98,7 @@ class Drainer:
         self._thread.start()
 
     def wake(self) -> None:
-        if not self._wake.is_set():  # because set() makes ten function calls
+        if not self._wake.is_set():  # the check saves the ten function calls of set()
             self._wake.set()
 
     def stop(self, timeout_s: float = 10) -> None:

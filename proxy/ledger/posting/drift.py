@@ -9,10 +9,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from django.db import DatabaseError, transaction
@@ -39,6 +39,7 @@ KNOWN: Final = {
     DriftKind.EVENT: frozenset[str](),
 }
 Name = tuple[str, str]
+T = TypeVar("T")
 
 
 class _Block(msgspec.Struct):
@@ -46,14 +47,15 @@ class _Block(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw()
 
 
-class _MessageShape(msgspec.Struct):
+class _Message(msgspec.Struct):
     role: Any = None
-    content: str | list[_Block] = ""
+    content: msgspec.Raw = msgspec.Raw()
 
 
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_messages: Final = msgspec.json.Decoder(list[_MessageShape]).decode
-_blocks: Final = msgspec.json.Decoder(list[_Block]).decode
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_message: Final = msgspec.json.Decoder(_Message).decode
+_block: Final = msgspec.json.Decoder(_Block).decode
 
 
 def names_seen(opening: OpenRecord) -> Iterator[Name]:
@@ -69,10 +71,13 @@ def names_seen(opening: OpenRecord) -> Iterator[Name]:
 
 
 def names_in(body: bytes) -> Iterator[Name]:
-    """Yield the fields, roles and block types of a request body; nothing if it is not valid."""
+    """Yield the fields, roles and block types of a request body; nothing if it is no JSON object.
+
+    Parts of an unusual shape have no names: an Anthropic upstream gets a body of any shape.
+    """
     try:
         fields = _fields(body)
-        messages = _messages(fields.get("messages", b"[]"))
+        messages = list(_objects(fields.get("messages"), _message))
         kinds = {kind for each in messages for kind in _kinds(each.content)}
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
@@ -84,12 +89,20 @@ def names_in(body: bytes) -> Iterator[Name]:
             yield kind, name
 
 
-def _kinds(content: str | list[_Block]) -> Iterator[str]:
+def _kinds(content: msgspec.Raw) -> Iterator[str]:
     """Yield the types of all content blocks, including those inside tool results."""
-    for block in content if isinstance(content, list) else ():
+    for block in _objects(content, _block):
         yield str(block.type)
-        if block.type == "tool_result" and bytes(memoryview(block.content)[:1]) == b"[":
-            yield from _kinds(_blocks(block.content))
+        if block.type == "tool_result":
+            yield from _kinds(block.content)
+
+
+def _objects(items: msgspec.Raw | None, decode: Callable[[msgspec.Raw], T]) -> Iterator[T]:
+    """Yield the decoded objects of a JSON list; nothing if it is no list."""
+    if items is not None and bytes(memoryview(items)[:1]) == b"[":
+        for item in _items(items):
+            if bytes(memoryview(item)[:1]) == b"{":
+                yield decode(item)
 
 
 class NewNameRecorder:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.ledger.database import availability
 from proxy.ledger.journal import locks, segments
@@ -137,10 +137,44 @@ def adopt(directory: Path) -> int:
     return adopted
 
 
-def _adopt_one(lock: locks.JournalLock) -> bool:
+class AdoptedHost(NamedTuple):
+    """The names of the journals of a host that is gone, by what became of them."""
+
+    adopted: list[str]
+    in_use: list[str]
+    """Journals that a process has open."""
+    incomplete: list[str]
+    """Journals with damaged records, or with records that the database rejected."""
+
+
+def adopt_host(path: Path) -> AdoptedHost:
+    """Write the journals of a host that is gone to the database, where they are.
+
+    ``path``: the host's data directory (or a copy), or one of its journals. Nothing is deleted:
+    the journals stay, marked as posted, so an interrupted adoption is repeated without effect on
+    the rows that exist. Raises FileNotFoundError if there is no journal.
+    """
+    only = path.name if path.name.startswith("journal-") else None
+    directory = path.parent if only else path
+    locks.refuse_old_records(directory)
+    names = {each.name for each in directory.glob("journal-*/") if only in (None, each.name)}
+    if not names:
+        raise FileNotFoundError(f"{path} contains no journal (a folder journal-0, journal-1 ...)")
+    found = AdoptedHost([], [], [])
+    for lock in locks.take_abandoned(directory):
+        with lock:
+            if lock.path.name in names:
+                is_complete = _adopt_one(lock, remove=False)
+                (found.adopted if is_complete else found.incomplete).append(lock.path.name)
+    found.in_use.extend(sorted(names - {*found.adopted, *found.incomplete}))
+    return found
+
+
+def _adopt_one(lock: locks.JournalLock, *, remove: bool = True) -> bool:
     """Write one journal of a dead worker to the database.
 
-    Returns False if the journal still has waiting or quarantined records.
+    ``remove``: delete its old records. Returns False if the journal still has waiting or
+    quarantined records.
     """
     with contextlib.closing(JournalReader(lock.path)) as reader:
         _exhaust(post_all(reader))
@@ -148,12 +182,13 @@ def _adopt_one(lock: locks.JournalLock) -> bool:
         _exhaust(orphans.close_orphans(reader, reader.unclosed_ids(), write))
         _exhaust(post_all(reader))
         reader.save_watermark()
-        remove_posted_segments(reader)
+        if remove:
+            remove_posted_segments(reader)
         if reader.backlog().records or reader.set_aside:
             return False
         is_recent = reader.newest_at() > time.time() - KEEP_POSTED_S
     DrainWatermark.objects.filter(pk=watermark_key(lock.path)).delete()
-    if not is_recent:
+    if remove and not is_recent:
         lock.discard()
     return True
 

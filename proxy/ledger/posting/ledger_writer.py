@@ -120,7 +120,8 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         for records in due:
             row = known.get(records.opening.id) or _new_row(records, conversations, linker)
             if records.closing:
-                if row.state == State.CLOSED:  # closed as interrupted, but its process was alive
+                # The row was closed as interrupted, but its process was alive.
+                if row.state == State.CLOSED:
                     rollups.add([row], -1)
                 set_columns(row, columns_from_close(records.closing, row, prices))
             rows.append(row)

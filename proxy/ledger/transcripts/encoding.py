@@ -73,7 +73,7 @@ class Conversation:
     upstream_request_sha256: str = ""
     stream: bytes | None = None  # the compressed reads, set by pack()
     _chain: list[bytes] | None = None
-    _digest: bytes = b""  # set by pack()
+    _digest: bytes = b""  # pack() sets this
 
     @classmethod
     def from_body(cls, exchange_id: str, created: datetime, body: bytes) -> "Conversation":

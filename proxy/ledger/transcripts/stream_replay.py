@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.secrets import carrier_keys
+from proxy.secrets import reasoning_signing_keys
 from translator import anthropic_upstream, openai_chat, openai_responses
 from translator.capabilities import profile_with
 from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
@@ -49,7 +49,7 @@ def target_of(stored: Mapping[str, Any]) -> TranslationTarget:
         upstream=stored.get("upstream", ""),
         model=stored.get("model", ""),
         profile=profile_with(stored.get("profile") or "generic", stored.get("capabilities") or {}),
-        signing_keys=carrier_keys(),
+        signing_keys=reasoning_signing_keys(),
     )
 
 

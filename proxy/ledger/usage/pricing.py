@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proxy.models import Price
 
-NANOUSD_PER_TOKEN: Final = 1000  # at a price of one dollar per million tokens
+NANOUSD_PER_TOKEN: Final = 1000  # the cost of a token at a price of one dollar per million tokens
 
 ZERO: Final = Decimal(0)
 CLASSES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")

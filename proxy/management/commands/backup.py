@@ -50,7 +50,8 @@ def _copy(ledger: Path, to: Path) -> None:
         contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as source,
         contextlib.closing(sqlite3.connect(to)) as copy,
     ):
-        source.execute("BEGIN")  # otherwise each write of the gateway would restart the copy
+        # Without this transaction, each write of the gateway would restart the copy.
+        source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         source.backup(copy, pages=-1)
         result = copy.execute("PRAGMA quick_check").fetchone()[0]

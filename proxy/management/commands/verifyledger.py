@@ -1,20 +1,31 @@
-"""Verify the integrity of the ledger: hash chain, rows, transcripts and rollups."""
+"""Verify the integrity of the ledger: hash chain, rows, transcripts and rollups.
 
-from datetime import UTC, datetime, timedelta
+The position is stored every few seconds, so an interrupted verification can be resumed.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from django.core.management.base import CommandParser
 from django.db.models import Max, Min
 
+from proxy.conf import conf
 from proxy.ledger.maintenance import verifier
-from proxy.ledger.maintenance.verifier import Finding
+from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_datetime
+from proxy.management.datetime_args import parse_datetime, parse_month
 from proxy.management.rich_output import format_count, progress
-from proxy.models import Exchange, HashChainLink
+from proxy.models import Exchange
+from proxy.secrets import ConfigError
 
+FILE: Final = "verifyledger.json"
+SAVE_S: Final = 5.0
 MAX_SHOWN = 50
 INTACT = "everything is as it was written"
 
@@ -24,61 +35,115 @@ class Command(BridgeCommand):
     example = "manage.py verifyledger --heads   # store the last line elsewhere"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--day", type=parse_datetime, help="only the links of one UTC day")
+        scope = parser.add_mutually_exclusive_group()
+        scope.add_argument("--day", type=parse_datetime, help="only the links of one UTC day")
+        scope.add_argument(
+            "--month", type=parse_month, metavar="YYYY-MM", help="only the links of one month (UTC)"
+        )
+        scope.add_argument(
+            "--resume", action="store_true",
+            help="continue the verification that was interrupted, with its options",
+        )  # fmt: skip
         parser.add_argument("--no-bodies", action="store_true", help="skip transcripts")
         parser.add_argument("--no-sums", action="store_true", help="skip rollups")
         parser.add_argument("--heads", action="store_true", help="print each day's last digest")
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        day = options["day"].date() if options["day"] else None
-        links, findings = self._verify(day, bodies=not options["no_bodies"])
-        if not options["no_sums"]:
-            findings += sums(options["day"])
+        path = conf.data_dir / FILE
+        state = Checkpoint.load(path) if options["resume"] else _new_checkpoint(options)
+        if state is None:
+            raise ConfigError("there is no interrupted verification to resume")
+        self._verify(state, path)
+        path.unlink(missing_ok=True)
         heads = verifier.heads() if options["heads"] else []
         if options["json"]:
             result = {
-                "links": links,
-                "findings": [finding._asdict() for finding in findings],
+                "links": state.links,
+                "findings": [finding._asdict() for finding in state.findings],
                 "heads": [{"day": d, "links": n, "digest": digest} for d, n, digest in heads],
             }
             self.stdout.write(msgspec.json.encode(result).decode())
         else:
-            self._print(links, findings, heads)
-        if findings:
+            self._print(state, heads)
+        if state.found:
             raise SystemExit(FINDING)
 
-    def _verify(self, day: Any, *, bodies: bool) -> tuple[int, list[Finding]]:
-        chain = HashChainLink.objects.filter(day=day) if day else HashChainLink.objects.all()
-        links, findings = 0, []
+    def _verify(self, state: Checkpoint, path: Path) -> None:
+        """Run all steps from the position in ``state``; store the position every few seconds."""
+        saved_at = time.monotonic()
         with progress() as bar:
-            task = bar.add_task("verifying", total=chain.count())
-            for checked in verifier.verify(bodies=bodies, day=day):
-                links = checked.links
-                findings += checked.findings
-                bar.update(task, completed=links)
-        return links, findings
+            task = bar.add_task("verifying", total=verifier.link_range(state.days)[1])
+            for _ in _steps(state):
+                bar.update(task, completed=state.sequence)
+                if time.monotonic() - saved_at >= SAVE_S:
+                    state.save(path)
+                    saved_at = time.monotonic()
 
-    def _print(self, links: int, findings: list[Finding], heads: list[Any]) -> None:
+    def _print(self, state: Checkpoint, heads: list[Any]) -> None:
         for day, count, digest in heads:
             self.stdout.write(f"{day}  {count:>8} links  {digest}")
-        for finding in islice(findings, MAX_SHOWN):
+        for finding in islice(state.findings, MAX_SHOWN):
             self.stdout.write(f"{finding.what:>8}  {finding.where}: {finding.why}")
-        if len(findings) > MAX_SHOWN:
-            self.stdout.write(f"... and {len(findings) - MAX_SHOWN} more")
-        verdict = format_count(len(findings), "finding") if findings else INTACT
-        self.stdout.write(f"{format_count(links, 'link')} checked: {verdict}")
+        if state.found > MAX_SHOWN:
+            self.stdout.write(f"... and {state.found - MAX_SHOWN} more")
+        verdict = format_count(state.found, "finding") if state.found else INTACT
+        self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
 
 
-def sums(day: datetime | None) -> list[Finding]:
-    """Return the errors found in the rollups of one UTC day, or of all days with requests."""
-    time_range = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
-    first, last = (day, day) if day else (time_range["first"], time_range["last"])
-    findings: list[Finding] = []
-    if first is None or last is None:
-        return findings
-    at = first.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    while at <= last:
-        findings += verifier.verify_sums(at, at + timedelta(days=1))
-        at += timedelta(days=1)
-    return findings
+def _new_checkpoint(options: dict[str, Any]) -> Checkpoint:
+    days = DayRange(*options["month"]) if options["month"] else EVERYTHING
+    if options["day"]:
+        day = options["day"].date()
+        days = DayRange(day, day + timedelta(days=1))
+    return Checkpoint(days=days, bodies=not options["no_bodies"], sums=not options["no_sums"])
+
+
+def _steps(state: Checkpoint) -> Iterator[None]:
+    """Verify the links, then by month the rows without a link, then by day the sums.
+
+    ``state`` contains the position and the findings at each yield.
+    """
+    for checked in verifier.verify(bodies=state.bodies, days=state.days, after=state.sequence):
+        state.links += checked.links
+        state.sequence = checked.sequence
+        state.add(checked.findings)
+        yield
+    days = _days_with_rows(state.days)
+    if days is None:
+        return
+    first, last = days
+    for at, end in _months(max(first, state.rows_until or first), last):
+        state.add(verifier.verify_links_of_rows(_midnight(at), _midnight(end)))
+        state.rows_until = end
+        yield
+    at = max(first, state.sums_until or first)
+    while state.sums and at <= last:
+        end = at + timedelta(days=1)
+        state.add(verifier.verify_sums(_midnight(at), _midnight(end)))
+        state.sums_until = at = end
+        yield
+
+
+def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
+    """Return the first and the last UTC day with rows within ``days``; None: there are none."""
+    found = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
+    if found["first"] is None:
+        return None
+    first, last = (found[name].astimezone(UTC).date() for name in ("first", "last"))
+    first = max(first, days.since or first)
+    last = min(last, days.until - timedelta(days=1) if days.until else last)
+    return (first, last) if first <= last else None
+
+
+def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
+    """Split the days from ``first`` to ``last`` at the ends of months."""
+    while first <= last:
+        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
+        end = min(following, last + timedelta(days=1))
+        yield first, end
+        first = end
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time_of_day(), UTC)

@@ -38,6 +38,13 @@ class Conflict(exceptions.APIException):
     default_detail = "the current state does not allow this"
 
 
+class QueryTooSlow(exceptions.APIException):
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_detail = (
+        "the query took too long and was stopped; choose a shorter time range or more filters"
+    )
+
+
 def new_request_id() -> str:
     return f"req_{new_ulid()}"
 

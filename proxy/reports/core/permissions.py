@@ -13,9 +13,10 @@ from rest_framework.throttling import SimpleRateThrottle
 
 from proxy.models import ApiKey
 from proxy.models.config_row_validation import is_readable
+from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID, MESSAGES, RELATED, ends_of, refusal
 from proxy.permissions.row_permissions import Reader, reader_of_key, reader_of_user
-from proxy.secrets import digest_of
+from proxy.secrets import digest_of, old_digests_of
 
 MAX_KEY_LENGTH: Final = 512  # characters; a generated gateway key has 49
 
@@ -31,7 +32,12 @@ class KeyAuthentication(BaseAuthentication):
         if not presented:
             return None
         rows = ApiKey.objects.select_related(*RELATED)
-        key = rows.filter(digest=digest_of(presented)).first()
+        digest = digest_of(presented)
+        key = rows.filter(digest=digest).first()
+        for old in old_digests_of(presented.encode()) if key is None else ():
+            if (key := rows.filter(digest=old).first()) is not None:
+                rehash(key.pk, old, digest)
+                break
         if key is None or not all(map(is_readable, filter(None, (key, key.successor)))):
             raise AuthenticationFailed(INVALID)
         if reason := refusal(ends_of(key), time.time()):

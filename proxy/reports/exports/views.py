@@ -192,7 +192,7 @@ class ExportView(ExportBase):
         self.validated_query()
         job = self.get_export(export_id)
         if job.state in {ExportState.WAITING, ExportState.RUNNING}:
-            runner.wake()  # if the process that ran the export has died, run it here
+            runner.wake()  # if the process that ran the export has died, this process runs it
         return Response(export_row(job))
 
 

@@ -50,7 +50,8 @@ SOURCES: Final[Mapping[str, str]] = {
     f"{name}_source": f"{name}_source"
     for name in ("input", "output", "cache_read", "cache_write", "reasoning")
 }
-NUMBERS: Final[Mapping[str, str]] = {  # as min_ and max_ parameters; null matches neither
+# Each has a min_ and a max_ parameter, which null does not match.
+NUMBERS: Final[Mapping[str, str]] = {
     "ms": "total_ms",
     "ttft_ms": "ttft_ms",
     "upstream_ms": "upstream_ms",
@@ -204,8 +205,12 @@ def _nanousd(usd: Decimal) -> int:
 def _search(term: str) -> Q:
     """Match a request id, key or session by columns of Exchange only, not by the table of keys.
 
-    A search therefore reveals nothing about keys whose requests the caller may not see.
+    A search therefore reveals nothing about keys whose requests the caller may not see. The id of a
+    request is searched alone: with the other conditions, the database would read all rows of the
+    time range.
     """
+    if Exchange.objects.filter(pk=term).exists():
+        return Q(pk=term)
     team, slash, name = term.rpartition("/")
     of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
     of_session = Q(session_id__gte=term, session_id__lt=term + LAST_CHARACTER)

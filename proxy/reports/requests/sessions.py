@@ -5,14 +5,15 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from django.db.models import Count, Max, Min, Q, QuerySet, Sum
+from django.db.models import F, Min, Q, QuerySet
 from django.http import Http404, HttpResponseBase
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.models import Exchange, State
+from proxy.ledger.usage.session_totals import SESSION_TOTALS
+from proxy.models import Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.permissions import IsKeyOrStaff
@@ -156,27 +157,12 @@ def sessions_of(rows: QuerySet[Exchange]) -> "QuerySet[Any, Any]":
         .order_by()
         .values("session_id")
         .annotate(
-            n=Count("pk"),
-            failed=Count("pk", filter=~Q(outcome__in=("completed", "client_gone", ""))),
-            agents=Count("agent_id", distinct=True, filter=~Q(agent_id="")),
+            **SESSION_TOTALS,
             a_team=Min("team"),
             a_key=Min("key_name"),
             a_user=Min("user"),
-            started=Min("created"),
-            last=Max("created"),
-            input=Sum("input_tokens"),
-            read=Sum("cache_read_tokens"),
-            short=Sum("cache_write_5m_tokens"),
-            long=Sum("cache_write_1h_tokens"),
-            out=Sum("output_tokens"),
-            cost=Sum("cost_nanousd"),
-            unpriced=Count(
-                "pk",
-                filter=Q(cost_nanousd=None, state=State.CLOSED)
-                & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
-            ),
         )
-        .order_by("-last", "session_id")
+        .order_by(F("last").desc(), "session_id")
     )
 
 
@@ -192,7 +178,7 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "user": row["a_user"],
         "started_at": row["started"].isoformat().replace("+00:00", "Z"),
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
-        "input_tokens": row["input"],
+        "input_tokens": row["fresh"],
         "cache_read_input_tokens": row["read"],
         "cache_write_5m_tokens": row["short"],
         "cache_write_1h_tokens": row["long"],

@@ -2,7 +2,7 @@
 
 import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
@@ -12,11 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.audit_log import note, note_of_key
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
 from proxy.models import ApiKey, Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import QueryTooSlow
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.rendering import (
     RowsAndColumns,
@@ -29,6 +31,8 @@ from proxy.reports.core.rendering import (
 from .filters import RequestParameters, filter_requests
 from .serializers import RequestRow, request_row
 
+TIMEOUT_S: Final = 10.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,7 +43,10 @@ class RequestPage(serializers.Serializer[Any]):
 
 
 class RequestsView(ReportView):
-    """List requests, newest first, with keyset pagination."""
+    """List requests, newest first, with keyset pagination.
+
+    A page that takes longer than ``TIMEOUT_S`` gets 503; an export has no such limit.
+    """
 
     parameters = RequestParameters
     permission_classes = (IsKeyOrStaff,)  # a key without scopes sees its own requests
@@ -54,7 +61,11 @@ class RequestsView(ReportView):
             at, ident = decode_position(query["page"])
             rows = rows.filter(created__lte=at).exclude(created=at, id__gte=ident)
         limit = query["limit"]
-        page = list(rows[: limit + 1])
+        try:
+            with with_query_timeout(TIMEOUT_S):
+                page = list(rows[: limit + 1])
+        except QueryTimeout:
+            raise QueryTooSlow from None
         more = len(page) > limit
         last = page[limit - 1] if more else None
         return Response(

@@ -44,7 +44,7 @@ class Named(serializers.SlugRelatedField[Any]):
 
     def get_queryset(self) -> "QuerySet[Any]":
         rows: QuerySet[Any] = super().get_queryset()  # type: ignore[assignment]  # the subclass sets a queryset
-        user = self.context.get("user")  # absent when the OpenAPI schema is generated
+        user = self.context.get("user")  # there is no user when the OpenAPI schema is generated
         return rows if user is None else choices(user, rows)
 
 
@@ -65,8 +65,8 @@ class JsonObject(serializers.DictField):
         value = super().to_internal_value(data)
         try:
             encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
         except (ValueError, RecursionError):
+            # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
             encoded = b"\\u0000"
         if b"\\u0000" in encoded:
             raise serializers.ValidationError("it contains values that a database cannot store")

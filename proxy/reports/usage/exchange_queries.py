@@ -11,6 +11,7 @@ from django.db.models.lookups import GreaterThan
 
 from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
 from proxy.models import Exchange, Outcome, State
+from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.dimensions import DIMENSIONS
 from proxy.reports.core.time_ranges import TimeRange
@@ -51,11 +52,7 @@ def _aggregates() -> dict[str, Any]:
         "cost_nanousd": Sum("cost_nanousd"),
         "web_searches": Sum("web_searches"),
         "tool_calls": Sum("tool_calls"),
-        "unpriced": Count(
-            "pk",
-            filter=Q(cost_nanousd=None)
-            & (Q(input_tokens__isnull=False) | Q(output_tokens__isnull=False)),
-        ),
+        "unpriced": Count("pk", filter=Q(cost_nanousd=None) & HAS_TOKENS),
     }
     for name, source in TOKENS.items():
         for kind in ("reported", "estimated"):

@@ -21,7 +21,7 @@ NO_PROVIDER = {"PATH": os.environ.get("PATH", "")}  # without OPENAI_API_KEY
 @pytest.fixture(scope="module")
 def new_gateway(tmp_path_factory):
     """``manage.py serve`` without configuration, on a new data directory."""
-    with Gateway(tmp_path_factory.mktemp("fresh"), key="") as running:
+    with Gateway(tmp_path_factory.mktemp("fresh"), key="", migrated=False) as running:
         yield running
 
 
@@ -115,7 +115,7 @@ def test_root_page_is_served(new_gateway):
 
 
 def test_data_directory_is_private_and_a_second_start_prints_no_secret(tmp_path):
-    gateway = Gateway(tmp_path, key="")
+    gateway = Gateway(tmp_path, key="", migrated=False)
     with gateway:
         secrets = re.findall(r"sk-br-[A-Za-z0-9_-]{20,}", gateway.log)
         (key, *_) = secrets

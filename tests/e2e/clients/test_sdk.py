@@ -1,7 +1,7 @@
 """Recorded upstream traffic through a running gateway to the Anthropic SDKs.
 
 A scripted upstream sends each recording byte for byte, with random cuts. The SDK's final message
-must equal the content of the recording.
+must equal the content of the recording. In the fast lane the old SDK gets every fifth recording.
 """
 
 from functools import cache
@@ -14,13 +14,15 @@ from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import summary_of_message
+from tests.lanes import repeat
 
 pytestmark = [
     pytest.mark.skipif(not scenarios.STREAMS, reason=recordings.ABSENT),
     pytest.mark.timeout(900),  # the first test waits for the whole batch
 ]
 
-VERSIONS = ["newest", "last-0.x"]
+STEPS: dict[sdks.Line, int] = {"newest": 1, "last-0.x": repeat(fast=5, slow=1)}
+"""SDK -> it gets each recording (1) or every nth one."""
 MODES = ["helper", "raw", "whole"]
 ALL = [*scenarios.STREAMS, *scenarios.WHOLE]
 ERROR_TYPES = {"insufficient_quota": "billing_error", "tool_use_failed": "invalid_request_error"}
@@ -47,6 +49,15 @@ def request_for(scenario: scenarios.RecordedScenario) -> dict[str, Any]:
     return body
 
 
+def for_each_sdk(group: list[scenarios.RecordedScenario]) -> list[Any]:
+    """Return the parameters: each SDK with its recordings of the group."""
+    return [
+        pytest.param(version, scenario, id=f"{scenario.id}-{version}")
+        for version, step in STEPS.items()
+        for scenario in group[::step]
+    ]
+
+
 @pytest.fixture(scope="session")
 def batch(gateway: Gateway):
     """A function that returns the results of all recordings in all modes, run once for each SDK."""
@@ -55,7 +66,8 @@ def batch(gateway: Gateway):
     def run(version: sdks.Line) -> dict[str, Any]:
         jobs = [
             {"id": f"{mode}-{scenario.model}", "mode": mode, "body": request_for(scenario)}
-            for scenario in (*ALL, *scenarios.CUT)
+            for group in (ALL, scenarios.CUT)
+            for scenario in group[:: STEPS[version]]
             for mode in MODES
         ]
         return sdks.run_jobs(version, base_url=gateway.url, key=gateway.key, jobs=jobs)
@@ -85,9 +97,9 @@ def fold_events(events: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.repeated
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.id)
+@pytest.mark.parametrize(("version", "scenario"), for_each_sdk(ALL))
 def test_sdk_message_equals_the_recording(batch, scenario, mode, version):
     expected = read(scenario.path)
 
@@ -107,9 +119,9 @@ def test_sdk_message_equals_the_recording(batch, scenario, mode, version):
         assert actual.usage == expected.usage
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.repeated
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scenario", scenarios.CUT, ids=lambda scenario: scenario.id)
+@pytest.mark.parametrize(("version", "scenario"), for_each_sdk(scenarios.CUT))
 def test_sdk_raises_for_a_cut_recording(batch, scenario, mode, version):
     """A cut stream is not a short response: the SDK raises one of its own errors."""
     result = batch(version)[f"{mode}-{scenario.model}"]

@@ -35,6 +35,7 @@ class PageGateway(Gateway):
 
     line: str = FIRST
     key: str = ""
+    migrated: bool = False
 
     def _command(self) -> list[str]:
         line = self.line.replace("…", PROVIDER_KEY)

@@ -18,12 +18,10 @@ import redis
 from proxy.counters.budget_periods import window
 from proxy.ledger.posting.budget_sync import counter_name
 from tests.fakes.servers.gateway import Gateway, toml_for
-from tests.fakes.servers.redis_server import RedisServer, running_redis
+from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
-
-__all__ = ["running_redis"]
 
 POOR = ("POOR1", "POOR3", "POOR4", "POOR5")
 FAST = ("FAST1", "FAST2", "FAST3", "FAST4", "FAST5")
@@ -83,7 +81,8 @@ class RedisEnvironment:
         return [str(send) for send in texts]
 
     def limit(self, name: str) -> str:
-        return f"bridge:limit:team {name.lower()}"
+        team = name.lower()
+        return f"bridge:limit:{{{team}}}:team {team}"
 
     def has(self, name: str) -> bool:
         return bool(self.redis.client.exists(name))

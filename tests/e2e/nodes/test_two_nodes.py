@@ -14,7 +14,8 @@ from proxy.gateway.snapshot.config_snapshot import POLL_S
 from tests.fakes.load.load_client import chat_response, tokens_of
 from tests.fakes.servers.gateway import toml_for
 from tests.fakes.servers.nodes import Nodes
-from tests.fakes.servers.redis_server import RedisServer, running_redis
+from tests.fakes.servers.postgresql import Postgres
+from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import Script, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.proxy.admin.live_fixtures import (
@@ -26,9 +27,6 @@ from tests.proxy.admin.live_fixtures import (
 )
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import read_until
-from tests.proxy.ledger.postgres import Postgres
-
-__all__ = ["running_redis"]
 
 NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}

@@ -13,8 +13,8 @@ import pytest
 from tests.fakes.load.kill_process import config_for, wait_until_drained
 from tests.fakes.load.load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.ledger.postgres import Postgres
 
 CLIENTS = 6
 

@@ -14,8 +14,8 @@ from tests.fakes.load.kill_process import config_for
 from tests.fakes.load.load_client import chat_response
 from tests.fakes.load.outages import locked, stopped
 from tests.fakes.servers.gateway import Gateway, Reply
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.ledger.postgres import Postgres
 
 RECOVERY_S = 60  # 1 or 2 suffice on an idle machine
 CONSECUTIVE = 8  # responses, so that both workers have sent some
@@ -39,7 +39,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
+    server = Postgres(migrated=False)
     server.start()
     yield server
     server.stop()

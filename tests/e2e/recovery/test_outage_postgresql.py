@@ -13,8 +13,8 @@ from tests.fakes.load.outages import (
     stopped,
 )
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.ledger.postgres import Postgres
 
 DEGRADED_TEXT = "the database cannot be written"
 

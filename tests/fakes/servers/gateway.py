@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from .command_server import REPOSITORY, CommandServer, Finished
+from .prepared import copy_ledger
 
 KEY = "sk-br-" + "e2e0" * 12
 """The gateway key of the tests; the process receives it in the environment."""
@@ -76,6 +77,7 @@ class Gateway:
     ready_within_s: float = 120
     cwd: Path = REPOSITORY
     ready_status: int = 200  # the status of /readyz when the gateway has started
+    migrated: bool = True  # start with a ledger that has the schema; False: test the first start
     open_files: int | None = None  # hard limit of file descriptors; the soft limit is half of it
     process: "subprocess.Popen[bytes] | None" = None
     _commands: CommandServer | None = None
@@ -88,6 +90,13 @@ class Gateway:
     def log(self) -> str:
         """The output of the process so far."""
         return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU seconds of the process so far, without its workers."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def _log_path(self) -> Path:
@@ -103,6 +112,9 @@ class Gateway:
 
     def start(self) -> None:
         """Start the process and wait until /readyz has the status ``ready_status``."""
+        data = self.folder / "data"
+        if self.migrated and "DATABASE_URL" not in self.environment and not data.exists():
+            copy_ledger(data)
         command = self._command()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command line

@@ -12,8 +12,8 @@ import psycopg
 
 from tests.fakes.load.kill_process import wait_until_drained
 from tests.fakes.load.load_client import LoadClients, Sent, Verdict, compare_records
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.ledger.postgres import Postgres
 
 from .gateway import Gateway
 from .redis_server import RedisServer

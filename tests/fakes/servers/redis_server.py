@@ -18,9 +18,14 @@ REDIS_TIMEOUT_S = 10.0
 
 
 class RedisServer:
-    """A redis-server that a test can stop, restart and query through ``client``."""
+    """A redis-server that a test can stop, restart and query through ``client``.
 
-    def __init__(self, folder: Path) -> None:
+    ``file``: its configuration file; ``arguments``: further arguments of redis-server.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, file: Path | None = None) -> None:
+        self._file = [] if file is None else [str(file)]
+        self._arguments = arguments
         self._reserved = contextlib.ExitStack()
         self.port = self._reserved.enter_context(reserved_port())
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -30,8 +35,9 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-            [shutil.which("redis-server") or "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", str(self._folder), "--daemonize", "no", "--loglevel", "warning"],
+            [shutil.which("redis-server") or "redis-server", *self._file, "--port", str(self.port),
+             "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder), "--daemonize", "no",
+             "--loglevel", "warning", *self._arguments],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + 60

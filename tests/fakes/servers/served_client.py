@@ -22,7 +22,7 @@ from django.test import Client
 from uvicorn.server import ServerState
 
 from bridge_project.asgi import application
-from proxy.server.http_guards import GatewayHttpProtocol
+from proxy.server.http_timeouts import GatewayHttpProtocol
 
 TOKEN: Final = "a" * 32
 """The CSRF token that a browser would have received with a form."""

@@ -80,10 +80,10 @@ def generated_responses(draw: st.DrawFn, *, texts: int = 3) -> GeneratedResponse
             items.append(Item(kind, text, id=f"call_{n}", name=chance.choice(NAMES)))
         else:
             items.append(Item(kind, draw(TEXTS)))
-    total = _count(10_000, chance)
-    return GeneratedResponse(
-        tuple(items), total, _count(total, chance), _count(5_000, chance), seed
-    )
+    # Counts that can be true: the translator estimates those that cannot.
+    total = _count(1, 10_000, chance)
+    output = _count(sum(len(item.text) for item in items), 5_000, chance)
+    return GeneratedResponse(tuple(items), total, _count(0, total, chance), output, seed)
 
 
 def _arguments(words: list[str], chance: random.Random) -> str:
@@ -94,9 +94,9 @@ def _arguments(words: list[str], chance: random.Random) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _count(most: int, chance: random.Random) -> int:
-    """Return a number from 0 to ``most``, often 0 or ``most``."""
-    return chance.choice((0, most, chance.randint(0, most), chance.randint(0, most)))
+def _count(least: int, most: int, chance: random.Random) -> int:
+    """Return a number from ``least`` to ``most``, often one of the two."""
+    return chance.choice((least, most, chance.randint(least, most), chance.randint(least, most)))
 
 
 def random_pieces(text: str, chance: random.Random) -> list[str]:

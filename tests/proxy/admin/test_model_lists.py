@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.test.client import AsyncClient
 
-from proxy.admin.core import query_timeout
+from proxy.ledger.database import query_timeout
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import SavedView, Upstream
 from proxy.permissions.roles import MEMBER
@@ -177,6 +177,7 @@ def test_a_slow_query_is_stopped_with_a_message(root, monkeypatch):
         factories.exchange_records(at=factories.NOON + timedelta(seconds=n)) for n in range(300)
     ]
     write_to_database(seed)
+    # A ledger whose search really takes two seconds has millions of rows.
     monkeypatch.setattr(query_timeout, "INSTRUCTIONS_PER_CHECK", 10)
     monkeypatch.setattr(
         query_timeout, "time", SimpleNamespace(monotonic=iter(range(0, 10**9, 3)).__next__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from proxy.server.http_guards import GatewayHttpProtocol
+from proxy.server.http_timeouts import GatewayHttpProtocol
 from proxy.server.server import _Server
 
 DEADLINE_S = 30.0

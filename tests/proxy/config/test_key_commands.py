@@ -1,6 +1,7 @@
 """``createkey`` and ``revokekey``: their errors and their entries in the audit log."""
 
 import json
+import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -72,6 +73,40 @@ def test_a_second_revocation_changes_nothing_and_exits_with_1(capsys):
     key.refresh_from_db()
     assert key.revoked == before
     assert audit_lines() == []
+
+
+def test_createkey_gives_a_key_of_the_file_its_secret_once(capsys, tmp_path):
+    file = tmp_path / "bridge.toml"
+    file.write_text('[[teams]]\nname = "ada"\n[[keys]]\nteam = "ada"\nname = "ben"\n')
+    call_command("applyconfig", file)
+    capsys.readouterr()
+    createkey = ("createkey", "--team", "ada", "--name", "ben")
+
+    output = run(capsys, *createkey)
+
+    assert re.fullmatch("sk-br-[A-Za-z0-9_-]{43}", output["key"])
+    with pytest.raises(CommandError, match="exists") as caught:
+        call_command(*createkey)
+    assert caught.value.returncode == 2
+    call_command("applyconfig", file)
+    assert capsys.readouterr().out == "No changes.\n"
+
+
+@pytest.mark.parametrize(
+    ("team", "name", "message"),
+    [
+        ("platfrom", "ci", "no team 'platfrom'; did you mean 'platform'"),
+        ("platform", "my laptop", "--name is 'my laptop'; letters, digits, - and _ are expected"),
+    ],
+)
+def test_createkey_with_a_wrong_team_or_name_exits_with_2(team, name, message):
+    factories.team("platform")
+
+    with pytest.raises(CommandError, match=message) as caught:
+        call_command("createkey", "--team", team, "--name", name)
+
+    assert caught.value.returncode == 2
+    assert not ApiKey.objects.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from django.test import override_settings
 
 from proxy.models import ApiKey, Team
 from proxy.secrets import (
+    MAX_SECRET_FILES,
     ConfigError,
     SecretFiles,
-    carrier_keys,
     derive,
     digest_of,
     new_root,
     new_secret,
     prefix_of,
+    reasoning_signing_keys,
     resolve,
     setting_now,
 )
@@ -107,12 +108,12 @@ def test_reasoning_signed_before_a_rotation_is_still_valid():
     old, new = new_root(), new_root()
     reasoning = SignedReasoning(upstream="openai", model="gpt-5.2", api="responses", item_id="rs_1")
     with override_settings(SECRET_KEY=old):
-        signed = sign(reasoning, carrier_keys())
+        signed = sign(reasoning, reasoning_signing_keys())
 
     with override_settings(SECRET_KEY=new, SECRET_KEY_FALLBACKS=[old]):
-        assert verify(signed, carrier_keys()) == reasoning
+        assert verify(signed, reasoning_signing_keys()) == reasoning
     with override_settings(SECRET_KEY=new):
-        assert verify(signed, carrier_keys()) is None
+        assert verify(signed, reasoning_signing_keys()) is None
 
 
 def test_a_secret_setting_is_read_from_its_file_again(tmp_path, monkeypatch):
@@ -129,17 +130,17 @@ def test_a_secret_setting_is_read_from_its_file_again(tmp_path, monkeypatch):
     assert setting_now("BRIDGE_SMTP_PASSWORD", "at the start") == "at the start"
 
 
-def test_the_cache_of_secret_files_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("proxy.secrets.MAX_SECRET_FILES", 3)
+def test_the_cache_of_secret_files_is_bounded(tmp_path):
+    names = [str(n) for n in range(MAX_SECRET_FILES + 2)]
     files = SecretFiles()
-    for n in range(5):
-        (tmp_path / str(n)).write_text(f"secret-{n}")
-        files.read(str(tmp_path / str(n)))
-    for n in range(5):
-        (tmp_path / str(n)).unlink()
-    files.read_all(str(tmp_path / str(n)) for n in range(5))
+    for n in names:
+        (tmp_path / n).write_text(f"secret-{n}")
+        files.read(str(tmp_path / n))
+    for n in names:
+        (tmp_path / n).unlink()
+    files.read_all(str(tmp_path / n) for n in names)
 
-    assert len(files.faults) == 3
+    assert len(files.faults) == MAX_SECRET_FILES
     with pytest.raises(ConfigError, match="cannot be read"):
         files.read(str(tmp_path / "1"))
     assert files.read(str(tmp_path / "2")) == "secret-2"

@@ -5,20 +5,27 @@ import pytest
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.budget_store_failover import PAUSE_S
 from proxy.counters.shared_state import SqliteStates
-from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
-
-from .conftest import Clock
+from proxy.counters.shared_state_failover import (
+    FailoverStates,
+    MemoryStates,
+    _changed,
+    _newer,
+)
+from tests.fakes.clock import Clock
 
 
 class Flaky(MemoryStates):
-    """A store that can be unavailable and lose its data."""
+    """A store of all machines that can be unavailable and lose its data."""
 
     unavailable = False
 
-    def update(self, names, change):
+    def change(self, names, change, local):
         if self.unavailable:
             raise StoreUnavailable("gone")
-        super().update(names, change)
+        try:
+            return True, self.update(names, lambda texts: _changed(_newer(texts, local), change))
+        except RuntimeError:
+            return False, [text or "" for text in _newer(self.read(names), local)]
 
     def read(self, names):
         if self.unavailable:
@@ -41,7 +48,7 @@ def count(states, *names):
 @pytest.fixture
 def world(tmp_path):
     """A shared store, and two processes of one machine that fail over to the same file."""
-    shared, clock = Flaky(), Clock()
+    shared, clock = Flaky(), Clock(1_000_000.0)
     files = [SqliteStates(tmp_path / "limits.sqlite3") for _ in range(2)]
     yield shared, clock, [FailoverStates(shared, each, clock) for each in files]
     for each in files:
@@ -110,10 +117,10 @@ class Delayed(MemoryStates):
         super().__init__()
         self.file, self.first = file, [first]
 
-    def update(self, names, change):
+    def update(self, names, change, *, busy_s=None):
         while self.first:
             self.first.pop()()
-        self.file.update(names, change)
+        return self.file.update(names, change, busy_s=busy_s)
 
     def read(self, names):
         return self.file.read(names)
@@ -145,3 +152,17 @@ def test_a_malformed_state_counts_as_missing(world, garbage):
 
     assert one.read(["key"]) == [None]
     assert count(one, "key") == [1]
+
+
+def test_a_request_does_not_wait_for_another_writer_and_nothing_is_lost(world):
+    shared, _, (one, other) = world
+    writer = other._local._connect()
+    writer.execute("BEGIN IMMEDIATE")
+
+    assert count(one, "key") == [1]
+    assert count(one, "team") == [1]
+    writer.execute("ROLLBACK")
+    shared.unavailable = True
+
+    assert count(one, "key") == [2]
+    assert other.read(["key", "team"]) == ["2", "1"]

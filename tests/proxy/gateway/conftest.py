@@ -24,7 +24,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.server.http_guards import GatewayHttpProtocol
+from proxy.server.http_timeouts import GatewayHttpProtocol
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 from . import upstream_scripts
@@ -178,13 +178,14 @@ def reload(world: str) -> Callable[[], None]:
 
 @pytest.fixture
 def deadlines(world: str, reload: Callable[[], None]) -> Iterator[Callable[..., None]]:
-    """Shorten one timeout of all upstreams of ``world``: ``deadlines(idle_s=1)``.
+    """Shorten one timeout of upstreams of ``world``: ``deadlines(idle_s=1)``, ``("chat", idle_s=1)``.
 
     The others stay long, so that on a busy machine no other timeout ends the request.
     """
 
-    def set_timeouts(**shorter: float) -> None:
-        Upstream.objects.filter(name__in=DIALECTS).update(timeouts=PATIENT | shorter)
+    def set_timeouts(*names: str, **shorter: float) -> None:
+        chosen = Upstream.objects.filter(name__in=names or DIALECTS)
+        chosen.update(timeouts=PATIENT | shorter)
         Revision.bump()  # ``update`` does not do it
         reload()
 

@@ -76,7 +76,7 @@ def _stop() -> None:
     budget_maintenance.stop()
     directory.stop()
     # These threads live as long as the process. They may have connections to the old ledger.
-    for thread in (budgets._thread, shared_rate_limits._pool, SyncToAsync.single_thread_executor):
+    for thread in (budgets._thread, shared_rate_limits._thread, SyncToAsync.single_thread_executor):
         thread.submit(connections.close_all).result(60)
 
 

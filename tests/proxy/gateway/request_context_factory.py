@@ -11,6 +11,7 @@ from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, ModelAllowList, TeamEntry
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
+from proxy.ledger.recorder import Recorder
 from translator.capabilities import profile_with
 from translator.dialect import ResponseContext, UpstreamError
 
@@ -53,9 +54,13 @@ TARGET_RECORD = {
 
 
 class RecordedContext(RequestContext):
-    """The context of a request received at second 100 of a clock that the test sets (``at``)."""
+    """The context of a request received at second 100 of a clock that the test sets (``at``).
 
-    def __init__(self, headers=HEADERS, *, store_full: bool = True) -> None:
+    ``recorder``: by default one of its own, as a gateway of other tests may still run.
+    """
+
+    def __init__(self, headers=HEADERS, *, store_full: bool = True, recorder=None) -> None:
+        self.recorder = recorder or Recorder()
         self.at = 100.0
         consumer = StreamingHttpConsumer()
         consumer.headers = RequestHeaders(

@@ -60,7 +60,6 @@ def append_frames(directory: Path, *frames: Frame) -> None:
             for number, (kind, at, request_id, body) in enumerate(frames, 1)
         ]
     )
-    segment.sync()
     segment.close()
 
 

@@ -17,16 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.servers.prepared import copy_ledger
+
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = "tests.proxy.ledger.settings"
 
 
 class Driver:
-    """A recorder process with its own data directory; the database is SQLite by default."""
+    """A recorder process with its own data directory.
+
+    The database is a SQLite file of the data directory by default.
+    """
 
     def __init__(self, directory: Path, database_url: str = "") -> None:
         self.directory = directory
-        directory.mkdir(exist_ok=True)
+        if not directory.exists():
+            copy_ledger(directory)
         self.database = directory / "ledger.sqlite3"
         self.environment = {
             **os.environ,
@@ -37,7 +43,7 @@ class Driver:
         self.environment.pop("DATABASE_URL", None)
         if database_url:
             self.environment["DATABASE_URL"] = database_url
-        self.manage("migrate", "--verbosity", "0")
+            self.manage("migrate", "--verbosity", "0")
         self.child: subprocess.Popen[str] | None = None
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from proxy.ledger.journal.records import Chunk
+from proxy.ledger.maintenance import verifier
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.models import Exchange, Part, Price, Transcript, UsageQuarterHour
+from proxy.management.commands import verifyledger
+from proxy.models import Exchange, HashChainLink, Part, Price, Transcript, UsageQuarterHour
 
 from .factories import NOON, answer, body, closing, exchange_id, opening
 from .subprocess_driver import ROOT
@@ -173,6 +175,58 @@ def test_verify_reports_no_finding_or_the_changed_row(ledger) -> None:
     assert {f["where"] for f in json.loads(text)["findings"] if f["what"] == "row"} == {
         exchange_id(1)
     }
+
+
+class Interrupted(Exception):
+    """Ends a command at a chosen place."""
+
+
+@pytest.mark.parametrize("step", ["_rows", "verify_links_of_rows", "verify_sums"])
+def test_an_interrupted_verification_is_resumed_with_its_options_and_findings(
+    ledger, monkeypatch, step
+) -> None:
+    # A verification of many thousand rows would be needed.
+    monkeypatch.setattr(verifyledger, "SAVE_S", 0.0)
+    monkeypatch.setattr(verifier, "BATCH", 1)
+    Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)
+    expected = json.loads(finding("verifyledger", "--json", "--no-bodies")[1])
+    assert expected["links"] == 2
+    original = getattr(verifier, step)
+    verified: list[Any] = []
+
+    def interrupt(*arguments: Any) -> Any:
+        if step != "_rows" or arguments[0][0].sequence == 2:
+            raise Interrupted
+        return original(*arguments)
+
+    def count(batch: list[Any], *arguments: Any) -> Any:
+        verified.extend(batch)
+        return rows(batch, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verifier, step, interrupt)
+        with pytest.raises(Interrupted):
+            run("verifyledger", "--json", "--no-bodies")
+    rows = verifier._rows
+    monkeypatch.setattr(verifier, "_rows", count)
+
+    code, text = finding("verifyledger", "--resume", "--json")
+
+    assert code == 1
+    assert json.loads(text) == expected
+    assert [each.sequence for each in verified] == ([2] if step == "_rows" else [])
+    with pytest.raises(CommandError, match="there is no interrupted verification to resume"):
+        run("verifyledger", "--resume")
+
+
+def test_a_month_is_verified_alone(ledger) -> None:
+    Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)
+    linked = HashChainLink.objects.get(exchange_id=exchange_id(1)).day
+
+    assert finding("verifyledger", "--month", f"{linked:%Y-%m}")[0] == 1
+    assert finding("verifyledger", "--month", "2001-01") == (
+        0, "0 links checked: everything is as it was written\n"
+    )  # fmt: skip
 
 
 def test_settle_closes_old_open_rows_once_and_a_later_close_record_wins(ledger) -> None:

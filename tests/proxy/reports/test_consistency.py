@@ -80,6 +80,7 @@ groups = st.lists(st.sampled_from(GROUPS), unique=True, max_size=3)
 @pytest.fixture
 def get_json(client, monkeypatch):
     """Return the JSON of a report over a ledger of 160 requests."""
+    # REST framework reads the rate from the class.
     monkeypatch.setattr(ReaderThrottle, "rate", "100000/s")
     factories.price()
     secret = factories.key("finance", scopes=["admin"])[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server import http_guards
+from proxy.server import http_timeouts
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
 
 from .echo import Echo, head, receive_all, wait_until
@@ -18,10 +18,11 @@ LARGE = b"x" * 65_536
 
 @pytest.fixture(autouse=True)
 def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.HEAD_TIMEOUT_S = settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
+    settings.HEAD_TIMEOUT_S = DEADLINE_S  # longer than a busy machine takes to send a head
+    settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
     settings.MAX_BODY_BYTES = 2**16
-    monkeypatch.setattr(http_guards, "DISCARD_S", SHORT_S)  # each test would wait 10 seconds
-    monkeypatch.setattr(http_guards, "BODY_GRACE_S", 0.0)  # each test would wait 5 seconds
+    monkeypatch.setattr(http_timeouts, "DISCARD_S", SHORT_S)  # else each test waits 5 seconds
+    monkeypatch.setattr(http_timeouts, "BODY_GRACE_S", 0.0)  # else each test waits 5 seconds
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def send_until_closed(client: socket.socket, byte: bytes) -> bytes:
             client.sendall(byte)
 
 
-def test_a_client_that_sends_nothing_gets_408(server):
+def test_a_client_that_sends_nothing_gets_408(server, settings):
+    settings.HEAD_TIMEOUT_S = SHORT_S
     with connect(server) as client:
         received = receive_all(client)
 
@@ -54,16 +56,18 @@ def test_a_client_that_sends_nothing_gets_408(server):
     assert b'{"type":"error","error":{"type":"timeout_error"' in received
 
 
-def test_a_head_that_arrives_byte_by_byte_gets_408(server, echo):
+def test_a_head_that_arrives_byte_by_byte_gets_408(server, echo, settings):
+    settings.HEAD_TIMEOUT_S = SHORT_S
     with connect(server, b"POST / HTTP/1.1\r\nx-slow: ") as client:
         assert send_until_closed(client, b"y").startswith(b"HTTP/1.1 408 ")
 
     assert echo.requests == []
 
 
-def test_a_head_after_a_response_has_the_same_deadline(server):
+def test_a_head_after_a_response_has_the_same_deadline(server, settings):
     with connect(server, head("content-length: 2") + b"ok") as client:
         receive_until(client, b"ok")
+        settings.HEAD_TIMEOUT_S = SHORT_S
         assert send_until_closed(client, b"G").startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 "))
 
 

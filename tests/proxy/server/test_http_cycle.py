@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.server.http_guards import GatewayHttpProtocol
 from proxy.server.http_protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from proxy.server.http_timeouts import GatewayHttpProtocol
 from proxy.server.websocket_protocol import LiveFeedConnection
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 
@@ -203,7 +203,7 @@ def test_a_half_closed_connection_gets_both_pipelined_responses(port, echo, monk
         ended.set()
         return stays_open
 
-    monkeypatch.setattr(GatewayHttpProtocol, "eof_received", observed_eof)
+    monkeypatch.setattr(GatewayHttpProtocol, "eof_received", observed_eof)  # tells when it came
     one, two = (head("content-length: 3", path="/waiting") + body for body in (b"one", b"two"))
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
         client.sendall(one + two)
@@ -220,7 +220,7 @@ def test_a_half_closed_connection_gets_both_pipelined_responses(port, echo, monk
 
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(echo):
     with (
-        served(echo, timeout_keep_alive=1) as (port, _),
+        served(echo, timeout_keep_alive=2) as (port, _),
         post(port, "/", b"ok") as client,
     ):
         assert receive_until(client, b"ok")

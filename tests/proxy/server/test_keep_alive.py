@@ -119,9 +119,16 @@ def test_invalid_bytes_behind_a_request_do_not_change_its_response(port, echo):
     assert received.count(b"HTTP/1.1 ") == 1
 
 
-def test_connections_above_the_limit_get_503(port, monkeypatch):
-    limits = connection_limits.connection_limits()
-    monkeypatch.setattr(limits, "each", 2)
+@pytest.fixture
+def two_connections(settings):
+    """Allow each address two connections."""
+    settings.MAX_CONNECTIONS_PER_ADDRESS = 2
+    connection_limits.connection_limits.cache_clear()
+    yield
+    connection_limits.connection_limits.cache_clear()
+
+
+def test_connections_above_the_limit_get_503(two_connections, port):
     with connect(port) as one, connect(port):
         one.sendall(head("content-length: 2") + b"ok")
         receive_until(one, b"ok")

@@ -41,7 +41,7 @@ from proxy.models import (
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.web_session import FORM, WebSession
 
-from .write_company import PEOPLE, fill
+from .write_company import PEOPLE, QUICK_PASSWORDS, fill
 from .writes import WRITES, Write
 
 TABLE = Path(__file__).with_name("write_matrix.txt")
@@ -72,18 +72,30 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._reading = sqlite3.connect(path, timeout=120, isolation_level=None)
+        self._version: Any = None
+        self._rows: dict[str, list[Any]] = {}
+
+    def close(self) -> None:
+        self._reading.close()
 
     def connection(self) -> Any:
         return contextlib.closing(sqlite3.connect(self.path, timeout=120, isolation_level=None))
 
     def rows(self) -> dict[str, list[Any]]:
-        """Return all rows of the restored tables by table."""
-        with self.connection() as connection:
-            found = {}
+        """Return all rows of the restored tables by table.
+
+        They are read again only if another connection has changed the database, which SQLite shows
+        as another ``data_version``.
+        """
+        version = self._reading.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._rows = {}
             for name in RESTORED:
-                query = f'SELECT {self.columns(connection, name)} FROM "{name}" ORDER BY 1'  # noqa: S608 - constant names
-                found[name] = connection.execute(query).fetchall()
-            return found
+                query = f'SELECT {self.columns(self._reading, name)} FROM "{name}" ORDER BY 1'  # noqa: S608 - constant names
+                self._rows[name] = self._reading.execute(query).fetchall()
+            self._version = version
+        return self._rows
 
     def columns(self, connection: sqlite3.Connection, table: str) -> str:
         found = [name for _, name, *_ in connection.execute(f'PRAGMA table_info("{table}")')]
@@ -163,10 +175,12 @@ class Company:
 
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
-    with Gateway(tmp_path_factory.mktemp("writes"), key="") as gateway:
+    with Gateway(tmp_path_factory.mktemp("writes"), key="", environment=QUICK_PASSWORDS) as gateway:
         # Each case restores the rows; this file would revoke a restored key again (T49).
         (gateway.folder / "data" / revoked_keys_file.FILE_NAME).symlink_to(os.devnull)
-        yield Company(gateway, fill(gateway))
+        running = Company(gateway, fill(gateway))
+        yield running
+        running.database.close()
 
 
 def table() -> dict[tuple[str, str], tuple[str, ...]]:

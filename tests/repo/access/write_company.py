@@ -53,13 +53,18 @@ PEOPLE = {
 """Role -> name, permissions, groups. Lead and owner may delete more than their groups allow."""
 
 
+QUICK_PASSWORDS = {"DJANGO_SETTINGS_MODULE": "tests.repo.access.quick_passwords_settings"}
+"""Environment of a gateway at which many users sign in."""
+
+
 def fill(gateway: Gateway) -> Any:
     """Run this module with the gateway's settings and return the JSON that it prints."""
+    settings = gateway.environment.get("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
     ended = subprocess.run(
         [sys.executable, "-m", "tests.repo.access.write_company"],
         cwd=REPOSITORY,
         env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
-             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+             "DJANGO_SETTINGS_MODULE": settings},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

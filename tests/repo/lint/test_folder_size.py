@@ -12,10 +12,9 @@ ROOTS: Final = ("benchmarks", "bridge_project", "docs", "proxy", "tests", "trans
 MAXIMUM: Final = 15
 SUFFIXES: Final = {".py", ".md"}
 
-# Django finds commands only in proxy/management/commands, so a command beyond the fifteenth needs an
-# exception here instead of a folder of its own.
 EXCEPTIONS: Final = {
     "proxy": (34, "a Django app contains its modules, its packages, and folders named by Django"),
+    "proxy/management/commands": (20, "Django finds commands only directly in this folder"),
     "tests/cases/openai_chat": (999, "one folder for each recorded case"),
     "tests/cases/openai_responses": (999, "one folder for each recorded case"),
 }

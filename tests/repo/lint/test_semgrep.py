@@ -1,6 +1,7 @@
 """Check that the project's semgrep rules find nothing and exclude only files with a reason.
 
-semgrep has an environment of its own, because it needs older libraries than the other tests.
+semgrep runs in the slow lane, because test_rules.py checks the same rules. It has an environment of
+its own, because it needs older libraries than the other tests.
 """
 
 import json
@@ -53,11 +54,13 @@ def found_in(semgrep: Path, *places: str) -> list[str]:
     return [f"{one['check_id']} {one['path']}:{one['start']['line']}" for one in report["results"]]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_semgrep_finds_nothing(semgrep: Path):
     assert found_in(semgrep, *PACKAGES) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_semgrep_finds_a_violation(semgrep: Path, tmp_path: Path):
     (tmp_path / "bad.py").write_text("link.execute(f'SELECT {name}')\neval(name)\n")

@@ -1,8 +1,9 @@
 """Check that the installed wheel works without this checkout, on every Python that is found.
 
 The suite tests the interpreter that runs it. This module tests the others, each in a new
-environment: the installed gateway serves, and the tests that depend most on the Python version
-pass (translator, ledger, requests through the gateway).
+environment. The installed gateway serves: in the fast lane on one other Python, in the slow lane on
+all. In the slow lane the tests that depend most on the version also pass on all (translator, ledger,
+requests through the gateway).
 """
 
 import json
@@ -20,6 +21,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from tests.lanes import repeat
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGES = ("translator", "proxy", "bridge_project")
@@ -64,7 +67,7 @@ SUITE = (
     "tests/proxy/metrics",
     "tests/proxy/test_secret_encryption.py",
 )
-NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis",
+NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "coverage",
           "anthropic", "openai", "python-ulid"}  # fmt: skip
 
 OTHERS = [version for version in VERSIONS if version != HERE and interpreter(version)]
@@ -176,8 +179,11 @@ def served(programs, tmp_path) -> Iterator[tuple[str, str, Path]]:
 ELSEWHERE = [version for version in VERSIONS if version != HERE]
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("programs", ELSEWHERE if OTHERS else [HERE], indirect=True)
+@pytest.mark.parametrize(
+    "programs", repeat(fast=OTHERS[-1:], slow=ELSEWHERE) if OTHERS else [HERE], indirect=True
+)
 def test_the_installed_gateway_serves_its_first_answer(served):
     url, key, folder = served
     body = {
@@ -201,6 +207,7 @@ def test_the_installed_gateway_serves_its_first_answer(served):
             assert file.status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize("programs", ELSEWHERE, indirect=True)
 def test_the_suite_s_core_passes_on_other_pythons(programs, tmp_path):

@@ -2,8 +2,8 @@
 
 ``office``: two days of a small company. One long session is the most expensive of yesterday, and
 four transcripts are past their retention.
-``hostile``: one request for each payload, with it in every text field of clients and upstreams.
-``harmless``: the same request once, with plain text instead of a payload.
+``hostile``: one request for each payload, with it in every text field of clients and upstreams, and
+the same request with plain text.
 """
 
 import os
@@ -169,19 +169,14 @@ def seed_named_objects(label: str) -> None:
 
 
 def hostile() -> None:
-    seed_texts(PAYLOADS)
+    seed_texts([*PAYLOADS, HARMLESS])
     for label in {writable(payload).replace("\x00", "")[:60] for payload in PAYLOADS}:
         seed_named_objects(label)
-
-
-def harmless() -> None:
-    seed_texts([HARMLESS])
 
 
 DATASETS: dict[str, Callable[[], None]] = {
     "office": office,
     "hostile": hostile,
-    "harmless": harmless,
 }
 
 if __name__ == "__main__":

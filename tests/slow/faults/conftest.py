@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.proxy.ledger.postgres import Postgres
+from tests.fakes.servers.postgresql import Postgres
 
 from .environment.invariants import World, running_world
 from .environment.unreachable_upstreams import unreachable_places

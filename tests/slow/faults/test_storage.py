@@ -22,9 +22,9 @@ from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import Record
+from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
-from tests.proxy.ledger.postgres import Postgres
 from tests.proxy.ledger.subprocess_driver import Driver, until
 
 
@@ -225,14 +225,13 @@ def test_a_full_disk_takes_the_close_records_of_accepted_requests(tmp_path: Path
 
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "permanently"])
-@pytest.mark.parametrize("call", ["append", "sync"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 8, 12])
 async def test_whatever_write_of_the_journal_fails_nothing_accepted_is_lost(
-    tmp_path: Path, monkeypatch, nth: int, call: str, forever: bool
+    tmp_path: Path, monkeypatch, nth: int, forever: bool
 ):
-    """D16: fail at the nth write or fdatasync, as SQLite's own tests do."""
+    """D16: fail at the nth synchronous write, as SQLite's own tests do."""
     calls = count(1)
-    real = getattr(segments.Segment, call)
+    real = segments.Segment.append
 
     def failing(*arguments):
         n = next(calls)
@@ -245,7 +244,7 @@ async def test_whatever_write_of_the_journal_fails_nothing_accepted_is_lost(
         journal.start()
         accepted_ids, closed = [], []
         with monkeypatch.context() as broken:
-            broken.setattr(segments.Segment, call, failing)
+            broken.setattr(segments.Segment, "append", failing)
             for number in range(8):
                 future = appended(journal, opening(number))
                 try:
@@ -274,7 +273,7 @@ def appended(journal: Journal, record: Record) -> DurabilityFuture:
 
 
 def test_commit_is_synced_before_it_is_acknowledged(tmp_path: Path):
-    """P14, by system calls: a sync follows each write to the segment before the acknowledgment."""
+    """P14, by system calls: a synchronous write to the segment precedes each acknowledgment."""
     program = (
         "import sys; from pathlib import Path;"
         "from proxy.ledger.journal import locks; from proxy.ledger.journal.journal import Journal;"
@@ -285,7 +284,7 @@ def test_commit_is_synced_before_it_is_acknowledged(tmp_path: Path):
     trace = tmp_path / "trace"
     try:
         done = subprocess.run(  # noqa: S603 - the program above
-            ["strace", "-f", "-qq", "-o", str(trace), "-e", "trace=fdatasync,write",  # noqa: S607
+            ["strace", "-f", "-qq", "-o", str(trace), "-e", "trace=openat,write",  # noqa: S607
              sys.executable, "-c", program, str(tmp_path / "data")],
             cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False, timeout=60,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.proxy.ledger.settings"},
@@ -296,17 +295,21 @@ def test_commit_is_synced_before_it_is_acknowledged(tmp_path: Path):
         pytest.skip("tracing is not permitted")
     assert done.returncode == 0, done.stderr
 
+    lines = trace.read_text(errors="replace").splitlines()
+    opened = [line for line in lines if ".segment" in line and "O_CREAT" in line]
+    assert opened
+    assert all("O_DSYNC" in line for line in opened)
     steps = []
-    for line in trace.read_text(errors="replace").splitlines():
-        if "fdatasync" in line and ("= 0" in line or "resumed" in line):
-            steps.append("sync")
-        elif '"acknowledged' in line:
+    for line in lines:
+        if '"acknowledged' in line:
             steps.append("acknowledged")
+        elif r"\367REC" in line and "unfinished" not in line:
+            steps.append("written")
         elif r"\367REC" in line:
-            steps.append("write")
-    assert steps.count("acknowledged") == steps.count("write") == 5
-    for at in [n for n, step in enumerate(steps) if step == "acknowledged"]:
-        assert steps[at - 2 : at] == ["write", "sync"], steps
+            writer = line.split()[0]
+        elif "write resumed" in line and line.split()[0] == writer:
+            steps.append("written")
+    assert steps == ["written", "acknowledged"] * 5
 
 
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
@@ -314,11 +317,13 @@ async def test_a_slow_disk_delays_requests_and_nothing_else(
     tmp_path: Path, monkeypatch, seconds: float
 ):
     """D17: the event loop goes on, and records that wait together share a write."""
-    real = segments.Segment.sync
+    real = segments.Segment.append
     with locks.take(tmp_path) as lock:
         journal = Journal(lock, reserve_bytes=65_536)
         journal.start()
-        monkeypatch.setattr(segments.Segment, "sync", lambda one: (time.sleep(seconds), real(one)))
+        monkeypatch.setattr(
+            segments.Segment, "append", lambda *frames: (time.sleep(seconds), real(*frames))
+        )
         began, ticks = time.monotonic(), 0
         futures = [appended(journal, opening(n)) for n in range(200)]
         waiting = asyncio.gather(*(each.wait() for each in futures))

@@ -240,6 +240,7 @@ def test_an_error_never_quotes_the_upstream():
 
 
 def test_the_events_that_wait_are_bounded(monkeypatch):
+    # Events of the real size would make the test slow and prove the same.
     monkeypatch.setattr(stream_repair, "MAX_WAITING_CHARACTERS", 1000)
 
     stream, emitted = fed(START, call(0, "a"), call(1, "b"), *[arguments(1, "x" * 99)] * 20)

@@ -25,6 +25,7 @@ def test_an_illegal_step_closes_the_block_and_sends_an_internal_error(stream, mo
     def send_wrong_delta(composer, _key, _piece):
         composer.writer.write_delta(wrong)
 
+    # A bug is planted: no event can cause one.
     monkeypatch.setattr(MessageComposer, "add_text", send_wrong_delta)
 
     events = stream.feed(chunk("b"))
@@ -42,6 +43,7 @@ def test_an_illegal_step_after_the_end_sends_nothing_more(stream, monkeypatch):
         composer.fail(error_type="api_error", message="first")
         raise IllegalMove("planted")
 
+    # A bug is planted: no event can cause one.
     monkeypatch.setattr(MessageComposer, "add_text", fail_twice)
 
     events = stream.feed(chunk("a"))

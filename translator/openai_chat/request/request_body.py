@@ -20,11 +20,10 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
-    reject_fields,
     service_tier_fields,
 )
 from translator.request.reasoning_effort import EFFORT_FIELDS
-from translator.request.unsent_fields import note_unsent_fields
+from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .messages import build_messages
 from .response_format import response_format
@@ -142,15 +141,6 @@ BUILDERS: Final = ordered_builders(
     },
 )
 
-DROPPED: Final[Mapping[str, str]] = {
-    "betas": "a header, read by the gateway",
-    "diagnostics": "the upstream reports no cache diagnostics",
-    "fallback_credit_token": "the gateway has its own fallbacks",
-    "fallbacks": "the gateway has its own fallbacks",
-    "user_profile_id": "a header of another provider",
-    "workspace_id": "a header of another provider",
-}
-
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
     "compaction": "the upstream cannot summarize conversations",
@@ -161,9 +151,6 @@ REFUSED: Final[Mapping[str, str]] = {
 
 TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
 
-HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
-"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
-
 
 def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
     """Return the upstream body, its notes and the context for translating the response.
@@ -173,7 +160,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     """
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
-        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+        reject_fields(builder, REFUSED)
     body = build_fields(builder, BUILDERS)
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
         body |= reasoning_fields(builder)

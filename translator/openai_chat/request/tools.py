@@ -13,6 +13,7 @@ from translator.request.tool_support import (
     client_tool_function,
     custom_function,
     drop_tool,
+    tool_choice_mode,
 )
 
 
@@ -99,18 +100,8 @@ def _definition(
 def _choice(
     choice: dict[str, Any], functions: list[dict[str, Any]], builder: RequestBuilder
 ) -> Any:
-    match choice["type"]:
-        case "auto":
-            return "auto"
-        case "none":
-            return "none"  # the tools are still sent, because the history contains calls of them
-        case "any" if builder.profile.required_tool_choice:
-            return "required"
-        case "any":
-            builder.add_note(
-                "tool_choice", "clamped", "this upstream does not accept 'required': sent as auto"
-            )
-            return "auto"
+    if mode := tool_choice_mode(choice, builder):
+        return mode
     name = upstream_name(choice["name"])
     if name not in {function["function"]["name"] for function in functions}:
         raise BadRequest("tool_choice.name", f"{choice['name']!r} is not among the tools here")

@@ -114,7 +114,7 @@ class ToolCalls:
             self._add_arguments(call, arguments, is_complete=is_complete or was_object)
 
     def feed_function_call(self, function: Any, *, is_complete: bool) -> None:
-        """Process the single call of OpenAI's older API; ignore it if already in ``tool_calls``."""
+        """Process the single call of OpenAI's older API, unless ``tool_calls`` contains it too."""
         if all(call.index == FUNCTION_CALL for call in self.open_calls):
             self.feed({"index": FUNCTION_CALL, "function": function}, is_complete=is_complete)
 
@@ -159,7 +159,7 @@ class ToolCalls:
     def is_cut(self, usage: Usage) -> bool:
         """Return whether the output limit ended the last call, whatever the finish reason says.
 
-        If the output tokens were not counted, arguments that end too early show it.
+        If the output tokens were not counted, incomplete arguments show that the limit was reached.
         """
         if not self._last_arguments:
             return False

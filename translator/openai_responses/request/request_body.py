@@ -4,7 +4,7 @@ Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or R
 docs/mapping.md 1.2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from translator.anthropic.types import MessagesRequest
@@ -21,13 +21,12 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
-    reject_fields,
     service_tier_fields,
 )
 from translator.request.json_schema import normalize, to_strict
 from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
-from translator.request.unsent_fields import note_unsent_fields
+from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .content_parts import PART_BUILDER
 from .input_items import build_input, limit_breakpoints
@@ -40,6 +39,10 @@ EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "usage": {"input_tokens": 0, "output_tokens": 0},
 }
 """The upstream response that is assumed for ``max_tokens: 0``, without sending a request."""
+
+HOSTED_CALLS: Final = {"code_interpreter": "code_interpreter_call", "mcp": "mcp_call"}
+"""Type of a hosted tool -> type of its calls in the response."""
+ALL_HOSTED_ITEMS: Final = frozenset(HOSTED_CALLS.values())
 
 # OpenAI requires a name, which Anthropic's API does not have.
 OUTPUT_NAME: Final = "structured_output"
@@ -220,15 +223,6 @@ BUILDERS: Final = ordered_builders(
     },
 )
 
-DROPPED: Final[Mapping[str, str]] = {
-    "betas": "a header, read by the gateway",
-    "diagnostics": "the upstream reports no cache diagnostics",
-    "fallback_credit_token": "the gateway has its own fallbacks",
-    "fallbacks": "the gateway has its own fallbacks",
-    "user_profile_id": "a header of another provider",
-    "workspace_id": "a header of another provider",
-}
-
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
     "compaction": "the upstream cannot summarize conversations on demand",
@@ -237,9 +231,6 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 
 TRANSLATED_FIELDS: Final = frozenset({*COPIED, *RENAMED, *BUILT})
-
-HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
-"""Fields that are dropped without loss, so the gateway's strict mode accepts them."""
 
 
 def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
@@ -250,7 +241,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     """
     builder = RequestBuilder(request, target)
     if not request.keys() <= TRANSLATED_FIELDS:
-        reject_fields(builder, REFUSED, DROPPED, HARMLESS)
+        reject_fields(builder, REFUSED)
     # With ``store`` true, the default, OpenAI would store responses, which no client requested.
     body = {"store": False, **build_fields(builder, BUILDERS)}
     if builder.effort is not None and EFFORT_FIELDS.isdisjoint(request):
@@ -272,8 +263,18 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
         body=body,
         notes=tuple(builder.notes),
         response_context=build_response_context(
-            builder, returns_compaction="context_management" in body
+            builder,
+            returns_compaction="context_management" in body,
+            unrequested_items=_unrequested_items(body.get("tools") or ()),
         ),
         local_response=response,
         origins=tuple(builder.origins),
     )
+
+
+def _unrequested_items(tools: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """Return the types of hosted tool calls that no tool of the request allows."""
+    kinds = {tool.get("type") for tool in tools}
+    if kinds.isdisjoint(HOSTED_CALLS):
+        return ALL_HOSTED_ITEMS
+    return frozenset(item for kind, item in HOSTED_CALLS.items() if kind not in kinds)

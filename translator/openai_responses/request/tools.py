@@ -15,6 +15,7 @@ from translator.request.tool_support import (
     client_tool_function,
     custom_function,
     drop_tool,
+    tool_choice_mode,
 )
 
 Tool = dict[str, Any]
@@ -34,7 +35,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
     if not offered and TOOL_FIELDS.isdisjoint(builder.request):
         return {}
     tools = [tool for _, tool in offered]
-    tools_by_name: dict[str, Tool] = {}  # by the tool name in the client's request
+    tools_by_name: dict[str, Tool] = {}  # tool name in the client's request -> the tool
     for path, tool in offered:
         upstream_tool = _tool(tool, path, builder)
         if upstream_tool is not None:
@@ -203,18 +204,8 @@ def _max_calls(tools: list[Tool], builder: RequestBuilder) -> dict[str, Any]:
 def _choice(
     choice: dict[str, Any], tools_by_name: Mapping[str, Tool], builder: RequestBuilder
 ) -> Any:
-    match choice["type"]:
-        case "auto":
-            return "auto"
-        case "none":
-            return "none"  # the tools are still sent, because the history contains calls of them
-        case "any" if builder.profile.required_tool_choice:
-            return "required"
-        case "any":
-            builder.add_note(
-                "tool_choice", "clamped", "this upstream does not accept 'required': sent as auto"
-            )
-            return "auto"
+    if mode := tool_choice_mode(choice, builder):
+        return mode
     tool = tools_by_name.get(choice["name"])
     if tool is None:
         raise BadRequest("tool_choice.name", f"{choice['name']!r} is not among the tools here")

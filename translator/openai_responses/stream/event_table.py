@@ -82,7 +82,8 @@ EVENT_MAPPINGS: Final[Mapping[str, EventMapping]] = {
 
 PART_ADDED: Final[Mapping[str, str]] = {
     "response.content_part.added": "content_index",
-    "response.reasoning_part.added": "content_index",  # from open models; not in OpenAI's list
+    # Open models send this type, which OpenAI's list does not have.
+    "response.reasoning_part.added": "content_index",
     "response.reasoning_summary_part.added": "summary_index",
 }
 """Events that add a part, usually without text, and the field that contains the part's number."""

@@ -6,7 +6,7 @@ only what is missing. The content sent so far is stored for each item and part.
 
 from typing import Any, Final
 
-from translator.message_stream.citations import web_citation
+from translator.message_stream.citations import cite_annotation
 from translator.message_stream.message_composer import Key, MessageComposer
 from translator.notes import Note
 from translator.openai_responses.reasoning import SEPARATORS, compaction_block
@@ -14,7 +14,8 @@ from translator.openai_responses.types import OutputItem
 from translator.request.id_mapping import client_call_id
 from translator.stream.tool_arguments import compact_json
 
-from .hosted_tools import BLOCK_BUILDERS, REQUIRED_CAPABILITY
+from .hosted_tools import BLOCK_BUILDERS, was_requested
+from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
 
@@ -29,16 +30,12 @@ class OutputBlocks:
         self.composer = composer
         self.refusal = ""  # the model's refusal so far, which is also sent as text
         self.searches = 0  # number of web searches sent
-        # Whether an item needs an approval, which no client can give.
-        self.waits_for_approval = False
+        self.waits_for_approval = False  # an item needs an approval, which no client can give
         self.characters = 0  # number of characters in all content, to estimate the output tokens
-        # Items whose initial text may not have been sent yet.
-        self.items_with_initial_text: list[ItemState] = []
+        self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
-        # Items whose text or reasoning may still be open, in case the upstream finishes them late.
-        self._open_items: dict[int, ItemState] = {}
-        # The arguments of the call that was finished last.
-        self.last_arguments: str | None = None
+        self._open_items = OpenItems(composer)
+        self.last_arguments: str | None = None  # of the call that was finished last
         self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
 
     # Text
@@ -60,9 +57,7 @@ class OutputBlocks:
             part.blocks.append(block)
 
     def finish_text(self, item: ItemState, number: int, text: Any) -> None:
-        missing_text = self._missing_text(item.get_part("text", number), text)
-        if missing_text:
-            self.add_text(item, number, missing_text)
+        self.add_text(item, number, self._missing_text(item.get_part("text", number), text))
         item.has_whole_text = True
 
     def add_refusal(self, item: ItemState, number: int, piece: Any) -> None:
@@ -72,9 +67,7 @@ class OutputBlocks:
         self.add_text(item, number, piece)
 
     def finish_refusal(self, item: ItemState, number: int, text: Any) -> None:
-        missing_text = self._missing_text(item.get_part("text", number), text)
-        if missing_text:
-            self.add_refusal(item, number, missing_text)
+        self.add_refusal(item, number, self._missing_text(item.get_part("text", number), text))
 
     def add_citation(self, item: ItemState, number: int, annotation: Any) -> None:
         """Add a citation to the text, or store it until the cited text has arrived."""
@@ -120,9 +113,8 @@ class OutputBlocks:
                 self.finish_refusal(item, number, part.get("refusal"))
             case kind:
                 self._add_note("dropped", f"a content part of type {kind!r} has no block")
-        if part.get("annotations"):
-            for annotation in _list(part["annotations"]):
-                self.add_citation(item, number, annotation)
+        for annotation in _list(part.get("annotations")):
+            self.add_citation(item, number, annotation)
         self.close_text(item, number, part)
 
     # Reasoning
@@ -150,7 +142,7 @@ class OutputBlocks:
         if item.channel not in ("", channel):
             return
         item.has_whole_text = False
-        if item.key not in self._open_items:
+        if not item.channel:
             self._end_others(item)
         separator = SEPARATORS[channel] if item.channel else ""
         item.channel = channel
@@ -180,31 +172,10 @@ class OutputBlocks:
         if item.channel or (signature and body.get("encrypted_content")):
             self.composer.close_thinking((item.key, "thinking"), signature)
 
-    # Items that end late
-
     def _end_others(self, item: ItemState) -> None:
-        """End open text and reasoning of other items where the content of ``item`` starts.
-
-        Some servers finish all items at the end of the response, and the new content must not wait
-        for that. An item ends here if its own content is complete or if the upstream sends one item
-        after the other. With encrypted reasoning the new content waits, because the signature of
-        the thinking block contains it.
-        """
-        for other in list(self._open_items.values()):
-            if other is not item and (item.ends_others or other.has_whole_text):
-                del self._open_items[other.key]
-                self._end_item(other)
-        if not item.is_done:
-            self._open_items[item.key] = item
-
-    def _end_item(self, item: ItemState) -> None:
-        target = self.composer.context.target
-        for kind, number in list(item.parts):
-            if kind == "text":
-                self.close_text(item, number)
-        if item.channel and not target.profile.encrypted_reasoning:
-            signature = sign_reasoning(item, {}, target)
-            self.composer.close_thinking((item.key, "thinking"), signature)
+        """End open content of other items, so that the content of ``item`` need not wait."""
+        for other in self._open_items.end_others(item):
+            self._close_texts(other)
 
     # Tool calls
 
@@ -325,12 +296,8 @@ class OutputBlocks:
             )
             if not part.initial_text or any(state.startswith(part.initial_text) for state in texts):
                 continue
-            add = {
-                "text": self.add_text,
-                "summary": self.add_summary,
-                "content": self.add_reasoning_text,
-            }[kind]
-            add(item, number, part.initial_text)
+            add = {"text": self.add_text, "summary": self.add_summary}.get(kind)
+            (add or self.add_reasoning_text)(item, number, part.initial_text)
 
     def flush_initial_text(self) -> None:
         """Send all initial text and arguments that nothing repeated, at the end of the response."""
@@ -366,7 +333,7 @@ class OutputBlocks:
             case _:
                 self._add_compaction(item, body)
         item.is_done = True
-        self._open_items.pop(item.key, None)
+        self._open_items.remove(item)
 
     def _finish_message(self, item: ItemState, body: OutputItem) -> None:
         parts = body.get("content")
@@ -377,6 +344,9 @@ class OutputBlocks:
             self.finish_part(item, number, finished)
         if self.items_with_initial_text:
             self.emit_initial_text(item)
+        self._close_texts(item)
+
+    def _close_texts(self, item: ItemState) -> None:
         for (_, number), part in item.parts.items():
             if part.finished_part is None:
                 self.close_text(item, number)
@@ -394,8 +364,7 @@ class OutputBlocks:
 
     def _add_hosted_call(self, item: ItemState, body: OutputItem) -> None:
         """Send the blocks of a hosted tool call, a call of a tool that OpenAI ran itself."""
-        capability = REQUIRED_CAPABILITY.get(item.type)
-        if capability and not getattr(self.composer.context.target.profile, capability):
+        if not was_requested(item.type, self.composer.context):
             self._add_note("dropped", f"a {item.type} was not requested")
             return
         self.searches += item.type == "web_search_call"
@@ -408,7 +377,7 @@ class OutputBlocks:
 
     def _flush_citations(self, key: Key, part: PartState) -> None:
         for annotation in part.pending_annotations:
-            self.composer.add_citation(key, _citation(annotation, part.text))
+            self.composer.add_citation(key, cite_annotation(annotation, part.text))
         part.pending_annotations.clear()
 
     def _missing_text(self, part: PartState, text: Any) -> str:
@@ -424,12 +393,6 @@ class OutputBlocks:
 
     def _add_note(self, fate: Any, reason: str) -> None:
         self.composer.add_note(Note("content", fate, reason))
-
-
-def _citation(annotation: dict[str, Any], text: str) -> dict[str, Any]:
-    start, end = annotation.get("start_index"), annotation.get("end_index")
-    quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else ""
-    return web_citation(annotation.get("url"), annotation.get("title"), quoted)
 
 
 def _list(value: Any) -> list[Any]:

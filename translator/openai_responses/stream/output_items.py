@@ -96,7 +96,7 @@ class ItemState:
     """The state of one output item."""
 
     key: int  # unique, chosen by the gateway
-    type: str = ""  # empty until an event contains the type
+    type: str = ""  # the type is empty until an event contains it
     id: str = ""
     call_id: str = ""
     name: str = ""
@@ -171,7 +171,7 @@ class OutputItems:
         if type(index) is int and index in self._by_index:
             item = self._by_index[index]
             if item.id == item_id and item.type == kind:
-                return item  # as for nearly every event
+                return item  # this is the usual case
         item_by_id = _if_suitable(self._find(item_id), kind)
         if item_by_id is not None:
             item_by_id.id_is_stable = True
@@ -359,3 +359,12 @@ def _has_same_index(at: dict[int, ItemState]) -> Callable[[ItemState, int, Outpu
 
 def _has_same_type(item: ItemState, number: int, body: OutputItem) -> bool:
     return item.type in ("", body.get("type"))
+
+
+def output_of(response: dict[str, Any]) -> Any:
+    """Return the output of a response; without one, a message with its ``output_text``.
+
+    A few servers fill only that field, which OpenAI's SDKs compute from the output.
+    """
+    text = response.get("output_text")
+    return response.get("output") or ([{"type": "message", "content": text}] if text else [])

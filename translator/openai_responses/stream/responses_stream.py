@@ -34,7 +34,7 @@ from translator.stream.unknown_events import UnknownEvents
 from .error_body import error_in_body, error_in_event, error_in_response, has_reason
 from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
-from .output_items import OutputItems
+from .output_items import OutputItems, output_of
 from .response_end import find_incomplete_reason, is_cut
 from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
 
@@ -70,9 +70,9 @@ class ResponsesStream:
         self.error: UpstreamError | None = None
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
-        self.upstream_id = ""
-        self.upstream_model = ""
-        self._failure: tuple[UpstreamError, Any] | None = None  # a failure without its reason
+        self.upstream_id = self.upstream_model = ""
+        # A failure whose reason has not arrived yet.
+        self._failure: tuple[UpstreamError, Any] | None = None
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
         self.finished = False
@@ -94,9 +94,7 @@ class ResponsesStream:
                     self._add_initial_text(event)
             elif kind in self.PINGS:
                 self.composer.writer.events.append(PING.copy())
-            elif "type" not in event and self._read_json_body(event):
-                pass
-            elif kind not in self.IGNORED:
+            elif ("type" in event or not self._read_json_body(event)) and kind not in self.IGNORED:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
@@ -211,7 +209,7 @@ class ResponsesStream:
     def _finish_response(self, response: dict[str, Any]) -> None:
         """Send content of the final response that was not sent yet, and end the message."""
         self._start_message(response)
-        output = response.get("output")
+        output = output_of(response)
         if not self._items.matches_output(output):
             self._emit_missing(output)
         incomplete_reason = find_incomplete_reason(response, self.notes)
@@ -362,11 +360,11 @@ class ResponsesStream:
     # At the end of the class, where the functions above can be referenced by name.
     HANDLERS: ClassVar[Mapping[str, Callable[["ResponsesStream", UpstreamEvent], None]]] = {
         "error": _read_failure,
-        "response.cancelled": _read_failure,  # not in OpenAI's list
+        "response.cancelled": _read_failure,  # OpenAI's list does not have this type
         "response.completed": _read_final_response,
         "response.created": _read_response_start,
-        "response.done": _read_final_response,  # not in OpenAI's list
-        "response.error": _read_failure,  # not in OpenAI's list
+        "response.done": _read_final_response,  # OpenAI's list does not have this type
+        "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
         "response.in_progress": _read_response_start,
         "response.incomplete": _read_final_response,

@@ -60,6 +60,7 @@ def running():
 def stopped_cooldown(monkeypatch):
     """Replace the gateway's cooldown by one whose clock does not advance."""
     known = Cooldown(lambda: 100.0)
+    # The gateway of this process registers its cooldown when it is imported.
     monkeypatch.setattr(cooldown_registry, "SOURCES", [known])
     monkeypatch.setattr(cooldown_registry.time, "monotonic", lambda: 100.0)
     return known

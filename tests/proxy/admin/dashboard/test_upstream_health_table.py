@@ -6,10 +6,8 @@ from proxy.counters.redis_client import client_of
 from proxy.counters.shared_state import RedisStates, SqliteStates
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.shared_live_view import LiveViewStore
-from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, running_redis
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 from tests.proxy.admin.live_fixtures import FakeRunningRequest
-
-__all__ = ["running_redis"]
 
 
 @pytest.fixture(params=["sqlite", "redis"])

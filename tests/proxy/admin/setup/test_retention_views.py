@@ -109,6 +109,7 @@ def test_a_stalled_purge_is_reported_and_does_not_block_another(purges, owner):
 
 def test_a_purge_is_possible_when_counting_takes_too_long(owner, monkeypatch):
     old_requests(1)
+    # A ledger whose rows cannot be counted in two seconds has millions of them.
     monkeypatch.setattr(retention_views, "with_query_timeout", timeout_at_once)
 
     response = owner.get(PURGE).content.decode()
@@ -139,6 +140,7 @@ def test_an_owner_of_one_team_cannot_purge(client, db):
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite rewrites its file")
 def test_a_full_disk_offers_no_rewrite(owner, monkeypatch):
+    # A test cannot fill the disk.
     monkeypatch.setattr(
         retention_views.purge_jobs, "space", lambda: Space(10 * 2**30, 4 * 2**30, 2**30)
     )

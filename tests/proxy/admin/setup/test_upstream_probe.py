@@ -167,6 +167,7 @@ def test_an_invalid_response_fails_the_test(owner, upstream, scripted, name):
 def test_a_silent_upstream_times_out(owner, upstream, scripted, monkeypatch):
     from proxy.gateway.upstream import probe
 
+    # The page waits for 30 seconds.
     monkeypatch.setattr(probe, "LONGEST_S", 0.3)
     scripted.on("silent", [Stall()])
 

@@ -16,6 +16,7 @@ from django.core import mail
 from django.db import connections
 from django.utils.timezone import now
 
+from proxy.counters.backends import budget_store
 from proxy.counters.budget_store_failover import FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
@@ -66,12 +67,12 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch) -> Iterator[SqliteBudgets]:
-    made = SqliteBudgets(tmp_path / "counters.sqlite3")
-    for module in (budget_sync, budget_alerts, maintenance_module):
-        monkeypatch.setattr(module, "budget_store", lambda: made)
-    yield made
-    made.close()
+def store(tmp_path, settings) -> Iterator[SqliteBudgets]:
+    settings.DATA_DIR = tmp_path
+    budget_store.cache_clear()
+    yield budget_store()
+    budget_store().close()
+    budget_store.cache_clear()
 
 
 @pytest.fixture
@@ -89,6 +90,7 @@ def budget(db: None, monkeypatch) -> Budget:
 def posted(monkeypatch, hook: Hook) -> Hook:
     """The receiver, to which the budget's https URL is redirected."""
     send = budget_alerts.post
+    # The receiver has no TLS, and the gateway calls only https URLs.
     monkeypatch.setattr(budget_alerts, "post", lambda _, secret, body: send(hook.url, secret, body))
     return hook
 
@@ -108,7 +110,7 @@ def test_each_threshold_is_reported_once_in_a_period(store, budget, posted: Hook
     for usd, thresholds in (("7.99", []), ("8", [80]), ("9", [80]), ("12", [80, 100])):
         spend(budget, usd)
         for _ in range(2):
-            BudgetMaintenance()._notice()  # as in another process
+            BudgetMaintenance().send_notices()  # as in another process
         assert [json.loads(body)["threshold_percent"] for _, body in posted.requests] == thresholds
 
     payload = json.loads(posted.requests[0][1])
@@ -135,14 +137,14 @@ def test_redirects_are_not_followed_and_failures_are_retried(
     posted.status = status
     spend(budget, "8")
     for _ in range(3):
-        BudgetMaintenance()._notice()
+        BudgetMaintenance().send_notices()
     assert len(posted.requests) == 1
     notice = BudgetNotice.objects.get()
     assert (notice.sent, notice.error) == (None, f"webhook: it answered {status}")
 
     posted.status = 200
     BudgetNotice.objects.update(claimed=now() - timedelta(hours=1))
-    BudgetMaintenance()._notice()
+    BudgetMaintenance().send_notices()
 
     notice.refresh_from_db()
     assert notice.sent is not None
@@ -153,7 +155,7 @@ def test_an_address_that_is_not_https_is_never_called(store, budget, posted: Hoo
     Budget.objects.update(webhook=posted.url)
     spend(budget, "8")
 
-    BudgetMaintenance()._notice()
+    BudgetMaintenance().send_notices()
 
     assert posted.requests == []
     assert BudgetNotice.objects.get().error == "webhook: no https URL"
@@ -164,7 +166,7 @@ def test_mail_goes_to_all_configured_addresses(store, budget, settings):
     Budget.objects.update(webhook="", emails=["ada@example.com", "ben@example.com"])
     spend(budget, "10")
 
-    BudgetMaintenance()._notice()
+    BudgetMaintenance().send_notices()
 
     assert [each.to for each in mail.outbox] == [["ada@example.com", "ben@example.com"]] * 2
     assert {each.subject for each in mail.outbox} == {
@@ -178,7 +180,7 @@ def test_without_a_mail_server_the_notice_has_an_error(store, budget):
     Budget.objects.update(webhook="", emails=["ada@example.com"])
     spend(budget, "8")
 
-    BudgetMaintenance()._notice()
+    BudgetMaintenance().send_notices()
 
     assert "BRIDGE_SMTP_HOST" in BudgetNotice.objects.get().error
 
@@ -191,7 +193,7 @@ def test_a_refused_request_reports_the_last_threshold(store, budget, posted: Hoo
     )
 
     maintenance.exhausted(entry, time.time())
-    maintenance._notice()
+    maintenance.send_notices()
 
     assert sorted(json.loads(body)["threshold_percent"] for _, body in posted.requests) == [80, 100]
 
@@ -204,7 +206,7 @@ def test_a_deleted_budget_sends_no_notice(store, budget, posted: Hook):
     maintenance.exhausted(entry, time.time())
     budget.delete()
 
-    maintenance._notice()
+    maintenance.send_notices()
 
     assert posted.requests == []
 
@@ -222,7 +224,7 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
         connections["default"] = connections.create_connection("default")
         try:
             maintenance._try("publish", budget_sync.publish_all)
-            maintenance._try("notice", maintenance._notice)
+            maintenance._try("notice", maintenance.send_notices)
         finally:
             connections["default"].close()
             connections["default"] = before
@@ -235,6 +237,7 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(
     store, budget, posted: Hook, monkeypatch
 ):
     maintenance, configuration = BudgetMaintenance(), SimpleNamespace(revision=1)
+    # The thread reads the one configuration of its process, and this test runs no gateway.
     monkeypatch.setattr(maintenance_module, "directory", SimpleNamespace(snapshot=configuration))
     spend(budget, "7")
     maintenance._publish_changed()
@@ -244,7 +247,7 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(
 
     configuration.revision = 2
     maintenance._publish_changed()
-    maintenance._notice()
+    maintenance.send_notices()
 
     assert [json.loads(body)["limit_usd"] for _, body in posted.requests] == ["8.000000"]
 
@@ -257,9 +260,11 @@ def test_a_process_without_requests_does_not_call_redis(
     Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)
     local = SqliteBudgets(tmp_path / "counters.sqlite3")
     failover = FailoverBudgets(RedisBudgets(redis_server.url, REDIS_TIMEOUT_S), local)
+    # The store of the settings has the timeout of production, which a busy machine exceeds.
     for module in (budget_sync, budget_alerts, maintenance_module):
         monkeypatch.setattr(module, "budget_store", lambda: failover)
     clock = [1_000.0]
+    # Ten minutes pass.
     monkeypatch.setattr(maintenance_module.time, "monotonic", lambda: clock[0])
     maintenance = BudgetMaintenance()
     maintenance._try("publish", maintenance._publish_all)

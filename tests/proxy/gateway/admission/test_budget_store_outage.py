@@ -78,10 +78,12 @@ class Slow(SqliteStates):
         super().__init__(path)
         self.called, self.go_on = threading.Event(), threading.Event()
 
-    def update(self, names: Sequence[str], change: Change) -> None:
+    def update(
+        self, names: Sequence[str], change: Change, *, busy_s: float | None = None
+    ) -> Sequence[str]:
         self.called.set()
         assert self.go_on.wait(60)
-        super().update(names, change)
+        return super().update(names, change, busy_s=busy_s)
 
 
 async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
@@ -97,7 +99,7 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     await asyncio.gather(first, second, return_exceptions=True)
     store.go_on.set()
     for _ in ("the slot is taken, its release is queued", "it is released"):
-        await asyncio.wrap_future(shared_rate_limits._pool.submit(int))
+        await asyncio.wrap_future(shared_rate_limits._thread.submit(int))
 
     assert (first.cancelled(), second.cancelled()) == (True, True)
     names = ["key together/ada", "team together"]
@@ -109,6 +111,7 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
 @pytest.fixture
 def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> SqliteStates:
     """Shared limit states, as in a gateway of several workers."""
+    # The running gateway of this test file must not share the counts.
     monkeypatch.setattr(shared_rate_limits, "limit_states", lambda: states)
     monkeypatch.setattr(shared_rate_limits, "_shared_limiters", {})
     monkeypatch.setattr(budget_maintenance, "renewals", [])
@@ -135,6 +138,7 @@ def unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(store: SqliteBudgets, monkeypatch: pytest.MonkeyPatch) -> SqliteBudgets:
     for module in (budgets, budget_sync):
+        # The running gateway of this test file continues with its own store.
         monkeypatch.setattr(module, "budget_store", lambda: store)
     budget_sync.DIRTY.clear()
     return store

@@ -296,6 +296,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
         publish=lambda *sums: setup.published.append(sums),
         release=lambda name, counters: setup.released.append((name, *counters)),
     )
+    # Each result of a reservation is scripted; a real store races to give it.
     monkeypatch.setattr(budgets, "budget_store", lambda: store)
     return setup
 

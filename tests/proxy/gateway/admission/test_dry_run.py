@@ -158,6 +158,7 @@ def test_a_dry_run_counts_the_requests_of_all_processes(
     caller = next(one for one in directory.snapshot.keys.values() if one.key_id == key.pk)
     states = SqliteStates(tmp_path / "limits.sqlite3")
     other, own = SharedLimiter(states, "another process"), SharedLimiter(states, "this process")
+    # The gateway of this test file has one worker, which shares nothing.
     monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: own)
     other.acquire(caller, 10)
 
@@ -168,6 +169,7 @@ def test_a_dry_run_counts_the_requests_of_all_processes(
         return {one.check.name: one.used for one in found if one.check.status == 429}
 
     assert used() == {"team_concurrency": 1, "team_rpm": 1}
+    # A SQLite store that is open does not become unavailable.
     monkeypatch.setattr(states, "read", unavailable)
     assert used() == {"team_concurrency": 0, "team_rpm": 0}
 
@@ -181,6 +183,7 @@ def test_counters_that_are_unavailable_have_no_figures(gateway: GatewayClient, r
     key, _ = ApiKey.issue(team, "ada", scopes=["messages"])
     Budget.objects.create(team=team, usd=Decimal(5))
     reload()
+    # A SQLite store that is open does not become unavailable.
     monkeypatch.setattr(budget_store(), "standing", unavailable)
 
     found = run_admission_dry_run(

@@ -21,6 +21,7 @@ REQUESTS, TOKENS = "anthropic-ratelimit-requests", "anthropic-ratelimit-tokens"
 @pytest.fixture(autouse=True)
 def midnight(monkeypatch):
     """Fix Unix time at zero, so that a reset time is a number of seconds."""
+    # Headers have the time of day, which is not an argument.
     monkeypatch.setattr(rate_limits.time, "time", lambda: 0.0)
 
 

@@ -1,20 +1,31 @@
 """Several processes share rate limits: together they admit no more than one process would."""
 
 import asyncio
+import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from proxy.counters import shared_state as stored
-from proxy.counters.budget_store import StoreUnavailable
-from proxy.counters.shared_state import RedisStates, SqliteStates, States
+from proxy.counters.budget_store import LEASE_S, StoreUnavailable
+from proxy.counters.redis_client import client_of
+from proxy.counters.redis_limits import RedisLimits
+from proxy.counters.shared_state import SqliteStates
+from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
 from proxy.gateway.admission import shared_rate_limits
-from proxy.gateway.admission.rate_limits import Limiter
-from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter, admit
+from proxy.gateway.admission.rate_limits import ConcurrencySlot, Limiter
+from proxy.gateway.admission.shared_rate_limits import (
+    LimitChange,
+    SharedConcurrencySlot,
+    SharedLimiter,
+    admit,
+)
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
@@ -23,31 +34,34 @@ from proxy.gateway.snapshot.config_snapshot import (
     ModelAllowList,
     TeamEntry,
 )
-from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
+from tests.fakes.clock import Clock
+from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
-__all__ = ["redis_server", "running_redis"]  # fixtures
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1_000.0)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def processes(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[SharedLimiter]]:
     """Two processes as seen by the store: each has its own connection and name."""
     monkeypatch.setattr(
         stored, "BUSY_S", REDIS_TIMEOUT_S
     )  # a slow disk must not count as an outage
-    states: list[States] = []
+    states: list[SqliteStates | FailoverStates] = []
     for _ in range(2):
         if request.param == "sqlite":
             states.append(SqliteStates(tmp_path / "limits.sqlite3"))
         else:
-            from proxy.counters.redis_client import client_of
-
             server = request.getfixturevalue("redis_server")
-            states.append(RedisStates(client_of(server.url, REDIS_TIMEOUT_S)))
-    yield [SharedLimiter(each, f"process-{n}") for n, each in enumerate(states)]
+            redis = RedisLimits(client_of(server.url, REDIS_TIMEOUT_S))
+            states.append(FailoverStates(redis, MemoryStates()))
+    yield [SharedLimiter(each, f"process-{n}", clock) for n, each in enumerate(states)]
     for each in states:
-        close = each.close if isinstance(each, SqliteStates) else each._redis.close
+        close = each.close if isinstance(each, SqliteStates) else each._shared._redis.close
         close()
 
 
@@ -69,7 +83,7 @@ def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0) -> bo
 
 def wait_for_pool() -> None:
     """Wait until the pool has run all earlier tasks."""
-    shared_rate_limits._pool.submit(int).result()
+    shared_rate_limits._thread.submit(int).result()
 
 
 @pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
@@ -114,10 +128,9 @@ def test_a_release_corrects_the_tokens_and_frees_the_slot(processes: list[Shared
 
 
 def test_a_slot_is_settled_once_and_released_separately(
-    processes: list[SharedLimiter], monkeypatch: pytest.MonkeyPatch
+    processes: list[SharedLimiter], clock: Clock
 ):
     one, other = processes
-    monkeypatch.setattr(shared_rate_limits.time, "time", lambda: 1_000.0)  # no refill
     sender = caller(Limits(tpm=1_000, rpm=600), Limits(concurrency=2))
     names = ["key platform/ada", "team platform"]
     slot, unshared = one.acquire(sender, 900), SharedConcurrencySlot((), 5)
@@ -134,7 +147,7 @@ def test_a_slot_is_settled_once_and_released_separately(
     assert (key.elsewhere, team.elsewhere, team.tokens, team.requests) == (1, 1, None, None)
     assert (slot.settled, unshared.settled) == (True, False)
     assert (key.tokens.size, key.requests.size) == (1_000, 600)
-    assert key.tokens.at == 1_000.0  # Unix seconds
+    assert key.tokens.at == clock.at
 
     slot.release()
     unshared.release()
@@ -142,24 +155,22 @@ def test_a_slot_is_settled_once_and_released_separately(
     assert [state.elsewhere for state in other.read_states(names)] == [0, 0]
 
 
-def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], monkeypatch):
+def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], clock: Clock):
     one, other = processes
-    clock = [1_000.0]
-    monkeypatch.setattr(shared_rate_limits.time, "time", lambda: clock[0])
     sender, name = caller(Limits(concurrency=9)), ["key platform/ada"]
 
     def slots_at(unix_s: float) -> int:
-        clock[0] = unix_s
+        clock.at = unix_s
         return other.read_states(name)[0].elsewhere
 
     slot, _ = one.acquire(sender, 0), one.acquire(sender, 0)
-    end = 1_000.0 + shared_rate_limits.LEASE_S
+    end = 1_000.0 + LEASE_S
     assert [slots_at(at) for at in (1_000, end - 1, end)] == [2, 2, 0]
 
-    clock[0] = 1_010.0
+    clock.at = 1_010.0
     one.renew()  # extends the lease by 20 s
     assert [slots_at(at) for at in (end + 1, end + 9, end + 10)] == [2, 2, 0]
-    clock[0] = 1_020.0
+    clock.at = 1_020.0
     one.release(slot, 0, 1)  # a release extends it too
     assert [slots_at(at) for at in (end + 19, end + 20)] == [1, 0]
 
@@ -172,15 +183,15 @@ def test_a_malformed_state_counts_as_empty():
 
 
 def test_the_slots_of_a_dead_process_become_free_and_those_of_a_live_one_stay(
-    processes: list[SharedLimiter], monkeypatch
+    processes: list[SharedLimiter], clock: Clock
 ):
     dead, living = processes
     sender = caller(Limits(concurrency=2))
-    monkeypatch.setattr(shared_rate_limits, "LEASE_S", 0.0)
     dead.acquire(sender, 0)
     living.acquire(sender, 0)
-    monkeypatch.setattr(shared_rate_limits, "LEASE_S", 60.0)
+    clock.at += LEASE_S / 2
     living.renew()
+    clock.at += LEASE_S / 2
 
     assert is_admitted(living, sender)
     assert not is_admitted(living, sender)
@@ -196,29 +207,30 @@ class Unavailable:
         raise StoreUnavailable("gone")
 
 
-async def test_while_the_store_is_unavailable_each_process_counts_by_itself(monkeypatch):
+async def test_while_the_store_is_unavailable_each_process_counts_by_itself():
     states = Unavailable()
     process = SharedLimiter(states, "me")
-    monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: process)
     sender, limiter = caller(Limits(concurrency=1)), Limiter()
 
-    async with admit(sender, 0, limiter):
+    def admitted() -> AbstractAsyncContextManager[ConcurrencySlot]:
+        return admit(sender, 0, limiter, lambda: process)
+
+    async with admitted():
         with pytest.raises(HttpError):
-            async with admit(sender, 0, limiter):
+            async with admitted():
                 pass
     assert states.calls == 1
-    async with admit(sender, 0, limiter):
+    async with admitted():
         pass
 
 
-async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path, monkeypatch):
+async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path):
     states = SqliteStates(tmp_path / "limits.sqlite3")
     process = SharedLimiter(states, "me")
-    monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: process)
     sender = caller(Limits(concurrency=1))
 
     async def send() -> None:
-        async with admit(sender, 0):
+        async with admit(sender, 0, find_shared=lambda: process):
             await asyncio.sleep(30)
 
     for _ in range(20):
@@ -234,8 +246,76 @@ async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path, m
     states.close()
 
 
-async def test_a_caller_without_limits_uses_no_store(monkeypatch):
-    monkeypatch.setattr(shared_rate_limits, "shared_limiter", None)
+async def test_a_caller_without_limits_uses_no_store():
+    def find_shared() -> None:
+        pytest.fail("the store is not needed")
 
-    async with admit(caller(), 10, Limiter()) as slot:
+    async with admit(caller(), 10, Limiter(), find_shared) as slot:
         assert slot.headers == ()
+
+
+def test_the_script_computes_what_the_gateway_computes(redis_server):
+    """Random changes of two states; every text and every refusal is equal."""
+    redis, rng = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S)), random.Random(7)  # noqa: S311 - not for secrets
+    names, now = ["key platform/ada", "team platform"], 1_700_000_000.0
+    expected: list[str | None] = [None, None]
+    outcomes: Counter[str] = Counter()
+    choices = [(Limits(rpm=9), NO_LIMITS), (Limits(tpm=500), Limits(rpm=90, concurrency=4))]
+    for step in range(1_000):
+        now += rng.random()
+        kind = rng.choice(["take", "take", "release", "renew"])
+        fields = {
+            "take": {"take": choices[step // 100 % 2], "estimate": rng.randrange(120), "slots": 1},
+            "release": {"tokens": rng.uniform(-50, 50), "slots": -1},
+            "renew": {"held": rng.randrange(3)},
+        }[kind]
+        holder = rng.choice(["process-1", "process-2"])
+        change = LimitChange(names=names, holder=holder, now=now, **fields)
+        try:
+            new = [
+                f"{int((old or '0:').partition(':')[0]) + 1}:{text}"
+                for old, text in zip(
+                    expected,
+                    change([(old or ":").partition(":")[2] or None for old in expected]),
+                    strict=True,
+                )
+            ]
+        except HttpError as refusal:
+            outcomes[f"refused by {refusal.detail}"] += 1
+            new = None
+
+        is_changed, texts = redis.change(names, change, [None, None])
+
+        assert is_changed is (new is not None)
+        expected = new or expected
+        outcomes[kind] += is_changed
+        for one, other in zip(expected, texts, strict=True):
+            assert parsed(one) == parsed(other)
+    assert outcomes.keys() == {
+        "take", "release", "renew", "refused by rpm", "refused by tpm", "refused by concurrency"
+    }  # fmt: skip
+    redis._redis.close()
+
+
+def parsed(text: str | None) -> tuple[str, shared_rate_limits.StoredLimitState]:
+    version, _, state = (text or ":").partition(":")
+    return version, shared_rate_limits._read(state, 0.0)
+
+
+def test_one_request_is_one_script(redis_server):
+    """Many processes that share a team do not retry each other's changes."""
+    redis = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S))
+    process = SharedLimiter(FailoverStates(redis, MemoryStates()), "me")
+    sender = caller(Limits(rpm=60), Limits(tpm=1_000))
+    process.acquire(sender, 1)
+    redis_server.client.config_resetstat()
+
+    slot = process.acquire(sender, 1)
+    process.release(slot, 0, 1)
+
+    calls = {name: each["calls"] for name, each in redis_server.client.info("commandstats").items()}
+    assert calls["cmdstat_evalsha"] == 2
+    assert calls.keys() <= {
+        "cmdstat_evalsha", "cmdstat_type", "cmdstat_get", "cmdstat_set", "cmdstat_config|resetstat"
+    }  # fmt: skip
+    redis._redis.close()

@@ -379,6 +379,7 @@ def test_an_unexpected_exception_reveals_only_the_request_id(gateway: GatewayCli
     def crash(*_: object) -> None:
         raise RuntimeError("secret detail at /srv/app/file.py")
 
+    # A bug of the gateway is planted: no request can cause one.
     monkeypatch.setattr("proxy.gateway.endpoints.messages.choose_route", crash)
 
     reply = gateway.post(message("chat-x"))

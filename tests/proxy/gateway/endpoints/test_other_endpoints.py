@@ -3,7 +3,6 @@
 import pytest
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 
-from proxy.gateway.endpoints import count_tokens
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ids import new_ulid
 from proxy.ledger.maintenance import token_calibration
@@ -200,14 +199,16 @@ def test_estimates_are_corrected_by_reported_counts(
 
 
 def test_an_upstream_without_the_count_endpoint_is_called_once(
-    gateway: GatewayClient, scripted: ScriptedUpstream, monkeypatch
+    gateway: GatewayClient, scripted: ScriptedUpstream, reload
 ):
-    monkeypatch.setattr(count_tokens, "_without_endpoint", set())
+    lacking = add_upstream("lacking", "responses", scripted.base_url, "openai")
+    add_route("lacking-*", lacking)
+    reload()
     scripted.on("/v1/responses/input_tokens", json_response({"error": {}}, 404))
     before = len(scripted.requests)
 
     for _ in range(3):
-        reply = gateway.post(message("responses-lacks"), "/v1/messages/count_tokens")
+        reply = gateway.post(message("lacking-m"), "/v1/messages/count_tokens")
         assert reply.headers["x-bridge-estimate"] == "true"
 
     assert len(scripted.requests) - before == 1
@@ -250,6 +251,7 @@ def test_readyz_lists_what_is_degraded(gateway: GatewayClient, monkeypatch, relo
 
 def test_readiness_fails_while_the_journal_cannot_be_written(gateway: GatewayClient, monkeypatch):
     state = {**recorder.state(), "journal": False}
+    # A test cannot break the disk of a running gateway.
     monkeypatch.setattr(recorder, "state", lambda: state)
 
     reply = gateway.request("GET", "/readyz")
@@ -259,6 +261,7 @@ def test_readiness_fails_while_the_journal_cannot_be_written(gateway: GatewayCli
 
 
 def test_an_unknown_key_gets_a_503_while_keys_cannot_be_read(gateway: GatewayClient, monkeypatch):
+    # The gateway of this test file continues with its database after this test.
     monkeypatch.setattr(directory, "poll", lambda: None)
     with directory._poll_lock:  # wait for a running poll
         monkeypatch.setattr(directory, "fresh", False)

@@ -275,6 +275,7 @@ def plant_bug(monkeypatch: pytest.MonkeyPatch, misuse: Misuse) -> None:
         if "third" in delta.get("text", ""):
             misuse(writer)
 
+    # A bug of the translator is planted: no upstream can cause one.
     monkeypatch.setattr(MessageWriter, "write_delta", with_bug)
 
 

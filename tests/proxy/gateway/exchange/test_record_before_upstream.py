@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -45,14 +45,15 @@ def running(model: str) -> list[RequestContext]:
 def suspended_disk() -> Iterator[None]:
     """Suspend the journal, as a disk that does not respond would."""
     free = threading.Event()
-    sync = segments.Segment.sync
+    append = segments.Segment.append
 
-    def wait(segment: segments.Segment) -> None:
+    def wait(segment: segments.Segment, frames: Sequence[bytes]) -> None:
         assert free.wait(60)
-        sync(segment)
+        append(segment, frames)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments.Segment, "sync", wait)
+        # A test cannot stop the disk.
+        patch.setattr(segments.Segment, "append", wait)
         try:
             yield
         finally:

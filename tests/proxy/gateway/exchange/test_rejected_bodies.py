@@ -89,9 +89,8 @@ def test_a_team_without_stored_content_stores_no_rejected_body(gateway: GatewayC
     assert read(reply.id) is None
 
 
-def test_a_body_beyond_the_limit_is_not_stored_and_noted(gateway: GatewayClient, monkeypatch):
-    monkeypatch.setattr(rejected_bodies, "MOST_BYTES", 300)
-    long, short = b"[" + b" " * 300 + b"]", b"[]"
+def test_a_body_beyond_the_limit_is_not_stored_and_noted(gateway: GatewayClient):
+    long, short = b"[" + b" " * rejected_bodies.MOST_BYTES + b"]", b"[]"
 
     replies = [gateway.post(body) for body in (long, short)]
 

@@ -14,7 +14,7 @@ from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import HttpError, stopped, to_http_error
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
-from proxy.ledger.recorder import Recorder, recorder
+from proxy.ledger.recorder import recorder
 from proxy.ledger.usage.pricing import PriceList
 from proxy.live.running_requests import RUNNING
 from proxy.models import Price
@@ -34,12 +34,6 @@ from translator.anthropic.usage import Usage
 from translator.message_stream import events_to_message
 from translator.notes import Note
 from translator.stream import text_buffer
-
-
-@pytest.fixture(autouse=True)
-def own_recorder(monkeypatch):
-    """Use a recorder of its own: a gateway of other tests may still run in this process."""
-    monkeypatch.setattr(request_context, "recorder", Recorder())
 
 
 def test_the_open_record_has_all_fields_of_the_request():
@@ -204,6 +198,7 @@ def test_a_note_of_a_team_without_stored_content_quotes_nothing(quoted):
 
 
 def test_notes_are_in_the_order_of_processing(monkeypatch):
+    # A real text of this length would take 16 MB and half a second.
     monkeypatch.setattr(text_buffer, "MAX_CHARACTERS", 3)
     monkeypatch.setattr(events_to_message, "MAX_CHARACTERS", 3)
     own, request, response = (Note(name, "ignored", "x") for name in "abc")

@@ -83,6 +83,7 @@ def full_disk() -> Iterator[None]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
+        # A test cannot fill the disk of a running gateway.
         patch.setattr(segments.Segment, "append", append)
         yield
     until(lambda: recorder.state()["journal"])

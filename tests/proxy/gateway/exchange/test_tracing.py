@@ -116,6 +116,7 @@ def test_without_tracing_the_upstream_gets_no_header(
 
 def test_tracing_without_its_packages_is_a_system_check_error(settings, monkeypatch):
     settings.OTEL = True
+    # The tests have the optional packages.
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
     assert "proxy.E004" in {message.id for message in check_settings()}

@@ -14,8 +14,8 @@ from tests.proxy.gateway.conftest import message, row
 
 
 def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines):
-    """P08: the event loop of the gateway is blocked for 1.5 seconds."""
-    deadlines(idle_s=1)
+    """P08: the event loop of the gateway is blocked for longer than the upstream may be silent."""
+    deadlines(idle_s=2)
     gate = threading.Event()
     scripted.on("chat-blocked", [stream_head(), chunk(upstream_scripts.chat_events()[1]), WaitForGate(gate),
                                  chunk(b"".join(upstream_scripts.chat_events()[2:])), LAST_CHUNK])  # fmt: skip
@@ -23,7 +23,7 @@ def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines)
 
     async def block_loop() -> None:
         gate.set()  # the rest of the response arrives
-        time.sleep(1.5)  # noqa: ASYNC251 - the fault itself
+        time.sleep(2.5)  # noqa: ASYNC251 - the fault itself
         blocked.set()
 
     with ThreadPoolExecutor(1) as pool:
@@ -72,6 +72,7 @@ def test_a_clock_jump_ends_no_request_and_makes_no_duration_negative(
         pending = pool.submit(gateway.post, message("chat-jump", stream=True))
         scripted.wait_until(lambda requests: sum(one.model == "chat-jump" for one in requests) > 0)
         with monkeypatch.context() as during:
+            # A test cannot set the clock of the machine.
             during.setattr(time, "time", lambda: real() + jump_s)
             gate.set()
             reply = pending.result(90)

@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connection
 
+from proxy.conf import conf
 from proxy.gateway.snapshot import config_cache
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, Snapshot, build_snapshot
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES, Policies, Rule
@@ -21,7 +22,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
-from proxy.secrets import carrier_keys
+from proxy.secrets import reasoning_signing_keys
 
 pytestmark = pytest.mark.django_db
 
@@ -88,7 +89,7 @@ def test_cached_configuration_builds_the_same_snapshot(
     assert now["broken"] == {}  # a disabled upstream is not in it
     target = now["exact"][("acme", "claude-x")].targets[0]
     assert (target.server.name, target.server.drains_on_disconnect) == ("vllm", True)
-    assert (target.model, target.carrier_keys) == ("qwen3", carrier_keys())
+    assert (target.model, target.reasoning_signing_keys) == ("qwen3", reasoning_signing_keys())
     callers = {each.key_name: each for each in now["keys"].values()}
     assert {name: (each.strict, each.events, each.team.store_full, each.meter)
             for name, each in callers.items()} == {
@@ -98,13 +99,15 @@ def test_cached_configuration_builds_the_same_snapshot(
     }  # fmt: skip
 
 
-def test_a_rotated_secret_is_used_while_the_database_is_unreachable(company, tmp_path, monkeypatch):
+def test_a_rotated_secret_is_used_while_the_database_is_unreachable(
+    company, tmp_path, settings, monkeypatch
+):
     """The rows are from the cache; the secret that they refer to is read again."""
     secret = tmp_path / "secret"
     secret.write_text("one")
     company.secret = {"file": str(secret)}
     company.save()
-    monkeypatch.setattr(config_cache.conf.__class__, "last_configuration", tmp_path / "cached.json")
+    settings.DATA_DIR = tmp_path
     store = ConfigStore()
     store.poll()
     assert secret_in(store) == b"one"
@@ -113,12 +116,13 @@ def test_a_rotated_secret_is_used_while_the_database_is_unreachable(company, tmp
     assert store.snapshot is unchanged
 
     with monkeypatch.context() as away:
+        # The test's rows are in an open transaction, so the database cannot be taken away.
         away.setattr("proxy.gateway.snapshot.config_snapshot.database_file", unreachable)
         away.setattr(connection, "close", lambda: None)  # the test's transaction goes on
         secret.write_text("two")
         store.poll()
         assert secret_in(store) == b"two"
-        (tmp_path / "cached.json").unlink()
+        conf.last_configuration.unlink()
         secret.write_text("three")
         store.poll()  # without the file there are no rows
         assert secret_in(store) == b"two"

@@ -46,8 +46,8 @@ def test_silence_after_the_head_is_a_timeout(
 def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
     gateway: GatewayClient, scripted: ScriptedUpstream, deadlines, settings
 ):
-    deadlines(idle_s=1)
-    settings.PING_INTERVAL_S = 0.2
+    deadlines(idle_s=2)
+    settings.PING_INTERVAL_S = 0.05
     scripted.on("chat-hang", upstream_scripts.pieces(TEXT_SO_FAR, Stall()))
 
     reply = gateway.post(message("chat-hang", stream=True))

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from yarl import URL
 
 from proxy.gateway.snapshot.request_head import Origin, request_head
@@ -224,6 +226,7 @@ async def test_a_response_before_the_whole_request_makes_the_connection_unusable
 
 
 async def test_the_number_of_idle_connections_is_limited(monkeypatch):
+    # Two thousand connections would be needed.
     monkeypatch.setattr(connection_pool, "MAX_IDLE", 2)
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with upstream(answer, answer) as (pool, origin):
@@ -312,3 +315,34 @@ async def test_a_connection_lost_before_its_request_raises_at_the_request():
                 await asyncio.sleep(0.01)
             with pytest.raises(ConnectionLost):
                 await connection.send_request(b"send", b"")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("reads_request", [False, True])
+def test_a_request_counts_as_unread_only_if_no_byte_was_acknowledged(new_loop, reads_request):
+    """Only such a request is sent again: the upstream may have answered and charged any other."""
+
+    async def lose_second_request() -> bool:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            pool = ConnectionPool(no_tls_context)
+            origin = Origin(tls=False, host="127.0.0.1", port=listener.getsockname()[1])
+            connection = await pool.connect(origin, PATIENCE_S)
+            server, _ = listener.accept()
+            first = connection.send_request(b"", b"send")
+            server.recv(100)
+            server.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            await first
+            assert await whole(connection) == b""
+            if not reads_request:
+                server.close()
+            second = connection.send_request(b"", b"send")
+            if reads_request:
+                server.recv(100)
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                server.close()
+            with pytest.raises(ConnectionLost):
+                await second
+            return connection.is_request_unread
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(lose_second_request()) is not reads_request

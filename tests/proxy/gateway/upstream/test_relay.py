@@ -121,6 +121,7 @@ def test_an_exception_in_the_relay_ends_the_stream_with_an_error(
             raise ValueError("planted")
         feed(decoder, raw)
 
+    # A bug of the gateway is planted: no upstream can cause one.
     monkeypatch.setattr(ResponseDecoder, "feed", broken)
     with gateway.open(message("chat-broken", stream=True)) as connection:
         read_until(connection, b"one.")

@@ -9,14 +9,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.proxy.ledger.postgres import Postgres
+from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
 
 FILES = (
     "database/test_partitions.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_retention.py",
-    "maintenance/test_scheduler.py",
+    "maintenance/test_purge_schedule.py",
     "maintenance/test_verifier.py",
     "posting/test_ledger_writer.py",
     "posting/test_rollups.py",

@@ -67,13 +67,20 @@ def changed(migrated: Path, tmp_path: Path) -> Callable[[str], Path]:
     return change
 
 
-@pytest.mark.parametrize("server", [SERVE, UVICORN], ids=["serve", "uvicorn"])
+NEWER = "proxy.9999_future, which this version does not know"
+
+
 @pytest.mark.parametrize(
-    ("sql", "named"),
+    ("server", "sql", "named"),
     [
-        pytest.param(ADD, "proxy.9999_future, which this version does not know", id="newer"),
-        pytest.param(BEFORE_1_0, "move the data directory (BRIDGE_DATA_DIR) away", id="before 1.0"),
-        pytest.param(INCONSISTENT, "before its dependency auth.0001_initial", id="inconsistent"),
+        pytest.param(SERVE, ADD, NEWER, id="newer-serve"),
+        pytest.param(UVICORN, ADD, NEWER, id="newer-uvicorn"),
+        pytest.param(
+            SERVE, BEFORE_1_0, "move the data directory (BRIDGE_DATA_DIR) away", id="before 1.0"
+        ),
+        pytest.param(
+            SERVE, INCONSISTENT, "before its dependency auth.0001_initial", id="inconsistent"
+        ),
     ],
 )
 def test_a_wrong_schema_is_refused_with_its_migration_and_not_changed(

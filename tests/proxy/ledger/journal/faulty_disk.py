@@ -1,4 +1,4 @@
-"""A simulated disk that is full, fails at fdatasync, or is slow, as a test sets it."""
+"""A simulated disk that is full, fails to sync a write, or is slow, as a test sets it."""
 
 import errno
 import os
@@ -17,26 +17,24 @@ class FaultyDisk:
         self.full = False
         self.failing_syncs = 0  # how many of the next ones fail
         self.syncs = 0
-        self.free = threading.Event()  # clear it: fdatasync does not return
+        self.free = threading.Event()  # clear it: write does not return
         self.free.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
     def write(self, file: int, data: memoryview) -> int:
-        if not self.full:
-            return os.write(file, data)
-        if len(data) > 20:  # the disk takes a part of it first
+        if self.full and len(data) > 20:  # the disk takes a part of it first
             return os.write(file, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def fdatasync(self, file: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os.write(file, data)
         self.free.wait(60)
         self.syncs += 1
-        if self.failing_syncs:
+        if self.failing_syncs:  # the kernel has the bytes, but the disk may not have them
             self.failing_syncs -= 1
             raise OSError(errno.EIO, "Input/output error")
-        os.fdatasync(file)
+        return written
 
     def posix_fallocate(self, file: int, offset: int, length: int) -> None:
         if self.full:
@@ -46,6 +44,7 @@ class FaultyDisk:
 
 def make_faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
     disk = FaultyDisk()
+    # The disk is the far side of the journal, and no real one fails on demand.
     monkeypatch.setattr(segments, "os", disk)
     monkeypatch.setattr(journal, "os", disk)
     return disk

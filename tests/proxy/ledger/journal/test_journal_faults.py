@@ -159,6 +159,7 @@ async def test_defect_in_a_commit_is_a_fault_and_does_not_end_the_thread(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
+        # A bug is planted: no record can cause one.
         patch.setattr(journal, "_open_segment", lambda: 1 / 0)
         with pytest.raises(JournalUnavailable, match="division"):
             await append_all(journal, opening(1))

@@ -1,13 +1,19 @@
 """kill -9 at any moment loses nothing that was acknowledged and doubles nothing (D7, G09)."""
 
+import contextlib
+import json
 import random
+import sqlite3
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.lanes import repeat
 from tests.proxy.ledger.factories import exchange_id
-from tests.proxy.ledger.subprocess_driver import Driver, until
+from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
 
 KILLS = repeat(fast=2, slow=30, variable="BRIDGE_KILLS")
 
@@ -60,6 +66,78 @@ def test_what_a_killed_process_left_open_is_interrupted_with_its_checkpoint(driv
     assert rows == [(exchange_id(1), "interrupted", 200), (exchange_id(2), "interrupted", 0)]
     stored = driver.rows("SELECT stream IS NOT NULL FROM proxy_transcript ORDER BY exchange_id")
     assert stored == [(1,), (0,)]
+
+
+def test_the_journal_of_a_lost_host_is_adopted_once_also_if_the_command_is_killed(
+    driver: Driver, tmp_path
+) -> None:
+    """The disk of the host is mounted on another host, which uses a journal of the same name."""
+    requests, running = 500, 20
+    driver.start()
+    with locked(driver):
+        for number in range(requests):
+            driver.send(do="open", id=number)
+            driver.send(do="chunk", id=number, reads=[[1.0, "data: {}\n\n"]])
+            if number >= running:
+                driver.send(do="close", id=number)
+        for _ in range(2 * requests - running):
+            driver.read()
+        driver.kill()
+    lost = tmp_path / "mounted" / "data"
+    lost.mkdir(parents=True)
+    for path in driver.directory.glob("journal-*"):
+        path.rename(lost / path.name)
+    driver.start()
+    assert driver.request(do="open", id=requests) == {"opened": requests}
+
+    command = [sys.executable, str(ROOT / "manage.py"), "adoptjournal", str(lost)]
+    for _ in range(2):
+        before = closed_rows(driver)
+        adoption = subprocess.Popen(command, env=driver.environment, cwd=ROOT)  # noqa: S603 -- our own program
+        until(lambda: closed_rows(driver) > before or adoption.poll() is not None)  # noqa: B023 -- called at once
+        adoption.kill()
+        adoption.wait()
+    result = json.loads(driver.manage("adoptjournal", str(lost), "--json").stdout)
+    again = json.loads(driver.manage("adoptjournal", str(lost / "journal-0"), "--json").stdout)
+
+    assert result == again == {"adopted": ["journal-0"], "in_use": [], "incomplete": []}
+    assert driver.request(do="close", id=requests) == {"closed": requests}
+    until(lambda: closed_rows(driver) == requests + 1)
+    outcomes = driver.rows("SELECT outcome, count(*) FROM proxy_exchange GROUP BY 1 ORDER BY 1")
+    assert outcomes == [("completed", requests - running + 1), ("interrupted", running)]
+    assert driver.rows("SELECT sum(requests) FROM proxy_usageday") == [(requests + 1,)]
+    assert "everything is as it was written" in driver.manage("verifyledger").stdout
+
+
+def closed_rows(driver: Driver) -> int:
+    return int(driver.rows("SELECT count(*) FROM proxy_exchange WHERE state = 'closed'")[0][0])
+
+
+@contextlib.contextmanager
+def locked(driver: Driver) -> Iterator[None]:
+    """Lock the database, so that all records stay in the journal."""
+    with contextlib.closing(
+        sqlite3.connect(driver.database, isolation_level=None, timeout=60)
+    ) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_a_journal_in_use_is_not_adopted(driver: Driver) -> None:
+    driver.start()
+    driver.request(do="open", id=1)
+
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        driver.manage("adoptjournal", str(driver.directory))
+
+    assert caught.value.returncode == 1
+    assert "journal-0: a running process uses it" in caught.value.stdout
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        driver.manage("adoptjournal", str(driver.directory / "nothing"))
+    assert caught.value.returncode == 2
+    assert "contains no journal" in caught.value.stderr
+    assert driver.request(do="close", id=1) == {"closed": 1}
 
 
 def test_a_second_worker_adopts_the_journal_of_a_killed_one(driver: Driver, tmp_path) -> None:

@@ -112,6 +112,7 @@ def test_open_request_that_was_posted_is_ready_again_when_it_is_closed(tmp_path:
 def test_second_close_record_of_a_finished_request_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Ten thousand requests would be needed.
     monkeypatch.setattr(module, "KEEP_FINISHED", 1)
     with life(tmp_path) as (journal, own):
         journal.append_and_wait(opening(1), closing(1), opening(2), closing(2))

@@ -16,10 +16,9 @@ WRITER = b"12345678"
 def write(directory: Path, *bodies: bytes) -> Path:
     """Return the path of a segment with one frame for each body."""
     segment = Segment(directory, segments.next_number(directory), WRITER)
-    segment.append(
-        [segments.encode_frame(n, 7.5, 0, f"req_{n}", body) for n, body in enumerate(bodies, 1)]
-    )
-    segment.sync()
+    for n, (body, compressed) in enumerate(map(segments.compress, bodies), 1):
+        frame = segments.encode_frame(n, 7.5, 0, f"req_{n}", body, compressed=compressed)
+        segment.append([frame])
     segment.close()
     return segment.path
 
@@ -131,7 +130,6 @@ def test_failed_write_is_cut_off_and_the_synced_frames_stay(
 ) -> None:
     segment = Segment(tmp_path, 1, WRITER)
     segment.append([segments.encode_frame(1, 0.0, 0, "req_1", b"x")])
-    segment.sync()
     disk.full = True
 
     with pytest.raises(OSError, match="No space"):

@@ -33,19 +33,19 @@ def test_row_of_a_dead_process_is_closed_as_interrupted():
 
 
 @pytest.mark.django_db
-def test_old_open_rows_are_closed_in_parts(tmp_path: Path, monkeypatch, django_assert_num_queries):
-    monkeypatch.setattr(module, "MAX_ROWS", 2)
+def test_old_open_rows_are_closed_in_parts(tmp_path: Path, django_assert_num_queries):
+    closed = module.MAX_ROWS + 1
     Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)
-    write_to_database([ExchangeRecords(opening(n), []) for n in range(1, 7)])
-    at = datetime.fromtimestamp(NOON + 6, UTC)
+    write_to_database([ExchangeRecords(opening(n), []) for n in range(1, closed + 2)])
+    at = datetime.fromtimestamp(NOON + closed + 1, UTC)
     later = at + timedelta(hours=1)
     write_to_database([ExchangeRecords(opening(0), [], closing(0))])
 
-    assert module.close_stale_rows(tmp_path, at, later) == (0, 5)
+    assert module.close_stale_rows(tmp_path, at, later) == (0, closed)
 
     found = Exchange.objects.order_by("pk")
-    assert [row.outcome for row in found] == ["completed", *["interrupted"] * 5, ""]
-    assert [row.finished for row in found][1:] == [*[later] * 5, None]
+    assert [row.outcome for row in found] == ["completed", *["interrupted"] * closed, ""]
+    assert [row.finished for row in found][1:] == [*[later] * closed, None]
     with django_assert_num_queries(2):  # nothing is locked where nothing is open
         assert module.close_stale_rows(tmp_path, at) == (0, 0)
 

@@ -145,6 +145,7 @@ def test_a_failed_purge_has_its_error_and_counts(ada, monkeypatch, fault, error)
     def failing(*_, **__):
         raise fault
 
+    # A database that fails in the middle of a purge, or a bug.
     monkeypatch.setattr(retention, "prune_parts", failing)
     start_purge(ada, rewrite=False, expected=None)
     runner.join()
@@ -156,6 +157,7 @@ def test_a_failed_purge_has_its_error_and_counts(ada, monkeypatch, fault, error)
 
 def test_progress_is_stored_during_a_purge(ada, monkeypatch):
     old_ledger()
+    # A purge of more than a second would be needed.
     monkeypatch.setattr(purge_jobs, "PROGRESS_INTERVAL_S", -1.0)
     progress = []
     real = retention.prune_transcripts

@@ -125,6 +125,7 @@ def test_the_thread_survives_errors_and_ends_when_stopped(
             raise faults.pop(0)
         return real()
 
+    # A database that fails when the thread starts, and a bug.
     monkeypatch.setattr(module, "database_file", present)
 
     frequent.start(0)

@@ -51,6 +51,17 @@ def test_each_team_has_its_own_retention(ledger) -> None:
     assert sum(UsageQuarterHour.objects.values_list("requests", flat=True)) == 3
 
 
+def test_parts_are_pruned_in_ranges_of_ids(ledger, monkeypatch) -> None:
+    # A ledger of thousands of parts would be needed.
+    monkeypatch.setattr(retention, "RANGE", 1)
+    parts = Part.objects.count()
+
+    assert prune(START + timedelta(days=3)) == (2, 2)
+
+    assert Part.objects.count() == parts - 2
+    assert storage.read(exchange_id(3)) is not None
+
+
 def test_no_content_is_left_when_all_is_past_retention(ledger) -> None:
     prune(START + timedelta(days=100))
 

@@ -1,7 +1,7 @@
 """verifyledger finds flipped bytes, missing rows and changed sums."""
 
 import hashlib
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from django.db import transaction
@@ -31,6 +31,7 @@ def ledger(team) -> None:
 
 def findings(now: datetime | None = None) -> list[str]:
     found = [f for checked in verifier.verify(now=now) for f in checked.findings]
+    found += verifier.verify_links_of_rows(DAY, DAY + timedelta(days=1))
     found += verifier.verify_sums(DAY, DAY + timedelta(days=1))
     return sorted({f"{finding.what}: {finding.where}" for finding in found})
 
@@ -96,6 +97,7 @@ def test_a_row_from_both_databases_has_one_digest(ledger) -> None:
 
 
 def test_the_ledger_is_locked_inside_a_transaction_only(ledger, monkeypatch) -> None:
+    # pytest runs each test in a transaction.
     monkeypatch.setattr(transaction.get_connection(), "in_atomic_block", False)
 
     with pytest.raises(transaction.TransactionManagementError, match="inside a transaction only"):
@@ -152,3 +154,32 @@ def test_an_amended_row_has_another_link(ledger) -> None:
     assert findings() == []
     assert HashChainLink.objects.filter(exchange_id=exchange_id(8)).count() == 2
     assert UsageQuarterHour.objects.get(service_tier="flex").requests == 1
+
+
+def test_a_verification_continues_after_the_last_verified_link(ledger, monkeypatch) -> None:
+    # A ledger of thousands of rows would be needed.
+    monkeypatch.setattr(verifier, "BATCH", 8)
+    HashChainLink.objects.filter(sequence=20).update(digest=bytes(32))
+    whole = list(verifier.verify())
+
+    for done, checked in enumerate(whole):
+        rest = list(verifier.verify(after=checked.sequence))
+        assert rest == whole[done + 1 :] or [each.links for each in rest] == [0]
+    assert [each.sequence for each in whole] == [8, 16, 24, 30]
+    assert [finding.where for each in whole for finding in each.findings] == ["link 20", "link 21"]
+
+
+def test_a_verification_of_some_days_checks_their_links_only(ledger) -> None:
+    HashChainLink.objects.filter(sequence__lte=10).update(day="2026-01-31")
+    HashChainLink.objects.filter(sequence__gt=20).update(day="2026-02-02")
+    HashChainLink.objects.filter(sequence__range=(11, 20)).update(day="2026-02-01")
+    HashChainLink.objects.filter(sequence__in=[5, 15, 25]).update(row_digest=bytes(32))
+
+    def broken(since: str, until: str) -> list[str]:
+        days = verifier.DayRange(date.fromisoformat(since), date.fromisoformat(until))
+        return [f.where for checked in verifier.verify(days=days) for f in checked.findings
+                if f.what == "chain"]  # fmt: skip
+
+    assert broken("2026-02-01", "2026-02-02") == ["link 15"]
+    assert broken("2026-02-01", "2026-03-01") == ["link 15", "link 25"]
+    assert broken("2026-03-01", "2026-04-01") == []

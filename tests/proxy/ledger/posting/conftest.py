@@ -1,5 +1,6 @@
 """Fixtures: a budget store whose clock a test sets."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,25 +8,25 @@ import pytest
 
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.ledger.posting import budget_sync
+from tests.fakes.clock import Clock
 from tests.proxy.ledger.factories import NOON
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOON)
+
+
+@pytest.fixture
+def at_noon(clock: Clock, monkeypatch) -> None:
+    """Let the whole process have this time: the ledger asks no clock that can be given to it."""
+    monkeypatch.setattr(time, "time", clock)
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
     created = SqliteBudgets(tmp_path / "counters.sqlite3", clock)
+    # The store of the settings has no clock that a test sets.
     monkeypatch.setattr(budget_sync, "budget_store", lambda: created)
     budget_sync.DIRTY.clear()
     yield created

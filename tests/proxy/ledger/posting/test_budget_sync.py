@@ -17,10 +17,9 @@ from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
+from tests.fakes.clock import Clock
 from tests.lanes import repeat
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
-
-from .conftest import Clock
 
 OPERATIONS = repeat(fast=2_000, slow=10_000, variable="BRIDGE_BUDGET_OPERATIONS")
 PRICE = {"input": "1", "output": "10"}
@@ -212,9 +211,8 @@ def test_counters_are_repaired_after_a_rolled_back_batch(
 
 
 def test_an_amended_cost_changes_the_counters_at_once(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock, monkeypatch
+    budgets: list[Budget], store: SqliteBudgets, clock: Clock, at_noon: None
 ):
-    monkeypatch.setattr(budget_sync.time, "time", clock)
     gateway = SimulatedGateway(store, clock, budgets)
     name = gateway.reserve(random.Random(1))  # noqa: S311 - test data
     assert name
@@ -244,8 +242,25 @@ def test_counters_of_ended_periods_are_deleted(budgets: list[Budget], store: Sql
     ) == Standing(0, 0, 0)
 
 
+def test_the_counters_of_the_next_period_are_known_a_day_before(
+    budgets: list[Budget], store: SqliteBudgets
+):
+    """A hard budget can be checked if the database is unavailable at midnight."""
+    month, day = budgets
+
+    budget_sync.publish_all(NOON)
+
+    tomorrow = window(day.period, day.zone, NOON + 86_400)
+    following = window(month.period, month.zone, window("month", "UTC", NOON).end.timestamp())
+    assert store.standing(budget_sync.counter_name(day.pk, tomorrow)) == Standing(0, 0, 0)
+    assert store.standing(budget_sync.counter_name(month.pk, following)) is None
+
+    budget_sync.publish_all(following.start.timestamp() - 3_600)
+    assert store.standing(budget_sync.counter_name(month.pk, following)) == Standing(0, 0, 0)
+
+
 def test_without_budgets_the_store_is_not_used(team: Team, monkeypatch):
-    monkeypatch.setattr(budget_sync, "budget_store", None)
+    monkeypatch.setattr(budget_sync, "budget_store", None)  # a call fails
     Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)
 
     ledger_writer.write_to_database(
@@ -260,9 +275,8 @@ def test_the_store_of_this_process_is_a_file_in_the_data_directory():
 
 
 def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock, monkeypatch
+    budgets: list[Budget], store: SqliteBudgets, clock: Clock, at_noon: None
 ):
-    monkeypatch.setattr(budget_sync.time, "time", clock)
     other = Budget.objects.create(team=Team.objects.create(name="other"), usd=1, period="day")
     day = window("day", "UTC", NOON)
     ledger_writer.write_to_database(
@@ -286,13 +300,13 @@ def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
 
 
 def test_counters_are_published_later_if_the_store_is_unavailable(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock, monkeypatch, caplog
+    budgets: list[Budget], store: SqliteBudgets, at_noon: None, monkeypatch, caplog
 ):
-    monkeypatch.setattr(budget_sync.time, "time", clock)
 
     def unavailable(*_: object) -> set[str]:
         raise StoreUnavailable("store stopped")
 
+    # A SQLite store that is open does not become unavailable.
     monkeypatch.setattr(store, "apply_posted", unavailable)
     ledger_writer.write_to_database(
         [ExchangeRecords(opening(1, body=None), [], closing(1, answer=None))]

@@ -14,6 +14,7 @@ from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.models import DrainWatermark, Exchange
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
+from tests.proxy.ledger.subprocess_driver import until
 
 
 @pytest.fixture
@@ -44,17 +45,18 @@ def test_records_wait_in_the_journal_during_an_outage_and_its_cause_is_logged_on
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.append_and_wait(opening(1), closing(1))
-    one = Drainer(journal)
-    one._stopping.set()  # a round, then the end
+    one, next_one = Drainer(journal), Drainer(journal)
 
     with missing_table():
-        one._work()
-        one._work()
+        one.start()
+        until(lambda: one.error)
+        one.stop()  # after another round
         assert "proxy_exchange" in one.error
         assert one.backlog.records == 2
-    one._work()
+    next_one.start()
+    next_one.stop()
 
-    assert (one.error, one.backlog.records) == ("", 0)
+    assert (next_one.error, next_one.backlog.records) == ("", 0)
     assert states() == {exchange_id(1): "closed"}
     logged = [text for text in caplog.messages if "records wait in the journal" in text]
     assert len(logged) == 1, "once for each outage"
@@ -64,12 +66,13 @@ def test_records_wait_in_the_journal_during_an_outage_and_its_cause_is_logged_on
 def test_a_bug_does_not_end_the_thread(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     journal.append_and_wait(opening(1), closing(1))
     one = Drainer(journal, pace=Pace(round_s=None))  # type: ignore[arg-type]  # comparing with it raises
-    one._stopping.set()
 
-    one._work()
+    one.start()
+    until(lambda: "unexpected fault" in caplog.text)
+    one.stop()
 
-    assert "NoneType" in one.error
-    assert "unexpected fault" in caplog.text
+    assert "NoneType" in caplog.text
+    assert (one.error, states()) == ("", {exchange_id(1): "closed"})
 
 
 def test_the_wait_after_a_fault_doubles_up_to_five_seconds(journal: Journal) -> None:
@@ -157,7 +160,6 @@ def test_journal_that_cannot_be_read_yet_is_read_later(
         journal = Journal(lock, reserve_bytes=4_096)
         journal.start()
         one = Drainer(journal)
-        one._stopping.set()
         one.start()
         one.stop()
         assert "File exists" in one.error

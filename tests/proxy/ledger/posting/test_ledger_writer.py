@@ -306,6 +306,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     key, _ = ApiKey.issue(team, "ada-laptop")
     at = datetime(2027, 3, 4, 5, 6, 7, tzinfo=UTC)
     opened = opening(1, key_id=key.pk, betas=["new-beta"], worker="w")
+    # The one of the process knows the names of earlier tests.
     monkeypatch.setattr(drift, "new_name_recorder", drift.NewNameRecorder())
 
     closed = ledger_writer.write_to_database(

@@ -1,9 +1,12 @@
 """Filters of the request list: each recorded column has one, and it returns only matching rows."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+from django.db import connection
 
+from proxy.ledger.database import query_timeout
 from proxy.models import Exchange
 from proxy.reports.core.query_parameters import FILTERS
 from proxy.reports.requests import filters
@@ -171,6 +174,42 @@ def test_a_search_finds_by_id_key_and_session_prefix(get_ids):
         assert get_ids(q=term) == [exchange.pk], term
     for term in ("D0210", "0210", "platform/laptop", "chatcmpl"):
         assert get_ids(q=term) == [], term
+
+
+def test_a_search_by_id_uses_the_primary_key(get_ids):
+    exchange, other = factories.record(), factories.record()
+    Exchange.objects.filter(pk=other.pk).update(upstream_request_id="req_upstream")
+
+    assert get_ids(q="req_upstream") == [other.pk]
+    for term, is_indexed in ((exchange.pk, True), ("req_upstream", False)):
+        rows = Exchange.objects.filter(filters._search(term), created__gte=exchange.created)
+        plan = rows.order_by("-created", "-id").explain()
+        if connection.vendor == "sqlite":
+            assert ("(id=?)" in plan) is is_indexed, plan
+
+
+def test_a_slow_page_is_stopped_with_a_message(get_report, monkeypatch):
+    """Speed up the clock of the query timeout only."""
+    for _ in range(30):
+        factories.record()
+    # A ledger whose search really takes two seconds has millions of rows.
+    monkeypatch.setattr(query_timeout, "INSTRUCTIONS_PER_CHECK", 10)
+    monkeypatch.setattr(
+        query_timeout, "time", SimpleNamespace(monotonic=iter(range(0, 10**9, 11)).__next__)
+    )
+    slow = get_report("requests", **DAY, user_agent="nobody")
+    monkeypatch.undo()
+
+    if connection.vendor == "sqlite":
+        assert slow.status_code == 503
+        assert slow.json()["error"] == {
+            "type": "overloaded_error",
+            "message": "the query took too long and was stopped; choose a shorter time range or "
+            "more filters",
+        }
+    assert (
+        get_report("requests", **DAY).status_code == 200
+    )  # the connection has no timeout any more
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from django.urls import reverse
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.web_session import WebSession
 from tests.lanes import repeat
-from tests.repo.access.write_company import PEOPLE, fill
+from tests.repo.access.write_company import PEOPLE, QUICK_PASSWORDS, fill
 
 admin.autodiscover()
 LISTS = {model._meta.label_lower.replace(".", "/"): one for model, one in admin.site._registry.items()}  # fmt: skip
@@ -60,7 +60,9 @@ BAD_JSON = ("[" * 5_000, "{", '"\\ud800"', '{"a": "\\u0000"}', HUGE, "NaN", "1e9
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with Gateway(tmp_path_factory.mktemp("queries"), key="") as gateway:
+    with Gateway(
+        tmp_path_factory.mktemp("queries"), key="", environment=QUICK_PASSWORDS
+    ) as gateway:
         company = fill(gateway)
         gateway.people = {  # type: ignore[attr-defined]
             role: WebSession(gateway).sign_in(PEOPLE[role][0], company["password"])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.web_session import WebSession
-from tests.proxy.ledger.postgres import Postgres
 from tests.repo.access.write_company import PEOPLE, fill
 
 ADDRESSES = {

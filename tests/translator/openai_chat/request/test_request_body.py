@@ -15,6 +15,7 @@ from translator.errors import BadRequest
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat.request import request_body as tables
 from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.request.unsent_fields import DROPPED, HARMLESS
 
 OLD_FIELDS = {"temperature", "top_p", "top_k", "stream", "output_format"}
 """Fields that the types of SDK 2.x no longer list but older clients still send."""
@@ -29,9 +30,7 @@ OFF = {"thinking": {"type": "disabled"}}
 
 
 def test_each_field_has_exactly_one_fate():
-    fates = Counter(
-        [*tables.COPIED, *tables.RENAMED, *tables.BUILT, *tables.DROPPED, *tables.REFUSED]
-    )
+    fates = Counter([*tables.COPIED, *tables.RENAMED, *tables.BUILT, *DROPPED, *tables.REFUSED])
 
     assert set(fates) == FIELDS
     assert max(fates.values()) == 1
@@ -209,11 +208,11 @@ def test_a_field_that_must_not_be_ignored_is_rejected(field):
         build(make_request(**{field: {"any": "thing"}}))
 
 
-@pytest.mark.parametrize("field", tables.DROPPED)
+@pytest.mark.parametrize("field", DROPPED)
 def test_a_dropped_field_is_noted(field):
     fate = fates(make_request(**{field: ["any"]}))[field]
 
-    assert fate == ("ignored" if field in tables.HARMLESS else "dropped")
+    assert fate == ("ignored" if field in HARMLESS else "dropped")
 
 
 def test_a_task_budget_is_ignored_as_a_hint():

@@ -20,6 +20,7 @@ from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
 from translator.openai_responses.request import request_body as tables
+from translator.request.unsent_fields import DROPPED, HARMLESS
 
 from .strict_types import assert_valid
 
@@ -38,9 +39,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
 
 
 def test_each_field_has_exactly_one_fate():
-    fates = Counter(
-        [*tables.COPIED, *tables.RENAMED, *tables.BUILT, *tables.DROPPED, *tables.REFUSED]
-    )
+    fates = Counter([*tables.COPIED, *tables.RENAMED, *tables.BUILT, *DROPPED, *tables.REFUSED])
 
     assert set(fates) == FIELDS
     assert max(fates.values()) == 1
@@ -364,15 +363,15 @@ def test_what_must_not_be_ignored_is_refused_by_name(field):
     assert refused.value.path == field
 
 
-@pytest.mark.parametrize("field", tables.DROPPED)
+@pytest.mark.parametrize("field", DROPPED)
 def test_what_is_dropped_is_noted(field):
-    expected = "ignored" if field in tables.HARMLESS else "dropped"
+    expected = "ignored" if field in HARMLESS else "dropped"
 
     assert fates(make_request(**{field: "x"})) == {field: expected}
 
 
 def test_empty_fields_are_not_noted():
-    assert fates(make_request(**dict.fromkeys([*tables.DROPPED, *tables.REFUSED]))) == {}
+    assert fates(make_request(**dict.fromkeys([*DROPPED, *tables.REFUSED]))) == {}
 
 
 # Response context

@@ -1,13 +1,8 @@
 """Bytes of the upstream are stored in checkpoints, within a limit, and masked after a failure."""
 
-from types import SimpleNamespace
-
-import pytest
-
-from proxy.gateway.exchange import ledger_records, request_context, stored_reads
-from proxy.gateway.exchange.stored_reads import CHECKPOINT_BYTES
+from proxy.gateway.exchange import ledger_records, request_context, upstream_bytes
+from proxy.gateway.exchange.upstream_bytes import CHECKPOINT_BYTES
 from proxy.ledger.journal.records import Chunk
-from proxy.ledger.recorder import Recorder
 from tests.proxy.gateway.request_context_factory import (
     CHUNK,
     CHUNKS,
@@ -19,16 +14,19 @@ from tests.proxy.gateway.request_context_factory import (
 )
 
 
-@pytest.fixture(autouse=True)
-def own_recorder(monkeypatch):
-    """Use a recorder of its own: a gateway of other tests may still run in this process."""
-    monkeypatch.setattr(request_context, "recorder", Recorder())
+class SavedChunks:
+    """A recorder that keeps the chunks."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+
+    def chunk(self, record: Chunk) -> None:
+        self.chunks.append(record)
 
 
-def test_reads_are_saved_after_a_second_or_a_full_buffer(monkeypatch):
-    saved: list[Chunk] = []
-    monkeypatch.setattr(request_context.recorder, "_journal", SimpleNamespace(append=saved.append))
-    context = RecordedContext()
+def test_reads_are_saved_after_a_second_or_a_full_buffer():
+    recorder = SavedChunks()
+    saved, context = recorder.chunks, RecordedContext(recorder=recorder)
     context.start_attempt(100.0)
     context.tick(200.0)  # there are no reads
     context.store_upstream_bytes(b"a", 100.25)
@@ -54,10 +52,9 @@ KEY = b"sk-of-a-customer-0123456789"
 STARS = b"*" * len(KEY)
 
 
-def test_credential_patterns_are_masked_only_in_reads_of_failed_attempts(monkeypatch):
-    saved: list[Chunk] = []
-    monkeypatch.setattr(request_context.recorder, "_journal", SimpleNamespace(append=saved.append))
-    context = RecordedContext()
+def test_credential_patterns_are_masked_only_in_reads_of_failed_attempts():
+    recorder = SavedChunks()
+    saved, context = recorder.chunks, RecordedContext(recorder=recorder)
     context.start_attempt(100.0)
     context.store_upstream_bytes(KEY, 100.0)
     context.checkpoint()
@@ -86,15 +83,17 @@ def test_the_reads_of_a_completed_response_are_stored_unchanged():
     assert [raw for _, raw in ledger_records.close_record(context, None).reads] == [KEY]
 
 
-def test_the_stored_bytes_of_each_attempt_are_limited(monkeypatch):
-    monkeypatch.setattr(stored_reads, "MAX_READ_BYTES", 10)
-    context = RecordedContext()
+def test_the_stored_bytes_of_each_attempt_are_limited():
+    almost = b"1" * (upstream_bytes.MAX_READ_BYTES - 1)
+    recorder = SavedChunks()
+    context = RecordedContext(recorder=recorder)
     context.start_attempt(100.0)
-    context.store_upstream_bytes(b"123456789", 100.0)
+    context.store_upstream_bytes(almost, 100.0)  # saved at once, as the buffer is full
     assert context.all_notes() == []
     context.store_upstream_bytes(b"0 is over it", 100.0)
     context.store_upstream_bytes(b"not stored", 100.0)
-    assert [raw for _, raw in context.take_unsaved_reads()] == [b"123456789", b"0 is over it"]
+    assert [raw for each in recorder.chunks for _, raw in each.reads] == [almost]
+    assert [raw for _, raw in context.take_unsaved_reads()] == [b"0 is over it"]
     assert context.all_notes() == [request_context.LONG_STREAM]
 
     context.start_attempt(101.0)

@@ -20,28 +20,30 @@ from .connection_limits import connection_limits
 from .http_cycle import CONTINUE
 from .http_protocol import REJECTIONS, HttpProtocol
 
-PROBES: Final = 2  # a closed peer answers the first with RST; the second reads it
+PROBES: Final = 2  # the first one makes a closed peer send RST, the second one detects that
 PROBE_S: Final = 0.2
 LAST_HEAD_S: Final = 1.0
 """Time for the request head of a client that connected just before the shutdown."""
 DISCARD_S: Final = 5.0
 """Time for the rest of a body that is dropped, which is at most ``conf.max_body_bytes``."""
 BODY_GRACE_S: Final = 5.0
-"""Added so that the application's own timeout comes first: its error is more specific."""
+"""Seconds added to the application's own timeout, which then ends first with a more specific error.
+"""
 MIB: Final = 2**20
 MIN_READ_RATE: Final = 256
 """Bytes per second that a client must read at least; every real client is faster."""
 
 
 class State(Enum):
-    HEAD = "head"  # connected, or part of a request head was received
+    HEAD = "head"  # the client has connected, or a part of a request head was received
     IDLE = "idle"  # response complete; the next request has not begun
     BODY = "body"  # the head was received, the body was not
     ANSWER = "answer"  # the application works
     WRITE = "write"  # the client does not read the response
-    DISCARD = "discard"  # responded before the end of the body; the rest is read and dropped
-    LINGER = "linger"  # last response sent, write side shut down; input is dropped
-    CLOSE = "close"  # closing; some bytes are not sent yet
+    # The response is complete before the body; the rest of the body is read and dropped.
+    DISCARD = "discard"
+    LINGER = "linger"  # the last response is sent and the write side is shut down; input is dropped
+    CLOSE = "close"  # the connection is closing, and some bytes are not sent yet
 
 
 SECONDS: Final[Mapping[State, Callable[["GatewayHttpProtocol"], float]]] = {
@@ -67,10 +69,10 @@ class GatewayHttpProtocol(HttpProtocol):
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.state = State.HEAD
-        self._deadline = 0.0  # of the current state, in the event loop's time
+        self._deadline = 0.0  # deadline of the current state, in the event loop's time
         self._timer: asyncio.TimerHandle | None = None
         self._dropped = 0  # bytes dropped in the current state
-        self._ignores_input = False  # input after a rejected request is dropped
+        self._ignores_input = False  # whether input is dropped, because a request was rejected
         self._unread = 0  # bytes in the write buffer at the last check
         self._half_closed = False
         self.counted: str | None = None  # the address in the connection limits; None: not counted
@@ -202,7 +204,8 @@ class GatewayHttpProtocol(HttpProtocol):
     def _linger(self) -> None:
         """Shut down the write side and drop input.
 
-        Closing while input is unread would send a RST, and the client could lose the response.
+        Closing a connection with unread input would send a RST, and the client could lose the
+        response.
         """
         self.resume_reading()
         if self._half_closed or not self.transport.can_write_eof():
@@ -223,8 +226,8 @@ class GatewayHttpProtocol(HttpProtocol):
     def reject(self, status: int) -> None:
         """Send one of ``REJECTIONS`` and close.
 
-        While earlier requests are running the connection closes after them without this response:
-        a proxy that parses the bytes differently would give it to another client.
+        While earlier requests are running, the connection closes after them without this response,
+        because a proxy that parses the bytes differently could give it to another client.
         """
         if self.state in ENDING or self.transport.is_closing():
             return
@@ -305,8 +308,8 @@ class GatewayHttpProtocol(HttpProtocol):
     def eof_received(self) -> Any:
         """Find out whether the client has disconnected or only shut down its write side.
 
-        Both look the same until something is sent: a closed peer answers it with RST. So harmless
-        bytes are sent twice. Return True to keep the connection open for writing.
+        Both look the same until the gateway sends something, which a closed peer answers with RST.
+        So harmless bytes are sent twice. Return True to keep the connection open for writing.
         """
         if self.state in ENDING or self._probe() is None:
             self.close()
@@ -318,8 +321,9 @@ class GatewayHttpProtocol(HttpProtocol):
     def _probe(self) -> bytes | None:
         """Return harmless bytes: 100 Continue before the response, a zero between two chunks.
 
-        The zero leads the size of the next chunk. Empty while pipelined requests wait, because an
-        earlier response is still being sent. None: no bytes are harmless here.
+        The zero is a leading zero of the next chunk's size. The result is empty while pipelined
+        requests wait, because an earlier response is still being sent. It is None if no bytes are
+        harmless.
         """
         if self._pipeline:
             return b""

@@ -1,6 +1,7 @@
 """A private PostgreSQL server for tests, on a loopback port.
 
-The server refuses to run as root, so root runs it as the user ``postgres``.
+Its files are a copy of prepared files, so that a start takes a third of a second. The server refuses
+to run as root, so root runs it as the user ``postgres``.
 """
 
 import contextlib
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from tests.fakes.load.kill_process import reserved_port
 from tests.fakes.optional_tools import skip_or_fail
+
+from .prepared import migrate, prepare_once
 
 BINARIES = ("initdb", "pg_ctl", "postgres")
 
@@ -27,9 +30,12 @@ def find_binaries() -> Path:
 
 
 class Postgres:
-    """A server that can be started and stopped repeatedly; ``remove`` deletes its files."""
+    """A server that can be started and stopped repeatedly; ``remove`` deletes its files.
 
-    def __init__(self, *settings: str) -> None:
+    Its database has the schema of the gateway and no rows; it is empty if ``migrated`` is False.
+    """
+
+    def __init__(self, *settings: str, migrated: bool = True) -> None:
         self._settings = settings  # "name=value" of postgresql.conf
         self.binaries = find_binaries()
         self.home = Path(tempfile.mkdtemp(prefix="bridge-pg-"))
@@ -41,12 +47,29 @@ class Postgres:
                 skip_or_fail("NO USER postgres HERE, and PostgreSQL refuses to run as root")
         self._resources = contextlib.ExitStack()
         self.port = self._resources.enter_context(reserved_port())
-        self._run("initdb", "-D", self._files, "-U", "bridge", "-A", "trust", "--no-sync")
         self.url = f"postgres://bridge@127.0.0.1:{self.port}/postgres"
+        if migrated:
+            self._copy(prepare_once("postgresql", self._prepare))
+        else:
+            self._copy(prepare_once("initdb", self._initialize))
 
     @property
     def _files(self) -> str:
         return str(self.home / "files")
+
+    def _initialize(self, target: Path) -> None:
+        self._run("initdb", "-D", self._files, "-U", "bridge", "-A", "trust", "--no-sync")
+        Path(self._files).rename(target)
+
+    def _prepare(self, target: Path) -> None:
+        self._copy(prepare_once("initdb", self._initialize))
+        self.start()
+        migrate(self.home / "data", DATABASE_URL=self.url)
+        self._run("pg_ctl", "-D", self._files, "-m", "fast", "-w", "stop")
+        Path(self._files).rename(target)
+
+    def _copy(self, source: Path) -> None:
+        subprocess.run(["cp", "--archive", source, self._files], check=True)  # noqa: S603, S607 - keeps the owner
 
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.home} -c fsync=off"

@@ -5,7 +5,7 @@ from typing import Final
 
 from proxy.gateway.http.secret_redaction import redact_error_body
 
-CHECKPOINT_S: Final = 1.0  # if the process dies, at most this much of a response is lost
+CHECKPOINT_S: Final = 1.0  # if the process dies, at most this many seconds of a response are lost
 CHECKPOINT_BYTES: Final = 64 * 1024
 MAX_READ_BYTES: Final = 32 * 2**20
 """The maximum of an upstream's bytes in a transcript: 160,000 tokens of 200 bytes. The rest is
@@ -15,13 +15,14 @@ relayed to the client but not stored, so that an endless response cannot fill th
 class StoredReads:
     """The reads of one upstream attempt since the last checkpoint. Times are the event loop's."""
 
-    # Times and bytes are in two lists: a list of tuples would need 72 bytes more for each read.
+    # Times and bytes are in two lists, because a list of tuples would need 72 bytes more for each
+    # read.
     __slots__ = ("_pieces", "_times_ms", "saved_at", "started", "stored_bytes", "waiting_bytes")
 
     def __init__(self, started: float) -> None:
         self.started = started
         self.saved_at = started  # time of the last checkpoint
-        self.stored_bytes = 0  # including the bytes that ``take`` has returned
+        self.stored_bytes = 0  # this includes the bytes that ``take`` has returned
         self.waiting_bytes = 0
         self._pieces: list[bytes] = []
         self._times_ms = array("d")  # milliseconds since ``started``
@@ -33,10 +34,11 @@ class StoredReads:
 
     def add(self, raw: bytes, now: float) -> bool:
         """Store a read. Return whether a checkpoint is due because of the buffered bytes."""
-        if self.is_full:
+        if self.stored_bytes >= MAX_READ_BYTES:  # ``is_full``, without a call for each read
             return False
-        self.stored_bytes += len(raw)
-        self.waiting_bytes += len(raw)
+        size = len(raw)
+        self.stored_bytes += size
+        self.waiting_bytes += size
         self._pieces.append(raw)
         self._times_ms.append((now - self.started) * 1000)
         return self.waiting_bytes >= CHECKPOINT_BYTES

@@ -1,0 +1,46 @@
+"""Write the journals of a host that is gone to the database."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandError, CommandParser
+
+from proxy.ledger.posting.journal_posting import adopt_host
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.models import DrainWatermark
+from proxy.secrets import ConfigError
+
+
+class Command(BridgeCommand):
+    help = "Write the journals of a host that is gone to the database; exit 1 if any is left."
+    example = "manage.py adoptjournal /mnt/old-disk/data --host gateway-2"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "path", type=Path, help="the data directory of the host, a copy of it, or one journal"
+        )
+        parser.add_argument(
+            "--host", help="its host name: end the notice that this host has waiting records"
+        )
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            found = adopt_host(options["path"].resolve())
+        except OSError as error:
+            raise ConfigError(str(error)) from None
+        is_complete = not found.in_use and not found.incomplete
+        if options["host"] and is_complete:
+            DrainWatermark.objects.filter(pk__startswith=f"{options['host']}:").delete()
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode(found._asdict()).decode())
+        else:
+            for name in found.adopted:
+                self.stdout.write(f"{name}: all requests are in the database")
+            for name in found.in_use:
+                self.stdout.write(f"{name}: a running process uses it")
+            for name in found.incomplete:
+                self.stdout.write(f"{name}: see the files in {name}/quarantine")
+        if not is_complete:
+            raise CommandError("some journals are not in the database", returncode=FINDING)

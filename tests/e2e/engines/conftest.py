@@ -1,0 +1,36 @@
+"""A real llama.cpp as the upstream of a gateway, once for each dialect."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.llama_server import running_llama_server
+
+ROUTES = "".join(
+    f"""
+[[routes]]
+model = "{dialect}"
+targets = [{{ upstream = "{dialect}", model = "tiny" }}]
+"""
+    for dialect in ("anthropic", "chat", "responses")
+)
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the engine."""
+    with running_llama_server(tmp_path_factory.mktemp("engine") / "engine.log") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def engine_gateway(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway whose upstream is the engine; the model names the dialect."""
+    upstreams = {
+        dialect: {"dialect": dialect, "base_url": engine + path, "profile": "llamacpp"}
+        for dialect, path in (("anthropic", ""), ("chat", "/v1"), ("responses", "/v1"))
+    }
+    config = toml_for(upstreams, ROUTES)
+    with Gateway(tmp_path_factory.mktemp("engine-gateway"), config=config) as running:
+        yield running
