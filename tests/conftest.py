@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the lane before test files are imported, because they ask for its numbers."""
+    """Choose the lane before test files are imported, because they read its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
     folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
@@ -110,13 +110,14 @@ def pytest_collection_modifyitems(
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
     elif is_whole(config) or config.option.coverage:
-        items.sort(key=lambda item: place_of(file_of(item.nodeid)))
+        items.sort(key=place_of)
 
 
-def place_of(file: str) -> int:
-    """Return the place of a file in the order of a whole run."""
-    if measurement.is_measured(file):
+def place_of(item: pytest.Item) -> int:
+    """Return the place of a test's file in the order of a whole run."""
+    if measurement.is_measured(item):
         return -1
+    file = file_of(item.nodeid)
     return len(FIRST) + 1 if file == LAST else FIRST.index(file) if file in FIRST else len(FIRST)
 
 

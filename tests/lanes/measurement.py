@@ -1,9 +1,10 @@
 """Branch coverage of the translator and of the critical modules, measured in the fast lane itself.
 
 A trace function makes code slower, and only threads that start later get it. So the files with the
-counted tests come first in each process, and the trace function is removed after them. Properties,
-and tests that read recordings beside the repository, do not count: they are not the same in each
-run. The test of the coverage combines what the processes measured.
+measured tests come first in each process, and the trace function is removed after them. These tests
+do the same in each run: a property has fixed examples in the fast lane, and tests that read
+recordings beside the repository are left out. The test of the coverage combines what the processes
+measured.
 
 Run as a program, this module measures the import of the modules: ``python -m tests.lanes.measurement
 FILE MODULE...``.
@@ -15,20 +16,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import coverage
 import pytest
-from hypothesis import is_hypothesis_test
 
 from .time_limit import file_of
 
 REPOSITORY: Final = Path(__file__).parents[2]
 NAME: Final = "measurement"
-COUNTED: Final = "counted"
-"""The context of coverage in which counted tests run."""
 
 MODULES: Final = {
     "proxy/gateway/admission": ("auth", "budgets", "rate_limits", "shared_rate_limits"),
@@ -65,16 +63,13 @@ TESTS: Final = (
     "tests/proxy/ledger/",
     "tests/slow/threats/accounts/test_key_check.py",
 )
-NOT_COUNTED: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")
-"""Files that read the recordings beside the repository, contain only properties, or count calls."""
+LEFT_OUT: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")
+"""Files that read recordings, find a branch only by many examples, or count calls."""
 
 
-def is_measured(file: str) -> bool:
-    return file.startswith(TESTS) and not file.endswith(NOT_COUNTED)
-
-
-def is_counted(item: pytest.Item) -> bool:
-    return is_measured(file_of(item.nodeid)) and not is_hypothesis_test(getattr(item, "obj", None))
+def is_measured(item: pytest.Item) -> bool:
+    file = file_of(item.nodeid)
+    return file.startswith(TESTS) and not file.endswith(LEFT_OUT)
 
 
 def new_measurement(file: Path) -> coverage.Coverage:
@@ -86,7 +81,7 @@ def new_measurement(file: Path) -> coverage.Coverage:
 
 
 class Measurement:
-    """A plugin that measures the counted tests of this process and writes the part into a folder."""
+    """A plugin that measures the tests of this process and writes its part into a folder."""
 
     def __init__(self, folder: Path, process: str) -> None:
         self._part = folder / f"{process}.part"
@@ -99,16 +94,14 @@ class Measurement:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, Any, Any]:
-        if not is_measured(file_of(item.nodeid)):
+        if not is_measured(item):
             return (yield)
         if not self._runs:
             self._coverage.start()
             self._runs = True
-        counted = is_counted(item)
-        self._coverage.switch_context(COUNTED if counted else "")
         result = yield
-        self._ran += counted
-        if not nextitem or not is_measured(file_of(nextitem.nodeid)):
+        self._ran += 1
+        if not nextitem or not is_measured(nextitem):
             self._save()
         return result
 
@@ -126,8 +119,8 @@ class Measurement:
         while sum(int(each.read_text()) for each in self._folder.glob("*.number")) < expected:
             time.sleep(0.2)
 
-    def missed(self, files: Iterable[str]) -> Mapping[str, Any]:
-        """Return the lines and branches of these files that no test reached, by file."""
+    def missed(self, files: Iterable[str]) -> list[str]:
+        """Return the lines and branches of these files that no test reached, a text for each file."""
         names = sorted(files)
         modules = [name.removesuffix(".py").replace("/", ".") for name in names]
         imported = self._folder / "imports.part"
@@ -137,20 +130,19 @@ class Measurement:
         combined.combine([str(part) for part in self._folder.glob("*.part")], keep=True)
         report = self._folder / f"{os.getpid()}.json"
         paths = [str(REPOSITORY / name) for name in names]
-        combined.json_report(paths, outfile=str(report), contexts=[COUNTED])
+        combined.json_report(paths, outfile=str(report))
         found = json.loads(report.read_text(encoding="utf-8"))["files"]
         assert len(found) == len(names)
-        return {
-            name: {"lines": one["missing_lines"], "branches": one["missing_branches"]}
+        return [
+            f"{name}: lines {one['missing_lines']}, branches {one['missing_branches']}"
             for name, one in found.items()
             if one["missing_lines"] or one["missing_branches"]
-        }
+        ]
 
 
 def measure_imports(file: Path, modules: Iterable[str]) -> None:
     measured = new_measurement(file)
     measured.start()
-    measured.switch_context(COUNTED)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     importlib.import_module("django").setup()
     for module in modules:
