@@ -17,7 +17,7 @@ def main() -> None:
         gc.disable()
     try:
         execute_from_command_line(sys.argv)
-    # Print one line for a wrong setting instead of a traceback.
     except ImproperlyConfigured as error:
+        # Print one line for a wrong setting instead of a traceback.
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)

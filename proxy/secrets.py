@@ -261,7 +261,7 @@ def _text_of(path: str) -> str:
         if len(raw) > MAX_SECRET_BYTES:
             raise ConfigError(f"file {path} is larger than {MAX_SECRET_BYTES:,} bytes")
         return raw.decode()
-    # A ValueError means that the content is not UTF-8, or that the path contains a NUL.
     except (OSError, ValueError) as error:
+        # A ValueError means that the content is not UTF-8, or that the path contains a NUL.
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"file {path} cannot be read: {reason}") from None

@@ -35,17 +35,13 @@ LIMIT: Final = "time limit"
 
 FIRST: Final = (
     "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/translator/all_dialects/test_laws.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",
-    "tests/proxy/ledger/database/test_on_postgresql.py",
+    "tests/repo/lint/test_tools.py",
+    "tests/proxy/server/test_server.py",
+    "tests/repo/secrets/test_canary.py",
 )
-"""Files that take minutes start first, so that none runs alone at the end.
-
-xdist assigns files in turn, and at once a second file to a process whose first file has one test.
-The two outage files have one test each and mostly wait, so one process runs both while the other
-runs files that need a core.
-"""
+"""Files that take long start first (after the measured ones), so that none runs alone at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,11 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the lane before test files are imported, because they ask for its numbers."""
+    """Choose the lane before test files are imported, because they read its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
     folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
-    if config.option.coverage or (is_whole(config) and not lanes.is_slow()):
+    if config.option.coverage or is_complete(config):
         process = os.environ.get("PYTEST_XDIST_WORKER", "main")
         config.pluginmanager.register(Measurement(folder, process), measurement.NAME)
     limit = time_limit.TimeLimit(config)
@@ -76,9 +72,15 @@ def pytest_report_header() -> str:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Return True if the command runs all tests of a lane."""
-    selected = config.option.keyword or config.option.ignore or config.option.deselect
-    return config.args == config.getini("testpaths") and not selected
+    """Return True if the command names no path."""
+    return config.args == config.getini("testpaths")
+
+
+def is_complete(config: pytest.Config) -> bool:
+    """Return True if the command runs all tests of the fast lane."""
+    options = ("keyword", "ignore", "ignore_glob", "deselect", "lf")
+    selected = any(getattr(config.option, name, None) for name in options)
+    return is_whole(config) and not selected and not lanes.is_slow()
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
@@ -107,9 +109,16 @@ def pytest_collection_modifyitems(
     yield
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
-    elif hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(FIRST)} | {LAST: len(FIRST) + 1}
-        items.sort(key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
+    elif is_whole(config) or config.option.coverage:
+        items.sort(key=place_of)
+
+
+def place_of(item: pytest.Item) -> int:
+    """Return the place of a test's file in the order of a whole run."""
+    if measurement.is_measured(item):
+        return -1
+    file = file_of(item.nodeid)
+    return len(FIRST) + 1 if file == LAST else FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 @pytest.fixture

@@ -77,6 +77,9 @@ class ResponseContext:
     returns_compaction: bool = False
     """Whether the client requested compaction and the upstream supports it. If so, the upstream's
     compaction item is returned as a content block."""
+    unrequested_items: frozenset[str] = NO_FIELDS
+    """Types of hosted tool calls that the client did not request. If the upstream makes such calls
+    all the same, they are dropped, because the client's API has no such blocks."""
     finished_blocks: bool = False
     """Whether ``content_block_stop`` contains the finished block (an extension to be requested)."""
     input_estimate: int = 0

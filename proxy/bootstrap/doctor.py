@@ -1,18 +1,14 @@
 """Check an installation of the gateway; each check reports a finding with a hint for the repair."""
 
-import email.utils
 import os
 import stat
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
 
 import httpx
 import msgspec
 from django.conf import settings
 from django.core import checks
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import DatabaseError, connection
 from django.db.models import F
 
@@ -20,43 +16,16 @@ from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
-from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget, Upstream
+from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget
 from proxy.models.config_revision import WATCHED
 from proxy.models.config_row_validation import USER, fetch_all, split_readable
 from proxy.models.keys import NO_SECRET
 from proxy.models.upstreams import SANDBOXES
-from proxy.secrets import ConfigError, has_root
-from translator.capabilities import PROFILES
+from proxy.secrets import has_root
 
 from . import data_directory
-
-SKEW_S: Final = 30
-BUFFERED_S: Final = 0.01
-"""Seconds; if all reads of a stream arrive within this time, a proxy on the way buffered them."""
-TIMEOUT: Final = httpx.Timeout(30, connect=5)
-PROMPT: Final = "Count from one to twenty in words."
-STREAMED_TOKENS: Final = 64
-
-BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "responses": {"input": PROMPT},
-    "chat": {"messages": [{"role": "user", "content": PROMPT}]},
-    "anthropic": {"messages": [{"role": "user", "content": PROMPT}]},
-}
-ENDPOINTS: Final = {
-    "responses": ("/models", "/responses"),
-    "chat": ("/models", "/chat/completions"),
-    "anthropic": ("/v1/models", "/v1/messages"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report. ``ok``: whether the check passed; None: information only."""
-
-    subject: str
-    ok: bool | None
-    text: str
-    hint: str = ""
+from .finding import Finding
+from .upstream_checks import TIMEOUT, check_upstream
 
 
 class Readiness(msgspec.Struct):
@@ -234,83 +203,4 @@ def _check_upstreams(*, stream: bool) -> Iterator[Finding]:
             text = "the sandbox, a script without a model"
             yield Finding(f"upstream {upstream}", ok=None, text=text)
         else:
-            yield from _check_upstream(upstream, stream=stream)
-
-
-def _check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
-    subject = f"upstream {upstream}"
-    try:
-        upstream.clean()
-        secret = upstream.credential()
-    except ValidationError as invalid:
-        yield Finding(subject, ok=False, text=" ".join(invalid.messages))
-        return
-    except ConfigError as missing:
-        hint = "serve needs it in its environment, and so does doctor to check it."
-        yield Finding(subject, ok=False, text=str(missing), hint=hint)
-        return
-    if upstream.allow_http and upstream.base_url.startswith("http://"):
-        hint = "Use https unless you trust the network."
-        yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
-    with httpx.Client(headers=_headers(upstream, secret), timeout=TIMEOUT) as client:
-        try:
-            yield from _check_reachable(subject, upstream, client)
-            if stream:
-                yield from _check_streaming(subject, upstream, client)
-        except httpx.HTTPError as error:
-            text = f"{type(error).__name__}: {upstream.base_url} cannot be reached"
-            hint = "Check the address, the HTTP proxy and the firewall."
-            yield Finding(subject, ok=False, text=text, hint=hint)
-
-
-def _headers(upstream: Upstream, secret: str) -> dict[str, str]:
-    if not secret:
-        return {}
-    if upstream.dialect == "anthropic":
-        return {"x-api-key": secret, "anthropic-version": "2023-06-01"}
-    return {"authorization": f"Bearer {secret}"}
-
-
-def _check_reachable(subject: str, upstream: Upstream, client: httpx.Client) -> Iterator[Finding]:
-    response = client.get(upstream.base_url + ENDPOINTS[upstream.dialect][0])
-    rejected = response.status_code in {401, 403}
-    hint = "The upstream rejects the key; see api_key." if rejected else ""
-    ok = not rejected and response.status_code < 500
-    yield Finding(subject, ok=ok, text=f"reachable, status {response.status_code}", hint=hint)
-    upstream_time = email.utils.parsedate_tz(response.headers.get("date", ""))
-    if upstream_time:
-        skew = abs(email.utils.mktime_tz(upstream_time) - time.time())
-        text = f"differs from {upstream}'s by {skew:.0f} s"
-        hint = "Run NTP: budget periods, expiry of keys and ids depend on the clock."
-        yield Finding("clock", ok=skew < SKEW_S, text=text, hint=hint if skew >= SKEW_S else "")
-
-
-def _check_streaming(subject: str, upstream: Upstream, client: httpx.Client) -> Iterator[Finding]:
-    """Request one short stream, to detect a proxy that buffers between upstream and gateway."""
-    target = RouteTarget.objects.filter(upstream=upstream).exclude(model="").first()
-    if target is None:
-        yield Finding(subject, ok=None, text="streaming not checked: no route names a model")
-        return
-    body = {"model": target.model, "stream": True, **BODIES[upstream.dialect]}
-    body[_limit_field(upstream)] = STREAMED_TOKENS
-    arrivals = []
-    url = upstream.base_url + ENDPOINTS[upstream.dialect][1]
-    with client.stream("POST", url, json=body) as response:
-        if response.status_code != 200:
-            text = f"a short stream from {target.model} gets status {response.status_code}"
-            yield Finding(subject, ok=False, text=text)
-            return
-        for _ in response.iter_bytes():
-            arrivals.append(time.monotonic())  # noqa: PERF401 - each read has its own time
-    spread = arrivals[-1] - arrivals[0] if arrivals else 0.0
-    text = f"{target.model} sent a stream in {len(arrivals)} reads over {spread:.2f} s"
-    buffered = len(arrivals) < 2 or spread < BUFFERED_S
-    hint = "A proxy on the way buffers; see docs/operate.md." if buffered else ""
-    yield Finding(subject, ok=not buffered, text=text, hint=hint)
-
-
-def _limit_field(upstream: Upstream) -> str:
-    if upstream.dialect == "responses":
-        return "max_output_tokens"
-    profile = PROFILES.get(upstream.profile, PROFILES["generic"])
-    return profile.max_tokens_field if upstream.dialect == "chat" else "max_tokens"
+            yield from check_upstream(upstream, stream=stream)

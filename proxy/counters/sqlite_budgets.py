@@ -236,7 +236,7 @@ def _add(connection: sqlite3.Connection, counter: str, spent: int = 0, settled: 
 
 
 def _remove(connection: sqlite3.Connection, counter: str, request_id: str) -> _Removed | None:
-    """Delete the reservation of a request and subtract its amount. None: there is none."""
+    """Delete the reservation of a request and subtract its amount. Return None if there is none."""
     row = connection.execute(
         "DELETE FROM requests WHERE counter = ? AND id = ? RETURNING amount, holder",
         (counter, request_id),

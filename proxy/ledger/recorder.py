@@ -129,7 +129,6 @@ class Recorder:
 
         This recorder must have written the open record. ``loop``: the running event loop; without
         it, getting the loop costs a system call. Raises JournalUnavailable.
-
         """
         if self._journal is None:
             raise JournalUnavailable(STOPPED)

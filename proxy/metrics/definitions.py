@@ -1,8 +1,8 @@
 """The definitions of the request metrics on /metrics. Docs, alerts and dashboards use their names.
 
-The name of a metric ends in its unit, that of a counter in ``_total``. Most label values are names
-that an administrator configured (routes, upstreams, teams) or constants of this code.
-``bounded_labels`` limits the few label values that clients and upstreams choose.
+The name of a metric ends in its unit, and the name of a counter ends in ``_total``. Most label
+values are names that an administrator configured (routes, upstreams, teams) or constants of this
+code. ``bounded_labels`` limits the few label values that clients and upstreams choose.
 """
 
 from typing import Final

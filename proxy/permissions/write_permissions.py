@@ -40,7 +40,7 @@ class Writer:
 
     is_superuser: bool
     teams: frozenset[str] | None
-    """Names of the teams whose rows the user may write. None: all rows, also those of no team."""
+    """Names of the teams whose rows the user may write. None means all rows of the table."""
     username: str
     reader: Reader
     """What this user may see. A key that the user creates must not see more."""

@@ -32,7 +32,6 @@ def bind(host: str, port: int) -> socket.socket:
     """Return the listening socket. Raises ConfigError if the address or port cannot be used.
 
     It is bound before the start creates anything, so a port that is in use changes nothing.
-
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

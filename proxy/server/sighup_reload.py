@@ -98,6 +98,6 @@ class Reloader:
         while not pause.wait(CHECK_EVERY_S):
             try:
                 self.check_secret_files()
-            # A bug must not end the thread, because secrets would no longer be rotated.
             except Exception:
+                # A bug must not end the thread, because secrets would no longer be rotated.
                 log.exception("the secret files of gateway keys cannot be checked")

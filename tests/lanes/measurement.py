@@ -1,8 +1,10 @@
 """Branch coverage of the translator and of the critical modules, measured in the fast lane itself.
 
-A trace function makes code slower. So it is installed only while a test of these modules runs that
-is the same in each run: properties, and tests that read recordings beside the repository, do not
-count. Each process of the run measures its tests; the test of the coverage combines the parts.
+A trace function makes code slower, and only threads that start later get it. So the files with the
+measured tests come first in each process, and the trace function is removed after them. These tests
+do the same in each run: a property has fixed examples in the fast lane, and tests that read
+recordings beside the repository are left out. The test of the coverage combines what the processes
+measured.
 
 Run as a program, this module measures the import of the modules: ``python -m tests.lanes.measurement
 FILE MODULE...``.
@@ -14,13 +16,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import coverage
 import pytest
-from hypothesis import is_hypothesis_test
 
 from .time_limit import file_of
 
@@ -62,17 +63,13 @@ TESTS: Final = (
     "tests/proxy/ledger/",
     "tests/slow/threats/accounts/test_key_check.py",
 )
-NOT_COUNTED: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")
-"""Files that read the recordings beside the repository, contain only properties, or count calls."""
+LEFT_OUT: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")
+"""Files that read recordings, find a branch only by many examples, or count calls."""
 
 
-def is_counted(item: pytest.Item) -> bool:
+def is_measured(item: pytest.Item) -> bool:
     file = file_of(item.nodeid)
-    return (
-        file.startswith(TESTS)
-        and not file.endswith(NOT_COUNTED)
-        and not is_hypothesis_test(getattr(item, "obj", None))
-    )
+    return file.startswith(TESTS) and not file.endswith(LEFT_OUT)
 
 
 def new_measurement(file: Path) -> coverage.Coverage:
@@ -84,7 +81,7 @@ def new_measurement(file: Path) -> coverage.Coverage:
 
 
 class Measurement:
-    """A plugin that measures the counted tests of this process and writes the part into a folder."""
+    """A plugin that measures the tests of this process and writes its part into a folder."""
 
     def __init__(self, folder: Path, process: str) -> None:
         self._part = folder / f"{process}.part"
@@ -97,21 +94,21 @@ class Measurement:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, Any, Any]:
-        counted = is_counted(item)
-        if counted != self._runs:
-            (self._coverage.start if counted else self._coverage.stop)()
-            self._runs = counted
+        if not is_measured(item):
+            return (yield)
+        if not self._runs:
+            self._coverage.start()
+            self._runs = True
         result = yield
-        self._ran += counted
-        if self._ran and (not nextitem or file_of(nextitem.nodeid) != file_of(item.nodeid)):
+        self._ran += 1
+        if not nextitem or not is_measured(nextitem):
             self._save()
         return result
 
     def _save(self) -> None:
         """Write what was measured, then the number of tests that it contains."""
-        if self._runs:
-            self._coverage.stop()
-            self._runs = False
+        self._coverage.stop()
+        self._runs = False
         self._coverage.save()
         written = self._number.with_suffix(".new")
         written.write_text(str(self._ran))
@@ -122,8 +119,8 @@ class Measurement:
         while sum(int(each.read_text()) for each in self._folder.glob("*.number")) < expected:
             time.sleep(0.2)
 
-    def missed(self, files: Iterable[str]) -> Mapping[str, Any]:
-        """Return the lines and branches of these files that no test reached, by file."""
+    def missed(self, files: Iterable[str]) -> list[str]:
+        """Return the lines and branches of these files that no test reached, a text for each file."""
         names = sorted(files)
         modules = [name.removesuffix(".py").replace("/", ".") for name in names]
         imported = self._folder / "imports.part"
@@ -132,14 +129,15 @@ class Measurement:
         combined = new_measurement(self._folder / f"{os.getpid()}.combined")
         combined.combine([str(part) for part in self._folder.glob("*.part")], keep=True)
         report = self._folder / f"{os.getpid()}.json"
-        combined.json_report([str(REPOSITORY / name) for name in names], outfile=str(report))
+        paths = [str(REPOSITORY / name) for name in names]
+        combined.json_report(paths, outfile=str(report))
         found = json.loads(report.read_text(encoding="utf-8"))["files"]
         assert len(found) == len(names)
-        return {
-            name: {"lines": one["missing_lines"], "branches": one["missing_branches"]}
+        return [
+            f"{name}: lines {one['missing_lines']}, branches {one['missing_branches']}"
             for name, one in found.items()
             if one["missing_lines"] or one["missing_branches"]
-        }
+        ]
 
 
 def measure_imports(file: Path, modules: Iterable[str]) -> None:

@@ -40,7 +40,8 @@ class Report:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, if the slow lane or the whole fast lane has run."""
-        if not self._rows or not (self._whole or lanes.is_slow()):
+        only_collected = terminalreporter.config.option.collectonly
+        if only_collected or not (self._whole or lanes.is_slow()):
             return
         for nodeid in self._limit.not_run:
             self._rows[place_of(nodeid)].not_run += 1

@@ -113,8 +113,8 @@ class MessageFold:
             case "text" | "thinking" as kind:
                 block[kind] = block.get(kind, "") + text
             case _ if "input" in block and text:
-                value, repaired = parse_arguments(text)
-                block["input"] = text if repaired else value
+                value, _ = parse_arguments(text)
+                block["input"] = value if isinstance(value, dict) else text
         return block
 
 

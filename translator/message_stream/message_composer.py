@@ -13,17 +13,15 @@ from translator.dialect import ResponseContext
 from translator.errors import BadUpstream
 from translator.notes import Note
 from translator.stream.stop_scanner import StopScanner
-from translator.stream.surrogates import replace_surrogates
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import compact_json, parse_arguments, without_nulls
+from translator.stream.tool_arguments import compact_json
 
 from .open_block import Block, Delta, Key, merge_deltas
 from .stream_grammar import MessageWriter
+from .tool_input import BROKEN_ARGUMENTS, finish_input
 
 __all__ = ["Block", "Key", "MessageComposer"]
 
-REPAIRED_ARGUMENTS: Final = Note("content", "repaired", "tool arguments were broken JSON")
-BROKEN_ARGUMENTS: Final = Note("content", "ignored", "bad_tool_json: tool arguments do not parse")
 CHANGED_ARGUMENTS: Final = Note(
     "content", "ignored", "final tool arguments differ from the streamed ones"
 )
@@ -180,7 +178,8 @@ class MessageComposer:
         if block.delays_arguments:
             return
         if block.sends_arguments:
-            self._send(block, block.make_delta(piece))
+            if sendable := block.without_comma(piece):
+                self._send(block, block.make_delta(sendable))
             return
         text = block.text.lstrip()
         if not text:
@@ -188,7 +187,7 @@ class MessageComposer:
         block.sends_arguments = text.startswith("{")
         block.delays_arguments = not block.sends_arguments
         if block.sends_arguments:
-            self._send(block, block.make_delta(text))
+            self._send(block, block.make_delta(block.without_comma(text)))
 
     def finish_arguments(self, key: Key, text: str) -> None:
         """Set a call's complete arguments: send those not sent yet, repaired if none were sent."""
@@ -371,28 +370,14 @@ class MessageComposer:
             self._send(block, {"type": "signature_delta", "signature": block.signature})
 
     def _check_arguments(self, block: Block) -> None:
-        """Parse a call's arguments into ``block.arguments_value``; send those that were delayed."""
-        text = block.text
-        value, repaired = parse_arguments(text)
-        is_valid = isinstance(value, dict) and (block.delays_arguments or not repaired)
-        if not is_valid:
-            self.add_note(BROKEN_ARGUMENTS)
+        optional = self.context.optional_properties.get(block.content_block["name"], frozenset())
+        unsent, note = finish_input(block, optional)
+        if note is not None:
+            self.add_note(note)
+        if note is BROKEN_ARGUMENTS:
             self._has_invalid_arguments = self.context.target.profile.broken_tool_json == "error"
-            value = text
-        elif repaired:
-            self.add_note(REPAIRED_ARGUMENTS)
-        if "\\u" in text:
-            value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
-        if block.delays_arguments:
-            optional = self.context.optional_properties.get(block.content_block["name"])
-            if is_valid and (repaired or optional):
-                value = without_nulls(value, optional or frozenset())
-                text = compact_json(value)
-            elif not value:
-                text = ""  # the text is null or white space, so the call has no arguments
-            if text:
-                self._send(block, block.make_delta(text))
-        block.arguments_value = value
+        if unsent:
+            self._send(block, block.make_delta(unsent))
 
 
 def _not_text_error(piece: Any) -> BadUpstream:

@@ -1,11 +1,12 @@
 """State of one content block of a response, from its start to its stop."""
 
+import re
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
 from translator.stream.stop_scanner import StopScanner
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import parse_arguments
+from translator.stream.tool_arguments import parse_arguments, without_trailing_commas
 
 Key = Hashable
 """The upstream's own identifier of a block, such as output item, part number and kind of text."""
@@ -21,6 +22,10 @@ DELTA_FIELDS: Final = {
 }
 """Block type -> type of the deltas that carry its text, and the field with the text."""
 
+COMMA_BEFORE_END: Final = re.compile(r",\s*[}\]]")
+MAX_COMMA_REPAIRS: Final = 16
+"""Maximum number of pieces of one call that are repaired; each repair reads the whole arguments."""
+
 _FIELD_BY_DELTA: Final = dict(DELTA_FIELDS.values())
 
 
@@ -32,8 +37,10 @@ class Block:
         "buffer",
         "checked_length",
         "citations",
+        "comma_repairs",
         "content_block",
         "delays_arguments",
+        "held_comma",
         "is_closed",
         "is_started",
         "key",
@@ -63,6 +70,8 @@ class Block:
         self.checked_length = 0  # length of the arguments when ``is_complete_call`` parsed them
         self.sends_arguments = False  # whether arguments are being sent: they start with a brace
         self.arguments_value: Any = None  # the parsed arguments
+        self.held_comma = ""  # a comma at the end of the arguments so far, and what follows it
+        self.comma_repairs = 0  # how often trailing commas were removed
 
     @property
     def text(self) -> str:
@@ -96,6 +105,24 @@ class Block:
             return False
         value, is_repaired = parse_arguments(text)
         return isinstance(value, dict) and bool(value) and not is_repaired
+
+    def without_comma(self, piece: str) -> str:
+        """Return the part of an arguments piece that can be sent, without trailing commas.
+
+        A comma at the end of a piece waits for the next piece, which shows whether it is trailing.
+        """
+        piece = self.held_comma + piece
+        if COMMA_BEFORE_END.search(piece) and self.comma_repairs < MAX_COMMA_REPAIRS:
+            self.comma_repairs += 1
+            text = self.text.lstrip()
+            sent = without_trailing_commas(text[: len(text) - len(piece)])
+            piece = without_trailing_commas(text)[len(sent) :]
+        sendable = piece.rstrip()
+        if not sendable.endswith(","):
+            self.held_comma = ""
+            return piece
+        self.held_comma = piece[len(sendable) - 1 :]
+        return sendable[:-1]
 
     def make_delta(self, piece: str) -> Delta:
         kind, name = DELTA_FIELDS[self.type]

@@ -33,6 +33,8 @@ def reasoning_fields(builder: RequestBuilder) -> dict[str, Any]:
         builder.add_note(note.path, note.fate, note.reason)
     if effort is not None:
         fields["reasoning_effort"] = effort
+    if kind == "enabled" and builder.profile.budget_field:
+        fields[builder.profile.budget_field] = builder.request["thinking"]["budget_tokens"]
     return fields
 
 

@@ -37,7 +37,7 @@ class Delta(TypedDict, total=False):
     content: str | list[ContentPart] | None  # Mistral sends a list
     refusal: str | None
     tool_calls: list[ToolCall] | None
-    function_call: FunctionCall | None  # OpenAI's older API, before tool_calls
+    function_call: FunctionCall | None  # the field of OpenAI's older API, before tool_calls
     annotations: list[dict[str, Any]]
     reasoning_content: str | None
     reasoning: str | None

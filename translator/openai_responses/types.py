@@ -23,6 +23,7 @@ class ResponseRead(TypedDict, total=False):
     message: Any
     model: Any
     output: Any
+    output_text: Any
     param: Any
     service_tier: Any
     status: Any

@@ -68,11 +68,11 @@ def _delta_json(payload: dict[str, Any]) -> str:
 
 
 class SSEDecoder:
-    """Splits bytes, cut anywhere, into complete events. Ignores comments, ``id:`` and ``retry:``.
+    """Splits bytes, cut anywhere, into complete events.
 
-    Before an event of more than ``max_event_bytes``, ``feed`` returns the earlier events; its next
-    call raises BadUpstream. ``read_frames`` returns unparsed events (frames), for callers with a
-    faster parser than ``parse_event``.
+    Comments, ``id:`` and ``retry:`` are ignored. Before an event of more than ``max_event_bytes``,
+    ``feed`` returns the earlier events; its next call raises BadUpstream. ``read_frames`` returns
+    unparsed events (frames), for callers with a faster parser than ``parse_event``.
     """
 
     def __init__(self, max_event_bytes: int = 16 * 2**20) -> None:

@@ -52,6 +52,11 @@ def parse_arguments(text: str) -> tuple[Any, bool]:
     return text, True
 
 
+def without_trailing_commas(text: str) -> str:
+    """Return JSON text without the commas before a closing bracket, outside of strings."""
+    return _TRAILING_COMMA.sub(lambda match_: "" if match_[0] == "," else match_[0], text)
+
+
 def is_unclosed(text: str) -> bool:
     """Return whether text starts as a JSON object and ends inside of it: it is truncated."""
     if _OBJECT_START.match(text) is None:
@@ -160,6 +165,8 @@ _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
 )
 _BRACKET: Final = re.compile(r"[\[\]{}]")
+_TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
+"""Matches a string, even an unclosed one, or a trailing comma."""
 _OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')
 _STRUCTURE: Final = re.compile(r'[\[\]{}]|(?P<string>"(?:[^"\\]|\\.)*(?P<end>")?)', re.DOTALL)
 """Matches a bracket or a string; an unclosed string also matches, without the group ``end``."""

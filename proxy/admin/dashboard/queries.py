@@ -158,7 +158,7 @@ def read_health(
 ) -> tuple[TimeRange, Mapping[str, Health]]:
     """Return the last 24 hours as a range, and the health of each upstream used in them.
 
-    Makes two queries.
+    The function makes two queries.
 
     The time range ends with the current quarter of an hour, the smallest bucket of the rollups.
 

@@ -127,8 +127,8 @@ async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Rese
         result = await _thread.wait_for(
             _thread.submit(_reserve_in_store, planned.id, amount, counters, at)
         )
-    # This includes a cancellation, because the thread may still reserve.
     except BaseException as exc:
+        # This includes a cancellation, because the thread may still reserve.
         reservation.settle(None)
         reason = UNCHECKED.get(type(exc))
         if reason is None:

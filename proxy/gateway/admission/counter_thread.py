@@ -39,8 +39,9 @@ class CounterThread:
     async def wait_for(self, made: "Future[Result]") -> Result:
         """Return the result of a submitted call.
 
-        Raises HttpError 529 if it takes too long. Then the call is canceled if it has not begun,
-        as when the task is canceled; otherwise it continues without the task.
+        Raises HttpError 529 if the call takes too long. A call that has not begun by then is
+        canceled, and so is one whose task is canceled; a call that has begun continues without the
+        task.
         """
         try:
             async with asyncio.timeout(max_wait_s()):

@@ -84,6 +84,6 @@ def _settle(
         else:
             body = answer if store_body and len(answer) <= MAX_STORED_BYTES else None
             store.settle(owner, name, StoredResponse(digest, done=True, body=body))
-    # The error is only logged, because the client already has its response.
     except StoreUnavailable as exc:
+        # The error is only logged, because the client already has its response.
         log.warning("idempotency-key: %s; the same key is refused for an hour", exc)

@@ -71,7 +71,7 @@ class ConcurrencySlot:
     states: tuple[LimitState, ...]
     estimate: int
     headers: tuple[Header, ...] = ()
-    settled: bool = False  # whether the token estimate is corrected; True if there is none
+    settled: bool = False  # whether the token estimate is corrected, or there is no estimate
 
     def settle(self, tokens: int | None) -> None:
         """Replace the estimate by the tokens used.

@@ -89,7 +89,7 @@ class Ending:
     """How the request ended."""
 
     outcome: str = ""
-    """The outcome for the ledger. Empty: it is decided when the request ends."""
+    """The outcome for the ledger. If it is empty, it is decided when the request ends."""
     detail: str = ""
     stopped_by: str = ""
     """The name of the user who stopped the request in the admin."""

@@ -38,7 +38,7 @@ LONGEST_TICK_S: Final = 0.5
 def _ignore_cancel(_: CancelReason) -> None:
     """Do nothing.
 
-    Replaces the ``cancel`` callback of a finished request, to release the request.
+    This function replaces the ``cancel`` callback of a finished request, to release the request.
     """
 
 

@@ -48,7 +48,7 @@ STOPPED: Final = UpstreamError(
 
 @dataclass(slots=True)
 class HttpError(Exception):
-    """Ends a request with an error response. Also carries the outcome that the ledger records."""
+    """Ends a request with an error response, and carries the outcome that the ledger records."""
 
     status: int
     error_type: str

@@ -60,7 +60,7 @@ MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The rate limits of one key or team. None: no limit."""
+    """The rate limits of one key or team. None means no limit."""
 
     rpm: int | None = None
     tpm: int | None = None
@@ -90,7 +90,8 @@ class Caller:
     key_id: int
     key_name: str
     meter: str
-    """The name of its rate limit state: ``platform/ci``. A rotated key shares its successor's."""
+    """The name of the key's rate limit state, such as ``platform/ci``. The old secret of a rotated
+    key shares the state of its successor."""
     team: TeamEntry
     user: str
     scopes: frozenset[str]

@@ -31,6 +31,6 @@ def request_head(url: URL, headers: dict[str, str]) -> bytes:
         raise ValueError("a header for the upstream contains a line break")
     try:
         return head.encode("latin-1")
-    # ``from None``: the error's text quotes a character, which may be part of a secret
     except UnicodeEncodeError:
+        # ``from None``: the error's text quotes a character, which may be part of a secret
         raise ValueError("a header for the upstream contains a character beyond Latin-1") from None

@@ -153,8 +153,8 @@ class UpstreamConnection(asyncio.Protocol):
     def has_arrived(self) -> bool:
         """Return whether the socket has unread bytes or was closed by the upstream.
 
-        Only for a reusable connection. The check takes 1 µs; waiting for one iteration of the event
-        loop would take 50.
+        Call this only for a reusable connection. The check takes 1 µs; waiting for one iteration of
+        the event loop would take 50.
         """
         if self._poll is None:
             poll = select.poll()

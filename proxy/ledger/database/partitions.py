@@ -95,8 +95,9 @@ def partitions(table: str) -> dict[str, str]:
 def create_ahead(now: datetime) -> list[str]:
     """Create the missing partitions of the next months and return their names.
 
-    Stops at the first database error: a long query locks the table for more than two seconds, or
-    the default partition has rows of that month. No row is lost, and a later call tries again.
+    The function stops at the first database error: a long query locks the table for more than two
+    seconds, or the default partition has rows of that month. No row is lost, and a later call tries
+    again.
     """
     return [name for table in KEYS for name in _create_ahead(table, now)]
 
@@ -135,7 +136,7 @@ def _create(table: str, name: str, start: str, end: str) -> None:
 def drop_months_before(before: datetime) -> Iterator[int]:
     """Drop each monthly partition of transcripts that ended before ``before``.
 
-    Yields the number of transcripts in each dropped partition.
+    The function yields the number of transcripts in each dropped partition.
     """
     last = first_id(before)
     for name, bounds in sorted(partitions(TRANSCRIPTS).items()):

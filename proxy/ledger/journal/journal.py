@@ -10,6 +10,7 @@ space.
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import threading
@@ -27,7 +28,7 @@ from . import segments
 from .durability_future import DurabilityFuture
 from .locks import JournalLock
 from .records import CHUNK, CLOSE, KIND, Record, encode
-from .segments import Segment, compress_large, encode_frame
+from .segments import Segment, compress, encode_frame
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ SEGMENT_S: Final = 3_600.0
 """Seconds after which a new segment file begins, because only whole segments are removed."""
 MAX_COMMIT_RECORDS: Final = 512
 MAX_COMMIT_BYTES: Final = 4 * 2**20
+LARGE_BYTES: Final = 32 * 1024  # compressing more takes the event loop over 20 µs
 LINGER_S: Final = 0.01
 """Seconds that a record without a waiting caller may stay in memory, to share a later write."""
 RETRY_S: Final = 0.5
@@ -49,8 +51,8 @@ STOPPED: Final = "the record has been stopped"
 class _Entry:
     """A queued record.
 
-    The thread that queues it encodes and compresses it, because all requests wait for the journal's
-    thread, which competes with the event loop for the interpreter lock.
+    The thread that queues it encodes it, and compresses it unless it is large: all requests wait
+    for the journal's thread, which competes with the event loop for the interpreter lock.
     """
 
     __slots__ = ("at", "body", "compressed", "future", "id", "kind")
@@ -59,14 +61,14 @@ class _Entry:
         self.kind = KIND[type(record)]
         self.at = time.time()
         self.id = record.id
-        self.body, self.compressed = compress_large(encode(record))
+        body = encode(record)
+        self.body, self.compressed = compress(body) if len(body) <= LARGE_BYTES else (body, False)
         self.future = future
 
     def encode(self, number: int) -> bytes:
         """Return the record as the frame with this number."""
-        return encode_frame(
-            number, self.at, self.kind, self.id, self.body, compressed=self.compressed
-        )
+        body, compressed = (self.body, True) if self.compressed else compress(self.body)
+        return encode_frame(number, self.at, self.kind, self.id, body, compressed=compressed)
 
 
 class Journal:
@@ -94,7 +96,7 @@ class Journal:
         self._segment_bytes, self._segment_s = segment_bytes, segment_s
         self._wait_s = wait_s
         self._writer = os.urandom(8)
-        self._number = 0  # number of the last frame
+        self._numbers = itertools.count(1)  # of the frames
         self._segment: Segment | None = None
         # Segment number -> durable length; only segments of this process.
         self._ends: dict[int, int] = {}
@@ -187,7 +189,7 @@ class Journal:
     def end_of(self, number: int) -> int | None:
         """Return how many bytes of segment file ``number`` are durable.
 
-        None: an earlier process wrote the file.
+        Return None for a file of an earlier process.
         """
         return self._ends.get(number, 0) if number >= self.first_segment else None
 
@@ -254,11 +256,7 @@ class Journal:
 
     def _encode_frames(self, entries: Iterable[_Entry]) -> list[bytes]:
         """Return the entries encoded as frames, numbered from the next free frame number."""
-        frames = []
-        for entry in entries:
-            self._number += 1
-            frames.append(entry.encode(self._number))
-        return frames
+        return [entry.encode(next(self._numbers)) for entry in entries]
 
     def _commit_or_retry(self, entries: Sequence[_Entry]) -> None:
         """Commit; after an error other than a full disk, commit again into a new segment.

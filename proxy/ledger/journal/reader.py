@@ -101,8 +101,8 @@ class JournalReader:
         """Read the current segment; return whether it may have unread frames afterwards."""
         try:
             end = self._open(self._segment)
-        # The segment was removed, because all its records are in the database.
         except FileNotFoundError:
+            # The segment was removed, because all its records are in the database.
             return False
         for frame in self._frames(self._segment, self._offset, end):
             if isinstance(frame, Damage):
@@ -341,7 +341,6 @@ class JournalReader:
 
         Removes segments last written before ``before`` (Unix seconds), and the oldest others until
         the finished segments have at most ``keep_bytes``.
-
         """
         first = self._first_needed()
         below = [n for n in self._numbers() if n < first]

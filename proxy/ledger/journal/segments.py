@@ -60,8 +60,8 @@ class _Compressor(threading.local):
 _compressor: Final = _Compressor()
 
 
-def compress_large(body: bytes) -> tuple[bytes, bool]:
-    """Return the body of a frame, and whether it is compressed: only a large one is."""
+def compress(body: bytes) -> tuple[bytes, bool]:
+    """Return the body of a frame and whether it is compressed: one of under 4 KB is not."""
     if len(body) < COMPRESS_FROM_BYTES:
         return body, False
     return _compressor.compress(body), True
@@ -70,7 +70,7 @@ def compress_large(body: bytes) -> tuple[bytes, bool]:
 def encode_frame(
     number: int, at: float, kind: int, request_id: str, body: bytes, *, compressed: bool = False
 ) -> bytes:
-    """Return the frame of one record; ``compress_large`` returns ``body`` and ``compressed``."""
+    """Return the frame of one record; ``compress`` returns ``body`` and ``compressed``."""
     name = request_id.encode("utf-8", "backslashreplace")
     meta = META.pack(number, at, kind, compressed, len(name)) + name
     head = FRAME.pack(FRAME_MAGIC, len(meta) + len(body), crc32(body, crc32(meta)))

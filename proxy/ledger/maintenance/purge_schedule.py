@@ -27,7 +27,7 @@ STOP_WAIT_S: Final = 5.0
 def start_if_due(at: datetime, hour: int) -> bool:
     """Start the purge of this UTC day if ``hour`` is reached and transcripts are expired.
 
-    Returns whether a purge was started. Always deletes expired sign-in sessions. Raises
+    Returns whether a purge was started. Expired sign-in sessions are deleted in any case. Raises
     DatabaseError or LedgerUnavailable.
     """
     database_file()

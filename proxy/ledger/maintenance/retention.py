@@ -71,8 +71,8 @@ def prune_parts(
 
     ``pause`` is called also between batches of which no part is deleted; there may be many.
 
-    Safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a part is
-    deleted only if its ``used`` is older than GRACE.
+    This is safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a
+    part is deleted only if its ``used`` is older than GRACE.
     """
     before = now - GRACE
     ends = Part.objects.filter(used__lt=before).aggregate(first=Min("pk"), last=Max("pk"))

@@ -4,7 +4,6 @@ Tokenizers differ, and upstream servers add prompts of their own. The ratio of a
 the number of input tokens that the upstream reported, divided by the gateway's estimate.
 """
 
-import math
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
@@ -22,39 +21,45 @@ MAX_ROWS: Final = 60  # rows to read for the samples; rows without a transcript 
 MIN_SAMPLES: Final = 5
 MIN_TOKENS: Final = 300
 """In smaller requests, the constant prompt that the upstream server adds would dominate."""
+MIN_TOKENS_TO_LOWER: Final = 4_000
+"""Requests below this estimate only raise the factor: their estimates include constants for tools
+and messages that are too high for a small request, but not for a large one."""
 BOUNDS: Final = (0.5, 5.0)
 HEADROOM: Final = 1.05
 # The percentile is high, so that 90 % of the samples have fewer tokens than estimated.
-PERCENTILE: Final = 0.9
 
 
 def factor_of(upstream: str, model: str, since: datetime) -> float | None:
     """Return the factor by which to multiply ``estimate_tokens`` for this model.
 
+    No sample has more tokens than its estimate times this factor, which is below 1 only if enough
+    large requests show it.
     Returns None if there are too few stored requests after ``since``. Raises DatabaseError or
     LedgerUnavailable.
     """
     check_present()
-    ratios = sorted(_ratios(upstream, model, since))
-    if len(ratios) < MIN_SAMPLES:
+    samples = list(_samples(upstream, model, since))
+    if len(samples) < MIN_SAMPLES:
         return None
     low, high = BOUNDS
-    ratio = ratios[math.ceil(PERCENTILE * len(ratios)) - 1]
-    return round(min(max(ratio * HEADROOM, low), high), 2)
+    ratio = max(tokens / estimate for tokens, estimate in samples) * HEADROOM
+    large = sum(estimate >= MIN_TOKENS_TO_LOWER for _, estimate in samples)
+    return round(min(max(ratio, low if large >= MIN_SAMPLES else 1.0), high), 2)
 
 
-def _ratios(upstream: str, model: str, since: datetime) -> Iterator[float]:
+def _samples(upstream: str, model: str, since: datetime) -> Iterator[tuple[int, int]]:
+    """Yield the reported and the estimated input tokens of stored requests."""
     found = 0
     for row in _measured_exchanges(upstream, model, since):
         try:
             stored = storage.read(row.pk)
             estimate = estimate_tokens(stored.request) if stored is not None else 0
-        # LookupError and TypeError come from an invalid body that a policy let pass.
         except (BrokenTranscript, LookupError, TypeError):
+            # LookupError and TypeError come from an invalid body that a policy let pass.
             continue
         if estimate < MIN_TOKENS:
             continue
-        yield _input(row) / estimate
+        yield _input(row), estimate
         found += 1
         if found == SAMPLES:
             return

@@ -142,9 +142,9 @@ class AdoptedHost(NamedTuple):
 
     adopted: list[str]
     in_use: list[str]
-    """A process has the journal open."""
+    """Journals that a process has open."""
     incomplete: list[str]
-    """Records of the journal are damaged, or the database rejected them."""
+    """Journals with damaged records, or with records that the database rejected."""
 
 
 def adopt_host(path: Path) -> AdoptedHost:

@@ -7,7 +7,8 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.bootstrap import data_directory
-from proxy.bootstrap.doctor import Finding, run_checks
+from proxy.bootstrap.doctor import run_checks
+from proxy.bootstrap.finding import Finding
 from proxy.management.base import FINDING, BridgeCommand
 
 MARKS = {True: "ok  ", False: "BAD ", None: "info"}

@@ -65,8 +65,8 @@ class JsonObject(serializers.DictField):
         value = super().to_internal_value(data)
         try:
             encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
         except (ValueError, RecursionError):
+            # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
             encoded = b"\\u0000"
         if b"\\u0000" in encoded:
             raise serializers.ValidationError("it contains values that a database cannot store")

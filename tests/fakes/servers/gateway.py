@@ -92,6 +92,13 @@ class Gateway:
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
     @property
+    def cpu_s(self) -> float:
+        """The CPU seconds of the process so far, without its workers."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def _log_path(self) -> Path:
         return self.folder / "serve.log"
 

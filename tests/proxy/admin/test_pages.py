@@ -20,6 +20,7 @@ from proxy.models.config_row_validation import SKIPPED
 from proxy.models.upstreams import SEALED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.secret_encryption import encrypt_secret
+from tests.fakes.clock import Clock
 
 from . import factories
 
@@ -150,11 +151,11 @@ def test_a_late_drainer_has_a_notice(root):
 
 def test_an_unreachable_redis_has_a_notice(root, monkeypatch, tmp_path):
     shared, local = RedisBudgets("redis://127.0.0.1:1/0"), SqliteBudgets(tmp_path / "counters")
-    failover = FailoverBudgets(shared, local)
+    failover = FailoverBudgets(shared, local, Clock(1.0))  # a page may take longer than the pause
     # The store of the settings cannot be closed with its connections.
     monkeypatch.setattr(site_notices, "budget_store", lambda: failover)
     assert notices(root) == []
-    failover.reserved_ids("x")  # the call fails over to the local store
+    failover.standing("x")  # the call fails over to the local store
 
     [notice] = notices(root)
     assert notice.startswith("Redis cannot be reached")

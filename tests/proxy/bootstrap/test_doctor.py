@@ -1,9 +1,11 @@
 """``doctor`` reports problems with a hint, and accepts a working installation."""
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
+from typing import ClassVar
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -46,6 +48,96 @@ def buffering():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """A Chat Completions server; the attributes say what it has."""
+
+    models: ClassVar = None
+    props: ClassVar = None
+    message: ClassVar = {"content": "Rain."}
+    usage: ClassVar = {"prompt_tokens": 9, "completion_tokens": 2}
+    sees = True
+
+    def do_GET(self):
+        found = {"/v1/models": self.models, "/props": self.props}.get(self.path)
+        self.reply(404 if found is None else 200, found or {"error": "File Not Found"})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "image_url" in json.dumps(body) and not self.sees:
+            self.reply(500, {"error": {"message": "image input is not supported"}})
+        else:
+            self.reply(200, {"choices": [{"message": self.message}], "usage": self.usage})
+
+    def reply(self, status, value):
+        raw = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def engine():
+    """Return a function that starts an engine with these attributes and routes to it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**has):
+            handler = type("Own", (Engine,), has)
+            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), handler))
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            url = f"http://127.0.0.1:{server.server_port}/v1"
+            route_to(url, dialect="chat", model="qwen3", profile="llamacpp")
+
+        yield start
+
+
+def test_a_server_without_a_list_of_models_is_reachable(engine):
+    engine()
+
+    reachable, _ = findings("upstream own")
+
+    assert reachable.ok is True
+    assert reachable.text == "reachable, has no list of models (status 404)"
+
+
+@pytest.mark.parametrize(
+    ("has", "ok", "text"),
+    [
+        ({"models": {"data": [{"id": "qwen3", "max_model_len": 8192}]}}, False, "8,192 tokens"),
+        ({"models": {"data": [{"id": "qwen3", "meta": {"n_ctx": 65536}}]}}, True, "65,536 tokens"),
+        ({"props": {"default_generation_settings": {"n_ctx": 4096}}}, False, "4,096 tokens"),
+        ({"message": {"tool_calls": [{"id": "1"}]}}, True, "calls tools"),
+        ({"message": {"content": '<tool_call>{"name": "get_weather"}'}}, False, "calls as text"),
+        ({}, None, "answered without calling the tool"),
+        ({}, None, "counts tokens"),
+        ({"usage": None}, None, "reports no token counts"),
+        ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, None, "reports no token counts"),
+        ({}, None, "accepts images"),
+        ({"sees": False}, None, "accepts no images"),
+    ],
+)
+def test_what_an_agent_needs_of_a_model_is_reported(engine, has, ok, text):
+    engine(**has)
+
+    found = findings("model qwen3 of own")
+
+    (finding,) = [one for one in found if text in one.text]
+    assert finding.ok is ok
+    assert bool(finding.hint) == (ok is False or text == "accepts no images")
+
+
+def test_a_model_whose_window_is_unknown_has_no_such_finding(engine):
+    engine(models={"data": [{"id": "other", "max_model_len": 8192}]})
+
+    assert not [one for one in findings("model qwen3 of own") if "window" in one.text]
 
 
 @pytest.fixture

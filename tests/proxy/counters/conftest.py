@@ -1,4 +1,4 @@
-"""Fixtures: both kinds of budget store, and a clock that a test sets."""
+"""Both kinds of budget store as a fixture."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +8,6 @@ import pytest
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.at = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture(params=["sqlite", "redis"])

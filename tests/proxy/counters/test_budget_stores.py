@@ -18,9 +18,8 @@ from proxy.counters.budget_store import (
 from proxy.counters.budget_store_failover import PAUSE_S, FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
+from tests.fakes.clock import Clock
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer
-
-from .conftest import Clock
 
 TEAM = BudgetLimit("team", 100)
 KEY = BudgetLimit("key", 40)
@@ -112,12 +111,12 @@ def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_r
 ):
     module = sqlite_budgets if isinstance(store, SqliteBudgets) else redis_budgets
     store.publish("team", 0)
-    monkeypatch.setattr(module, "LEASE_S", 0.0)
+    monkeypatch.setattr(module, "LEASE_S", 0.0)  # Redis has its own clock, which no test sets
     store.reserve("dead", "one", 60, [TEAM])
     store.reserve("renewed", "two", 20, [TEAM])
     store.reserve("settled", "one", 20, [TEAM])
     store.settle("settled", ["team"], 3)
-    monkeypatch.setattr(module, "LEASE_S", 60.0)
+    monkeypatch.setattr(module, "LEASE_S", 60.0)  # the lease from now on
     store.renew("two", ["team"])
 
     assert store.standing("team") == Standing(0, 3, 20)
@@ -185,7 +184,7 @@ def test_a_malformed_redis_value_is_replaced(redis_server: RedisServer, garbage)
 def test_while_redis_is_unavailable_the_machine_counts_by_itself(
     tmp_path, redis_server: RedisServer
 ):
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     local = SqliteBudgets(tmp_path / "c.sqlite3")
     shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
     store = FailoverBudgets(shared, local, clock)

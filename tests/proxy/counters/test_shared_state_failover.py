@@ -11,8 +11,7 @@ from proxy.counters.shared_state_failover import (
     _changed,
     _newer,
 )
-
-from .conftest import Clock
+from tests.fakes.clock import Clock
 
 
 class Flaky(MemoryStates):
@@ -49,7 +48,7 @@ def count(states, *names):
 @pytest.fixture
 def world(tmp_path):
     """A shared store, and two processes of one machine that fail over to the same file."""
-    shared, clock = Flaky(), Clock()
+    shared, clock = Flaky(), Clock(1_000_000.0)
     files = [SqliteStates(tmp_path / "limits.sqlite3") for _ in range(2)]
     yield shared, clock, [FailoverStates(shared, each, clock) for each in files]
     for each in files:

@@ -185,6 +185,7 @@ class Interrupted(Exception):
 def test_an_interrupted_verification_is_resumed_with_its_options_and_findings(
     ledger, monkeypatch, step
 ) -> None:
+    # A verification of many thousand rows would be needed.
     monkeypatch.setattr(verifyledger, "SAVE_S", 0.0)
     monkeypatch.setattr(verifier, "BATCH", 1)
     Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)

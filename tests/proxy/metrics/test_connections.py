@@ -12,6 +12,7 @@ SAMPLE = 'bridge_connections_closed_total{reason="test_flood"}'
 @pytest.fixture
 def clock(monkeypatch):
     times = [100.0]
+    # A minute passes.
     monkeypatch.setattr(connections.time, "monotonic", lambda: times[-1])
     return times
 

@@ -178,9 +178,9 @@ def test_file_limit_delays_new_connections_only(upstream, tmp_path):
         idle = [
             socket.create_connection(("127.0.0.1", gateway.port), timeout=60) for _ in range(30)
         ]
-        before = _cpu_s(pid)
+        before = gateway.cpu_s
         time.sleep(1)  # long enough to detect a spinning loop
-        spent = _cpu_s(pid) - before
+        spent = gateway.cpu_s - before
         for result in idle:
             result.close()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
@@ -192,11 +192,6 @@ def test_file_limit_delays_new_connections_only(upstream, tmp_path):
             assert connection.recv(65_536) != b"", "the running stream was cut"
         connection.close()
         assert gateway.process.poll() is None
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status_or_0(gateway: Gateway) -> int:

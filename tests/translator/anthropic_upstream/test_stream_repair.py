@@ -175,7 +175,11 @@ def test_interleaved_texts_are_delivered_whole():
         ([opened(0), text(0, "a"), closed(0)], ["a"], "the upstream sent no message_start"),
         ([START, START, opened(0), text(0, "a"), closed(0)], ["a"], "sent message_start again"),
         ([START, opened(0), text(0, "a")], ["a"], "did not stop"),
-        ([START, text(0, "a"), closed(0)], ["a"], "arrived after"),
+        (
+            [START, opened(0), text(0, "a"), opened(1), text(0, "b"), closed(0), closed(1)],
+            ["a", "", "b"],
+            "arrived after",
+        ),
         ([START, opened(1), text(1, "a"), closed(1)], ["a"], "not consecutive"),
         (
             [START, opened(0), text(0, "a"), opened(0), text(0, "b"), closed(0)],
@@ -213,6 +217,12 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
             "illegal_content_block_delta",
         ),
         ([START, arguments(0, "{")], "a block that is not open", "illegal_content_block_delta"),
+        ([START, text(7, "x")], "a block that is not open", "illegal_content_block_delta"),
+        (
+            [START, opened(0), text(0, "x"), closed(0), text(0, "y")],
+            "a block that is not open",
+            "illegal_content_block_delta",
+        ),
         ([START, END, opened(0)], "after message_delta", "illegal_content_block_start"),
         ([START, STOP], "message_stop between blocks", "illegal_message_stop"),
         ([START, {"type": "content_block_stop"}], "malformed", "illegal_content_block_stop"),
@@ -240,6 +250,7 @@ def test_an_error_never_quotes_the_upstream():
 
 
 def test_the_events_that_wait_are_bounded(monkeypatch):
+    # Events of the real size would make the test slow and prove the same.
     monkeypatch.setattr(stream_repair, "MAX_WAITING_CHARACTERS", 1000)
 
     stream, emitted = fed(START, call(0, "a"), call(1, "b"), *[arguments(1, "x" * 99)] * 20)

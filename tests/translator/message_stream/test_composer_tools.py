@@ -7,10 +7,9 @@ import pytest
 from tests.fakes.upstreams.grammar import faults_of_events
 from translator.errors import BadUpstream
 from translator.message_stream.message_composer import (
-    BROKEN_ARGUMENTS,
     CHANGED_ARGUMENTS,
-    REPAIRED_ARGUMENTS,
 )
+from translator.message_stream.tool_input import BROKEN_ARGUMENTS, REPAIRED_ARGUMENTS
 
 from .composing import STRICT, USAGE, content, ended, started
 
@@ -92,7 +91,18 @@ def arguments(*pieces: str, whole: str | None = None, **context) -> tuple[str, o
         (["[1]"], None, '{"value":[1]}', {"value": [1]}, [REPAIRED_ARGUMENTS]),
         (["oh", " no"], None, "oh no", "oh no", [BROKEN_ARGUMENTS]),
         (['{"a":'], None, '{"a":', '{"a":', [BROKEN_ARGUMENTS]),
-        (['{"a":1,', "}"], None, '{"a":1,}', '{"a":1,}', [BROKEN_ARGUMENTS]),
+        (['{"a":1,', "}"], None, '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
+        (['{"a":1,}'], None, '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
+        (
+            ['{"a":[1, ', "], ", '"b":2', ", }"],
+            None,
+            '{"a":[1 ], "b":2 }',
+            {"a": [1], "b": 2},
+            [REPAIRED_ARGUMENTS],
+        ),
+        (['{"a":"x,', '}"', "}"], None, '{"a":"x,}"}', {"a": "x,}"}, []),
+        (['{"a":1,'], None, '{"a":1,', '{"a":1,', [BROKEN_ARGUMENTS]),
+        (["{'a':1,", "}"], None, "{'a':1}", {"a": 1}, [BROKEN_ARGUMENTS]),
         ([], '{"a": 1}', '{"a": 1}', {"a": 1}, []),
         ([], "", "", {}, []),
         ([], "{'a': 1}", '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),

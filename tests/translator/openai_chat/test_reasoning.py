@@ -217,3 +217,13 @@ def signed_block(events):
         "thinking": "".join(delta.get("thinking", "") for delta in deltas),
         "signature": next(d["signature"] for d in deltas if d["type"] == "signature_delta"),
     }
+
+
+def test_a_budget_is_sent_to_a_server_that_has_a_field_for_it():
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    request = make_request(user("a"), thinking=thinking)
+
+    assert body(request, "llamacpp")["thinking_budget_tokens"] == 2048
+    assert "thinking_budget_tokens" not in body(request, "vllm")
+    off = make_request(user("a"), thinking={"type": "disabled"})
+    assert "thinking_budget_tokens" not in body(off, "llamacpp")

@@ -69,12 +69,15 @@ def _sampling(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _stop_sequences(builder: RequestBuilder) -> dict[str, Any]:
-    """Return no fields: the gateway searches for the stop sequences in the response itself.
+    """Return no stop sequences: the gateway searches for them in the response itself.
 
-    ``finish_reason: stop`` does not report which sequence matched.
+    ``finish_reason: stop`` does not report which sequence matched. A server that can is asked for
+    token counts in each chunk, because the gateway does not read the response to its end.
     """
     if builder.request.get("stop_sequences"):
         builder.add_note("stop_sequences", "emulated", "found in the response by the gateway")
+        if builder.profile.timings_per_token:
+            return {"timings_per_token": True}
     return {}
 
 

@@ -31,7 +31,8 @@ FINISH_REASONS: Final = {
     "prohibited_content": "refusal",
     "spii": "refusal",
 }
-"""Finish reason -> stop reason; any other one gives ``end_turn`` and is counted as unknown."""
+"""Finish reason -> stop reason; any other one gives ``end_turn`` and is counted as unknown. A
+comment names the servers that send a reason."""
 
 COMPLETE: Final = frozenset({"end_turn", "tool_use"})
 """Stop reasons of a response that the upstream did not truncate, as far as it reports."""

@@ -114,7 +114,7 @@ class ToolCalls:
             self._add_arguments(call, arguments, is_complete=is_complete or was_object)
 
     def feed_function_call(self, function: Any, *, is_complete: bool) -> None:
-        """Process the single call of OpenAI's older API; ignore it if already in ``tool_calls``."""
+        """Process the single call of OpenAI's older API, unless ``tool_calls`` contains it too."""
         if all(call.index == FUNCTION_CALL for call in self.open_calls):
             self.feed({"index": FUNCTION_CALL, "function": function}, is_complete=is_complete)
 
@@ -157,7 +157,7 @@ class ToolCalls:
         self._by_index.clear()
 
     def is_cut(self, usage: Usage) -> bool:
-        """Return whether the output limit ended the last call, whatever the finish reason says.
+        """Return whether the output limit ended the last call, whatever the finish reason is.
 
         If the output tokens were not counted, incomplete arguments show that the limit was reached.
         """

@@ -4,7 +4,7 @@ Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or R
 docs/mapping.md 1.2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from translator.anthropic.types import MessagesRequest
@@ -39,6 +39,10 @@ EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "usage": {"input_tokens": 0, "output_tokens": 0},
 }
 """The upstream response that is assumed for ``max_tokens: 0``, without sending a request."""
+
+HOSTED_CALLS: Final = {"code_interpreter": "code_interpreter_call", "mcp": "mcp_call"}
+"""Type of a hosted tool -> type of its calls in the response."""
+ALL_HOSTED_ITEMS: Final = frozenset(HOSTED_CALLS.values())
 
 # OpenAI requires a name, which Anthropic's API does not have.
 OUTPUT_NAME: Final = "structured_output"
@@ -259,8 +263,18 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
         body=body,
         notes=tuple(builder.notes),
         response_context=build_response_context(
-            builder, returns_compaction="context_management" in body
+            builder,
+            returns_compaction="context_management" in body,
+            unrequested_items=_unrequested_items(body.get("tools") or ()),
         ),
         local_response=response,
         origins=tuple(builder.origins),
     )
+
+
+def _unrequested_items(tools: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """Return the types of hosted tool calls that no tool of the request allows."""
+    kinds = {tool.get("type") for tool in tools}
+    if kinds.isdisjoint(HOSTED_CALLS):
+        return ALL_HOSTED_ITEMS
+    return frozenset(item for kind, item in HOSTED_CALLS.items() if kind not in kinds)

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from translator.dialect import ResponseContext
 from translator.openai_responses.types import OutputItem
 from translator.stream.tool_arguments import compact_json, parse_arguments
 
@@ -130,6 +131,12 @@ BLOCK_BUILDERS: Final[Mapping[str, Callable[[OutputItem], list[Block]]]] = {
 REQUIRED_CAPABILITY: Final = {"code_interpreter_call": "code_interpreter", "mcp_call": "mcp"}
 """Item type -> the profile capability without which the tool was not requested.
 
-Without the capability, the item is dropped with a note. Web searches are always returned, because
-text with citations of their results follows.
+Web searches are always returned, because text with citations of their results follows.
 """
+
+
+def was_requested(item_type: str, context: ResponseContext) -> bool:
+    """Return whether the client requested the hosted tool; other calls are dropped with a note."""
+    capability = REQUIRED_CAPABILITY.get(item_type)
+    has_capability = not capability or getattr(context.target.profile, capability)
+    return has_capability and item_type not in context.unrequested_items

@@ -14,7 +14,7 @@ from translator.openai_responses.types import OutputItem
 from translator.request.id_mapping import client_call_id
 from translator.stream.tool_arguments import compact_json
 
-from .hosted_tools import BLOCK_BUILDERS, REQUIRED_CAPABILITY
+from .hosted_tools import BLOCK_BUILDERS, was_requested
 from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
@@ -364,8 +364,7 @@ class OutputBlocks:
 
     def _add_hosted_call(self, item: ItemState, body: OutputItem) -> None:
         """Send the blocks of a hosted tool call, a call of a tool that OpenAI ran itself."""
-        capability = REQUIRED_CAPABILITY.get(item.type)
-        if capability and not getattr(self.composer.context.target.profile, capability):
+        if not was_requested(item.type, self.composer.context):
             self._add_note("dropped", f"a {item.type} was not requested")
             return
         self.searches += item.type == "web_search_call"

@@ -359,3 +359,12 @@ def _has_same_index(at: dict[int, ItemState]) -> Callable[[ItemState, int, Outpu
 
 def _has_same_type(item: ItemState, number: int, body: OutputItem) -> bool:
     return item.type in ("", body.get("type"))
+
+
+def output_of(response: dict[str, Any]) -> Any:
+    """Return the output of a response; without one, a message with its ``output_text``.
+
+    A few servers fill only that field, which OpenAI's SDKs compute from the output.
+    """
+    text = response.get("output_text")
+    return response.get("output") or ([{"type": "message", "content": text}] if text else [])

@@ -34,7 +34,7 @@ from translator.stream.unknown_events import UnknownEvents
 from .error_body import error_in_body, error_in_event, error_in_response, has_reason
 from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
-from .output_items import OutputItems
+from .output_items import OutputItems, output_of
 from .response_end import find_incomplete_reason, is_cut
 from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
 
@@ -209,7 +209,7 @@ class ResponsesStream:
     def _finish_response(self, response: dict[str, Any]) -> None:
         """Send content of the final response that was not sent yet, and end the message."""
         self._start_message(response)
-        output = response.get("output")
+        output = output_of(response)
         if not self._items.matches_output(output):
             self._emit_missing(output)
         incomplete_reason = find_incomplete_reason(response, self.notes)

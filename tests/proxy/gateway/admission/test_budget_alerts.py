@@ -237,6 +237,7 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(
     store, budget, posted: Hook, monkeypatch
 ):
     maintenance, configuration = BudgetMaintenance(), SimpleNamespace(revision=1)
+    # The thread reads the one configuration of its process, and this test runs no gateway.
     monkeypatch.setattr(maintenance_module, "directory", SimpleNamespace(snapshot=configuration))
     spend(budget, "7")
     maintenance._publish_changed()
@@ -259,9 +260,11 @@ def test_a_process_without_requests_does_not_call_redis(
     Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)
     local = SqliteBudgets(tmp_path / "counters.sqlite3")
     failover = FailoverBudgets(RedisBudgets(redis_server.url, REDIS_TIMEOUT_S), local)
+    # The store of the settings has the timeout of production, which a busy machine exceeds.
     for module in (budget_sync, budget_alerts, maintenance_module):
         monkeypatch.setattr(module, "budget_store", lambda: failover)
     clock = [1_000.0]
+    # Ten minutes pass.
     monkeypatch.setattr(maintenance_module.time, "monotonic", lambda: clock[0])
     maintenance = BudgetMaintenance()
     maintenance._try("publish", maintenance._publish_all)

@@ -424,6 +424,7 @@ def test_requests_are_shed_while_the_counters_do_not_answer(budget_gateway, monk
 
     budgets._thread.submit(block)
     assert blocked.wait(60)
+    # The gateway waits for several seconds before it refuses a request.
     with monkeypatch.context() as patch:
         patch.setattr(counter_thread, "max_wait_s", lambda: 0.05)
         refused = budget_gateway.send(name)

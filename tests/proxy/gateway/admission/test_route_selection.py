@@ -10,6 +10,7 @@ from proxy.gateway.admission.route_selection import by_health_and_weight
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, ModelAllowList, RouteEntry, Snapshot
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
 from proxy.models import Revision
+from tests.fakes.clock import Clock
 from translator.capabilities import Profile
 from translator.dialect import UpstreamError
 from translator.openai_chat import DIALECT
@@ -85,14 +86,6 @@ def names(route: RouteEntry, session: str = "", cooling: Cooldown | None = None)
     return [each.server.name for each in chosen]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def failure(status: int = 503, retry_after_s: int | None = None) -> UpstreamError:
     return UpstreamError(
         status=status, error_type="api_error", message="no", retry_after_s=retry_after_s
@@ -122,7 +115,7 @@ def test_a_session_always_has_the_same_target_and_sessions_are_distributed_by_we
 
 
 def test_a_cooldown_moves_only_the_sessions_of_its_target_until_it_ends():
-    clock = Clock()
+    clock = Clock(100.0)
     cooling = Cooldown(clock)
     route = entry("m", a=2, b=2, c=2)
     before = {n: names(route, f"s{n}", cooling)[0] for n in range(100)}
@@ -138,7 +131,7 @@ def test_a_cooldown_moves_only_the_sessions_of_its_target_until_it_ends():
 
 
 def test_a_target_that_failed_three_times_in_a_row_is_tried_last_for_a_while():
-    clock = Clock()
+    clock = Clock(100.0)
     cooling = Cooldown(clock)
     route = entry("m", a=1, b=1)
     for status in (500, 502):
@@ -158,7 +151,7 @@ def test_a_target_that_failed_three_times_in_a_row_is_tried_last_for_a_while():
 
 
 def test_a_rate_limited_target_is_in_cooldown_for_its_retry_after():
-    clock = Clock()
+    clock = Clock(100.0)
     cooling = Cooldown(clock)
     cooling.record_failure(("a", "m"), failure(429, retry_after_s=30))
     clock.at += 29

@@ -34,21 +34,13 @@ from proxy.gateway.snapshot.config_snapshot import (
     ModelAllowList,
     TeamEntry,
 )
+from tests.fakes.clock import Clock
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
-
-
-class Clock:
-    """A clock that a test sets, in Unix seconds."""
-
-    at = 1_000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture(params=["sqlite", "redis"])

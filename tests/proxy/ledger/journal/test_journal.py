@@ -15,7 +15,7 @@ from proxy.ledger.journal import journal as module
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import Journal
-from proxy.ledger.journal.records import Chunk
+from proxy.ledger.journal.records import Chunk, OpenRecord, decode
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
 
@@ -102,6 +102,21 @@ async def test_records_larger_than_a_commit_are_written_in_several(journal: Jour
     await append_all(journal, *large, opening(5))
 
     assert ids_in(journal.directory) == [exchange_id(n) for n in range(6)]
+
+
+@pytest.mark.parametrize("size", [1, 5_000, module.LARGE_BYTES - 400, 2 * module.LARGE_BYTES])
+@pytest.mark.parametrize("content", [os.urandom, bytes], ids=["random", "zeros"])
+async def test_body_of_any_size_is_read_back(journal: Journal, size: int, content: Any) -> None:
+    body = content(size)
+    await append_all(journal, opening(1, body=body))
+
+    path = segments.path_of(journal.directory, journal.first_segment)
+    with path.open("rb") as file:
+        stored = segments.read_frames(file.fileno(), segments.HEADER.size, path.stat().st_size)
+        [frame] = [one for one in stored if isinstance(one, segments.Frame)]
+        record = decode(segments.body_of(segments.read_frame(file.fileno(), frame.offset)))
+    assert isinstance(record, OpenRecord)
+    assert record.body == body
 
 
 async def test_stop_writes_what_is_queued(journal: Journal) -> None:

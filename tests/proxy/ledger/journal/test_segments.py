@@ -16,7 +16,7 @@ WRITER = b"12345678"
 def write(directory: Path, *bodies: bytes) -> Path:
     """Return the path of a segment with one frame for each body."""
     segment = Segment(directory, segments.next_number(directory), WRITER)
-    for n, (body, compressed) in enumerate(map(segments.compress_large, bodies), 1):
+    for n, (body, compressed) in enumerate(map(segments.compress, bodies), 1):
         frame = segments.encode_frame(n, 7.5, 0, f"req_{n}", body, compressed=compressed)
         segment.append([frame])
     segment.close()

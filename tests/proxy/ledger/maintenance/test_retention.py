@@ -52,6 +52,7 @@ def test_each_team_has_its_own_retention(ledger) -> None:
 
 
 def test_parts_are_pruned_in_ranges_of_ids(ledger, monkeypatch) -> None:
+    # A ledger of thousands of parts would be needed.
     monkeypatch.setattr(retention, "RANGE", 1)
     parts = Part.objects.count()
 

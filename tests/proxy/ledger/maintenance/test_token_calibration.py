@@ -15,6 +15,7 @@ from translator.request.token_estimate import estimate_tokens
 pytestmark = pytest.mark.django_db
 
 TEXT = "A text whose tokens the upstream counts. " * 50
+LARGE_TEXT = TEXT * 8
 LONG_AGO = datetime.fromtimestamp(NOON - 3600, UTC)
 
 
@@ -43,10 +44,10 @@ def factor(model: str = "gpt-5.2") -> float | None:
     return factor_of("openai", model, LONG_AGO)
 
 
-def test_the_factor_is_the_90th_percentile_with_headroom(write_samples):
+def test_the_factor_covers_every_sample_with_headroom(write_samples):
     write_samples(*[1.5] * 9, 3.0)
 
-    assert factor() == pytest.approx(1.5 * HEADROOM, abs=0.02)
+    assert factor() == pytest.approx(3 * HEADROOM, abs=0.02)
 
 
 def test_cached_input_is_counted(write_samples):
@@ -56,9 +57,23 @@ def test_cached_input_is_counted(write_samples):
 
 
 def test_the_factor_is_below_one_for_high_estimates(write_samples):
-    write_samples(*[0.7] * MIN_SAMPLES)
+    write_samples(*[0.7] * MIN_SAMPLES, text=LARGE_TEXT)
 
     assert factor() == pytest.approx(0.7 * HEADROOM, abs=0.02)
+
+
+def test_small_requests_never_lower_the_factor_below_one(write_samples):
+    write_samples(*[0.4] * MIN_SAMPLES)
+    write_samples(*[0.7] * (MIN_SAMPLES - 1), text=LARGE_TEXT)
+
+    assert factor() == 1.0
+
+
+def test_small_requests_raise_the_factor(write_samples):
+    write_samples(*[0.7] * MIN_SAMPLES, text=LARGE_TEXT)
+    write_samples(1.5)
+
+    assert factor() == pytest.approx(1.5 * HEADROOM, abs=0.02)
 
 
 def test_too_few_samples_give_no_factor(write_samples):
@@ -116,6 +131,6 @@ def test_a_broken_transcript_is_skipped(write_samples):
 
 @pytest.mark.parametrize(("ratio", "bound"), [(0.1, BOUNDS[0]), (20.0, BOUNDS[1])])
 def test_the_factor_stays_within_bounds(write_samples, ratio, bound):
-    write_samples(*[ratio] * MIN_SAMPLES)
+    write_samples(*[ratio] * MIN_SAMPLES, text=LARGE_TEXT)
 
     assert factor() == bound

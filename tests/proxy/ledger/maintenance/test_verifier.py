@@ -157,6 +157,7 @@ def test_an_amended_row_has_another_link(ledger) -> None:
 
 
 def test_a_verification_continues_after_the_last_verified_link(ledger, monkeypatch) -> None:
+    # A ledger of thousands of rows would be needed.
     monkeypatch.setattr(verifier, "BATCH", 8)
     HashChainLink.objects.filter(sequence=20).update(digest=bytes(32))
     whole = list(verifier.verify())

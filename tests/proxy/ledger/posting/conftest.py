@@ -8,20 +8,13 @@ import pytest
 
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.ledger.posting import budget_sync
+from tests.fakes.clock import Clock
 from tests.proxy.ledger.factories import NOON
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOON)
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
+from tests.fakes.clock import Clock
 from tests.lanes import repeat
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
-
-from .conftest import Clock
 
 OPERATIONS = repeat(fast=2_000, slow=10_000, variable="BRIDGE_BUDGET_OPERATIONS")
 PRICE = {"input": "1", "output": "10"}

@@ -150,6 +150,43 @@ def test_undecodable_record_of_a_dead_worker_is_set_aside_and_the_others_are_pos
     assert set_aside(left).keys() == {exchange_id(3)}
 
 
+# Journals of a host that is gone
+
+
+@pytest.mark.django_db
+def test_journals_of_a_lost_host_are_posted_and_kept(left: Path) -> None:
+    damaged, other = left.with_name("journal-1"), left.with_name("journal-2")
+    damaged.mkdir()
+    append_frames(damaged, broken(3))
+    other.mkdir()
+    append_durably(other, opening(4), closing(4))
+
+    one = journal_posting.adopt_host(left)
+    posted = states()
+    found = journal_posting.adopt_host(left.parent)
+
+    assert one == (["journal-0"], [], [])
+    assert posted == {exchange_id(1): "closed", exchange_id(2): "closed"}
+    assert found == (["journal-0", "journal-2"], [], ["journal-1"])
+    assert states() == dict.fromkeys(map(exchange_id, (1, 2, 4)), "closed")
+    assert all(ids_in(each) for each in (left, other))
+
+
+@pytest.mark.django_db
+def test_journal_that_a_process_uses_is_named_and_not_posted(left: Path) -> None:
+    [lock] = locks.take_abandoned(left.parent)
+    with lock:
+        found = journal_posting.adopt_host(left.parent)
+
+    assert found == ([], ["journal-0"], [])
+    assert states() == {}
+
+
+def test_directory_without_a_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="contains no journal"):
+        journal_posting.adopt_host(tmp_path)
+
+
 @pytest.mark.django_db
 def test_requests_that_were_set_aside_are_posted_again_after_a_restore(left: Path) -> None:
     append_durably(left, opening(3, created=float(10**18)), closing(3))

@@ -192,6 +192,7 @@ def test_a_slow_page_is_stopped_with_a_message(get_report, monkeypatch):
     """Speed up the clock of the query timeout only."""
     for _ in range(30):
         factories.record()
+    # A ledger whose search really takes two seconds has millions of rows.
     monkeypatch.setattr(query_timeout, "INSTRUCTIONS_PER_CHECK", 10)
     monkeypatch.setattr(
         query_timeout, "time", SimpleNamespace(monotonic=iter(range(0, 10**9, 11)).__next__)

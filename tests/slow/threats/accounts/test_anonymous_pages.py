@@ -59,7 +59,9 @@ def test_foreign_host_gets_no_public_page(running):
 @pytest.mark.parametrize("path", ["/admin/login/", "/api/v1/exports/", "/sign-in/callback/"])
 def test_large_body_for_a_page_is_rejected(running, path):
     response = raw_http.send_raw(
-        running.process.port, raw_http.post("", b"x", "content-length: 4000000", target=path)
+        running.process.port,
+        raw_http.post("", b"x", "content-length: 4000000", target=path),
+        silence_s=60,
     )
 
     assert response.statuses == [413]
@@ -74,6 +76,7 @@ def test_chunked_body_is_rejected_at_the_limit(running):
     response = raw_http.send_raw(
         running.process.port,
         raw_http.post("", body, "transfer-encoding: chunked", target="/admin/login/"),
+        silence_s=60,
     )
 
     assert response.statuses == [413]

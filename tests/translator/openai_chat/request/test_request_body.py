@@ -251,3 +251,11 @@ def test_the_same_request_makes_the_same_bytes(profile):
     request = make_request(stream=True, metadata={"user_id": "ada"})
 
     assert str(body(request, profile)) == str(body(request, profile))
+
+
+def test_counts_in_each_chunk_are_requested_where_the_gateway_may_end_the_response():
+    request = make_request(user("a"), stop_sequences=["END"])
+
+    assert body(request, "llamacpp")["timings_per_token"] is True
+    assert "timings_per_token" not in body(request, "vllm")
+    assert "timings_per_token" not in body(make_request(user("a")), "llamacpp")

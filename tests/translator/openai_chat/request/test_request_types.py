@@ -37,7 +37,14 @@ from translator.openai_chat import DIALECT
 
 VENDOR_KEYS = {
     "vllm": {"top_k", "chat_template_kwargs", "continue_final_message", "add_generation_prompt"},
-    "llamacpp": {"top_k", "chat_template_kwargs"},
+    "llamacpp": {
+        "top_k",
+        "chat_template_kwargs",
+        "thinking_budget_tokens",
+        "timings_per_token",
+        "continue_final_message",
+        "add_generation_prompt",
+    },
     "openrouter": {"top_k"},
     "deepseek": {"thinking"},
 }

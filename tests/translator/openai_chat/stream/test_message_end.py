@@ -172,3 +172,13 @@ def test_counts_that_cannot_be_true_are_estimated_with_a_note(counts):
     assert machine.usage.input == (counts["prompt_tokens"] or 50)
     assert events[-2]["usage"]["output_tokens"] == 3
     assert any(note.reason.startswith("bad_usage") for note in machine.notes)
+
+
+def test_the_counts_of_llama_cpp_s_chunks_are_used_at_a_stop_sequence():
+    machine = stream(stop_sequences=("END",), input_estimate=50)
+    timings = {"prompt_n": 9, "cache_n": 3, "predicted_n": 4}
+
+    machine.feed(chunk(content="one END") | {"timings": timings})
+
+    assert machine.finished
+    assert (machine.usage.input, machine.usage.cache_read, machine.usage.output) == (9, 3, 4)

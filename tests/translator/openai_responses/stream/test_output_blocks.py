@@ -25,6 +25,8 @@ from tests.translator.openai_responses.responses import (
     text,
 )
 from translator.capabilities import PROFILES
+from translator.message_stream.events_to_message import fold
+from translator.openai_responses import DIALECT
 
 OPENAI = PROFILES["openai"]
 SIGNING = target(OPENAI, signing_keys=KEYS)
@@ -305,6 +307,34 @@ def test_an_item_finished_twice_is_emitted_once():
         done(0, **output_message("Hi")),
         completed(output_message("Hi")),
     ) == ["Hi"]
+
+
+@pytest.mark.parametrize("kind", ["mcp_call", "code_interpreter_call"])
+def test_a_hosted_call_that_the_client_did_not_request_is_dropped(kind):
+    """An operator may have added the tool for all requests, or the server runs it by itself."""
+    request = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    machine = DIALECT.stream(DIALECT.build_request(request, target(OPENAI)).response_context)
+
+    emitted = machine.feed(done(0, type=kind, name="n"), completed(output_message("Hi")))
+
+    assert [block["type"] for block in fold(emitted)["content"]] == ["text"]
+    assert f"a {kind} was not requested" in {note.reason for note in machine.notes}
+
+
+@pytest.mark.parametrize("output", [{}, {"output": []}, {"output": None}])
+def test_a_response_with_output_text_alone_is_text(output):
+    response = {
+        "id": "r",
+        "object": "response",
+        "status": "completed",
+        "output_text": "Hi",
+        **output,
+    }
+    final = {"type": "response.completed", "response": response}
+
+    assert texts(final) == ["Hi"]
+    assert texts(text("Hi"), done(0, **output_message("Hi")), final) == ["Hi"]
+    assert fold(stream().feed_body(response))["content"] == [{"type": "text", "text": "Hi"}]
 
 
 def test_an_unrequested_item_is_dropped_with_a_note():

@@ -1,0 +1,51 @@
+"""Parse the complete arguments of a tool call, at the end of its block."""
+
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from translator.notes import Note
+from translator.stream.surrogates import replace_surrogates
+from translator.stream.tool_arguments import (
+    compact_json,
+    parse_arguments,
+    without_nulls,
+    without_trailing_commas,
+)
+
+from .open_block import Block
+
+REPAIRED_ARGUMENTS: Final = Note("content", "repaired", "tool arguments were broken JSON")
+BROKEN_ARGUMENTS: Final = Note("content", "ignored", "bad_tool_json: tool arguments do not parse")
+
+
+def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | None]:
+    """Set ``block.arguments_value``; return the text that is still to be sent, and a note.
+
+    Arguments that were delayed are sent now, repaired if possible. Arguments that were streamed are
+    already sent: if a repair of them succeeds, it is only in the value, for whole responses.
+    ``optional``: the properties whose nulls are removed.
+    """
+    text = block.text
+    value, repaired = parse_arguments(text)
+    is_object = isinstance(value, dict)
+    is_valid = is_object and (block.delays_arguments or not repaired)
+    if is_object and not is_valid and block.comma_repairs:
+        is_valid = not parse_arguments(without_trailing_commas(text))[1]
+    note = None
+    if not is_valid:
+        note = BROKEN_ARGUMENTS
+    elif repaired:
+        note = REPAIRED_ARGUMENTS
+    if not is_object:
+        value = text
+    if "\\u" in text:
+        value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
+    unsent = block.held_comma
+    if block.delays_arguments:
+        if is_valid and (repaired or optional):
+            value = without_nulls(value, optional)
+            unsent = compact_json(value)
+        else:  # null or only white space: the call has no arguments
+            unsent = text if value else ""
+    block.arguments_value = value
+    return unsent, note
