@@ -1,4 +1,4 @@
-"""The interface of the upstream probe, which sends two small requests to an upstream.
+"""The interface of the upstream probe, which sends a few small requests to an upstream.
 
 Admin pages send no HTTP requests and do not import the gateway. So the gateway implements the
 probe, and this module imports the implementation by its dotted path, like a Django backend.
@@ -34,6 +34,8 @@ class Question:
     name: str
     title: str
     request: Mapping[str, Any]
+    capability: str = ""
+    """The capability that the request tries out. A refusal is no failure then."""
 
 
 QUESTIONS: Final[Sequence[Question]] = (
@@ -55,6 +57,28 @@ QUESTIONS: Final[Sequence[Question]] = (
         },
     ),
 )
+
+
+UNSIGNED_THINKING: Final = Question(
+    name="unsigned_thinking",
+    title="Thinking without a signature",
+    capability="unsigned_thinking",
+    request={
+        "max_tokens": 1024,
+        "messages": [
+            {"role": "user", "content": "Answer with the one word: ready"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "One word is wanted.", "signature": ""},
+                    {"type": "text", "text": "ready"},
+                ],
+            },
+            {"role": "user", "content": "Again, please."},
+        ],
+    },
+)
+"""For upstreams with Anthropic's API only: Anthropic itself refuses this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +110,7 @@ class Finding:
 
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
-    """Send every ``Question`` in turn.
+    """Send every ``Question`` that suits the upstream's API in turn.
 
     This blocks for seconds, and the upstream may bill the tokens. Raises ValidationError if the
     upstream's address is forbidden, and ConfigError if its secret cannot be read.

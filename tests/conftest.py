@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the lane before test files are imported, because they ask for its numbers."""
+    """Choose the lane before test files are imported, because they read its numbers."""
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
     folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it

@@ -122,17 +122,17 @@ class Profile:
     """Whether the server requires ``""`` instead of null as the content of an assistant message
     with only tool calls."""
     merge_users: bool = False
-    """The server's chat template requires alternating roles: consecutive messages of one role are
-    merged, and user text after a tool result is sent at the end of the result."""
+    """Whether the server's chat template requires alternating roles. Then consecutive messages of
+    one role are merged, and user text after a tool result is sent at the end of the result."""
     single_calls: bool = False
-    """The server's chat template accepts one tool call in a message: parallel calls of the history
-    are sent one after the other."""
+    """Whether the server's chat template accepts only one tool call in a message. Then parallel
+    calls of the history are sent one after the other."""
     tool_messages: bool = True
-    """The server's chat template accepts tool calls and results; otherwise those of the history are
-    sent as text."""
+    """Whether the server's chat template accepts tool calls and results. Otherwise those of the
+    history are sent as text."""
     system_role: bool = True
-    """The server's chat template accepts system messages; otherwise their text is sent at the start
-    of the first user message."""
+    """Whether the server's chat template accepts system messages. Otherwise their text is sent at
+    the start of the first user message."""
     prefill: bool = False
     """Whether the server continues a final assistant message instead of starting another one."""
     signed_calls: bool = False

@@ -77,7 +77,7 @@ def _check_reachable(subject: str, upstream: Upstream, client: httpx.Client) -> 
     response = client.get(upstream.base_url + ENDPOINTS[upstream.dialect][0])
     rejected = response.status_code in {401, 403}
     hint = "The upstream rejects the key; see api_key." if rejected else ""
-    # Several servers have no list of models, which says nothing about their other endpoints.
+    # Several servers have no list of models, which does not mean that other endpoints are missing.
     has_no_list = response.status_code in {404, 405, 501}
     ok = has_no_list or (not rejected and response.status_code < 500)
     text = f"reachable, status {response.status_code}"

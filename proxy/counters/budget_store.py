@@ -6,7 +6,7 @@ yet. A reservation is open while its request runs (its amount is the request's w
 expires if its process dies), then settled (its amount is the actual cost, until the request's row
 is in the ledger). So a counter can always be rebuilt from the ledger.
 
-A store also keeps the sum of the settled amounts, and for each process one lease with the sum of
+A store also has the sum of the settled amounts, and for each process one lease with the sum of
 its open amounts. So the time of a call does not depend on the number of reservations, which grows
 without a limit while the database is unavailable.
 
@@ -156,8 +156,8 @@ class BudgetStore(Protocol):
     def reserved_ids(self, counter: str) -> Iterator[list[str]]:
         """Return the request ids of all reservations, in batches.
 
-        Expired reservations are included. A reservation that changes meanwhile may be missing or
-        be returned twice.
+        Expired reservations are included. A reservation that changes during the call may be missing
+        or be returned twice.
         """
         ...
 

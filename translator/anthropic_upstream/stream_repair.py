@@ -176,7 +176,11 @@ class StreamRepair:
         if name is not None and not isinstance(delta[name], str):
             raise IllegalMove(f"{delta['type']} without a string")
         block = self._by_index.get(index)
-        if block is None or block.is_ended or block.is_stopped:
+        if block is None or block.is_stopped:
+            if delta.get(name or "signature"):
+                raise IllegalMove("content_block_delta for a block that is not open")
+            return []
+        if block.is_ended:
             return self._add_late_delta(index, delta)
         check_delta_type(block.type, delta["type"])
         if self._queue[0] is block:
@@ -185,7 +189,7 @@ class StreamRepair:
         return []
 
     def _add_late_delta(self, index: int, delta: Delta) -> list[Event]:
-        """Handle a delta of a block that has ended or that was never started."""
+        """Handle a delta of a block that ended before the upstream stopped it."""
         kind = delta["type"]
         name = STRING_DELTAS.get(kind, "signature")
         if not delta.get(name):
@@ -194,7 +198,7 @@ class StreamRepair:
             self._add_note(LATE_SIGNATURE)
             return []
         if kind not in LATE_BLOCKS:
-            raise IllegalMove("content_block_delta for a block that is not open")
+            raise IllegalMove(f"{kind} for a block that is not open")
         self._add_note(LATE_PIECE)
         self._ends_early = False
         start = {"type": "content_block_start", "content_block": LATE_BLOCKS[kind]}

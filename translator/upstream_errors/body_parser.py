@@ -109,7 +109,7 @@ def _fields(error: Mapping[str, Any], body: Mapping[str, Any]) -> ErrorFields:
 def _message(error: Mapping[str, Any]) -> str:
     """Return the error text: ``message``, or FastAPI's ``detail`` (a text or a list of faults).
 
-    OpenRouter's own message says only that the provider failed; ``metadata.raw`` has its error.
+    OpenRouter's own message is only that the provider failed; ``metadata.raw`` has its error.
     """
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None

@@ -32,7 +32,7 @@ and LocalAI send 500, LM Studio an error event in a response with status 200."""
 
 BAD_REQUEST: Final = frozenset({400, 422})
 OTHER_CAUSES: Final = frozenset({401, 402, 403, 408, 429})
-"""Statuses that say what is wrong; their texts may mention the context window as well."""
+"""Statuses that identify the error; their texts may mention the context window as well."""
 
 TOO_LONG_CODES: Final = frozenset(
     {
@@ -48,8 +48,8 @@ OUTPUT_TOO_LARGE: Final = "input length and `max_tokens` exceed context limit"
 """The start of Anthropic's message for a prompt that fits, but not together with the output."""
 
 MIN_CLIENT_ROOM: Final = 4_000
-"""Tokens. With less room for the output, the client is told to compact: Claude Code subtracts 1,000
-tokens from the room and gives up below 3,000."""
+"""Tokens. With less room for the output, the client gets the message to compact: Claude Code
+subtracts 1,000 tokens from the room and gives up below 3,000."""
 
 
 def overflow_message(status: int, fields: ErrorFields) -> str | None:

@@ -24,7 +24,7 @@ class TokenLimits:
 
     prompt: int = 0
     output: int = 0
-    """The output that the request asked for."""
+    """The requested output."""
     window: int = 0
     """The size of the context window, or the maximum length of the prompt alone."""
     total: int = 0
@@ -171,7 +171,8 @@ def _read_formula(text: str, output: int) -> tuple[int, int, int] | None:
     """Return prompt, output and window of the first formula; None if there is none.
 
     The window is the number alone on its side of the comparison, or the one that is subtracted
-    from. ``output`` tells the two other numbers apart; otherwise the order of the words does.
+    from. ``output`` identifies one of the two other numbers; without it, the order of the words
+    decides.
     """
     match_ = FORMULA.search(text)
     if match_ is None:

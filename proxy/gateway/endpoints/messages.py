@@ -182,7 +182,8 @@ def _decode_and_validate(
             checked = filter_unknown_content(request, policies.allows_unknown)
         parse(checked, version=head.client_info.version)
     except BadRequest as exc:
-        fault = exc
+        fault = exc.with_traceback(None)  # frames would keep the body in memory
+        fault.__context__ = None
     if fault is not None:
         try:
             check_for_routing(request)

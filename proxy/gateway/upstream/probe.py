@@ -5,6 +5,7 @@ gateway key, so it writes no row to the ledger and charges no budget.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from proxy.gateway.snapshot.config_snapshot import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
 from proxy.models import Upstream, UpstreamPolicy
-from proxy.upstream_probe import LONGEST_S, QUESTIONS, Finding, Question
+from proxy.upstream_probe import LONGEST_S, QUESTIONS, UNSIGNED_THINKING, Finding, Question
 from translator.errors import TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
@@ -39,7 +40,10 @@ def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
 
 async def _run_all(target: Target, model: str) -> list[Finding]:
     try:
-        return [await _run_one(target, model, question) for question in QUESTIONS]
+        questions = [*QUESTIONS]
+        if target.server.dialect_name == "anthropic":
+            questions.append(UNSIGNED_THINKING)
+        return [await _run_one(target, model, question) for question in questions]
     finally:
         await close_transport()
 
@@ -48,8 +52,13 @@ async def _run_one(target: Target, model: str, question: Question) -> Finding:
     server = target.server
     request = {**question.request, "model": model, "stream": True}
     run = _ProbeRun(target, question)
+    translated_for = target.for_translator(model)
+    if question.capability:
+        tried: dict[str, Any] = {question.capability: True}
+        profile = dataclasses.replace(server.profile, **tried)
+        translated_for = dataclasses.replace(translated_for, profile=profile)
     try:
-        made = server.dialect.build_request(request, target.for_translator(model))
+        made = server.dialect.build_request(request, translated_for)
         run.body = msgspec.json.encode({**made.body, **server.extra_body})
         async with asyncio.timeout(LONGEST_S):
             await run.send()
@@ -58,6 +67,8 @@ async def _run_one(target: Target, model: str, question: Question) -> Finding:
     except TimeoutError:
         return run.finding(ok=False, summary=f"No whole answer within {LONGEST_S:.0f} seconds.")
     except UpstreamFailed as exc:
+        if question.capability and run.call is not None and run.call.status == 400:
+            return _capability_finding(run, is_supported=False)
         return run.finding(ok=False, summary=f"{exc.error.error_type}: {exc.error.message}.")
     return _classify(run, request)
 
@@ -146,6 +157,8 @@ def _classify(run: _ProbeRun, request: dict[str, Any]) -> Finding:
     run.answer = "\n".join(filter(None, map(_block_text, content)))
     kinds = [block.get("type") for block in content]
     stop = (found.answer or {}).get("stop_reason")
+    if run.question.capability:
+        return _capability_finding(run, is_supported=True)
     if run.question.name == "tool":
         inputs = [block.get("input") for block in content if block.get("type") == "tool_use"]
         called = any(isinstance(given, dict) for given in inputs)
@@ -154,6 +167,15 @@ def _classify(run: _ProbeRun, request: dict[str, Any]) -> Finding:
     has_text = "text" in kinds
     words = "It answered in words." if has_text else "It answered without text."
     return run.finding(ok=has_text, summary=f"{words} Stop reason: {stop}.")
+
+
+def _capability_finding(run: _ProbeRun, *, is_supported: bool) -> Finding:
+    """Return whether the upstream supports the tested capability, and what to configure."""
+    name = run.question.capability
+    found = "accepts" if is_supported else "refuses"
+    as_configured = getattr(run.target.server.profile, name) is is_supported
+    advice = "as configured" if as_configured else f"set {name} = {str(is_supported).lower()}"
+    return run.finding(ok=as_configured or is_supported, summary=f"It {found} this: {advice}.")
 
 
 def _block_text(block: dict[str, Any]) -> str:

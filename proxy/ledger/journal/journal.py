@@ -39,7 +39,7 @@ SEGMENT_S: Final = 3_600.0
 """Seconds after which a new segment file begins, because only whole segments are removed."""
 MAX_COMMIT_RECORDS: Final = 512
 MAX_COMMIT_BYTES: Final = 4 * 2**20
-HUGE_BYTES: Final = 256 * 1024  # compressing more would delay the event loop by over 0.2 ms
+LARGE_BYTES: Final = 32 * 1024  # compressing more takes the event loop over 20 µs
 LINGER_S: Final = 0.01
 """Seconds that a record without a waiting caller may stay in memory, to share a later write."""
 RETRY_S: Final = 0.5
@@ -51,8 +51,8 @@ STOPPED: Final = "the record has been stopped"
 class _Entry:
     """A queued record.
 
-    The thread that queues it encodes it, and compresses it unless it is huge: all requests wait for
-    the journal's thread, which competes with the event loop for the interpreter lock.
+    The thread that queues it encodes it, and compresses it unless it is large: all requests wait
+    for the journal's thread, which competes with the event loop for the interpreter lock.
     """
 
     __slots__ = ("at", "body", "compressed", "future", "id", "kind")
@@ -62,7 +62,7 @@ class _Entry:
         self.at = time.time()
         self.id = record.id
         body = encode(record)
-        self.body, self.compressed = compress(body) if len(body) <= HUGE_BYTES else (body, False)
+        self.body, self.compressed = compress(body) if len(body) <= LARGE_BYTES else (body, False)
         self.future = future
 
     def encode(self, number: int) -> bytes:

@@ -32,6 +32,7 @@ from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.core.time_ranges import build_time_range
 from proxy.reports.usage.rollup_queries import NoRollup, day_and_quarter_slices, rollup_slices
+from tests.lanes import repeat
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -68,7 +69,7 @@ CLOSINGS = (
     {"stop_reason": "tool_use"},
 )
 PROPERTY = settings(
-    max_examples=25,
+    max_examples=repeat(fast=10, slow=200),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

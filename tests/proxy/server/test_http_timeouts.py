@@ -220,7 +220,7 @@ HANDSHAKE = (
 @pytest.mark.parametrize("size", [None, 1, 48_000], ids=["not accepted", "open", "does not read"])
 def test_a_websocket_ends_for_every_client_behavior(settings, size, extra_bytes):
     """An unsolicited pong does not count as a response to a ping."""
-    settings.HEAD_TIMEOUT_S = 1.5 if size is None else DEADLINE_S  # also for the handshake
+    settings.HEAD_TIMEOUT_S = 1.5  # a busy machine sends its handshake within this time
     settings.WRITE_TIMEOUT_S = 0.5
     pings = {
         "ws_ping_interval": 0.2,

@@ -35,6 +35,8 @@ ALLOWED = {
     ("compares secrets", "proxy/gateway/admission/idempotency.py"): "a digest of a body that the same key sent before",
     ("opens network connections", "proxy/gateway/admission/budget_alerts.py"): "webhooks of budget alerts",
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",
+    ("opens network connections", "proxy/bootstrap/model_checks.py"): "checks the configured upstreams",
+    ("opens network connections", "proxy/bootstrap/upstream_checks.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/signin/oidc_client.py"): "calls the configured sign-in provider",
     ("measures by wall clock", "proxy/ledger/posting/drainer.py"): "age of a record on the disk, which outlives the process",
     ("measures by wall clock", "proxy/ledger/posting/journal_posting.py"): "age of a record on the disk, which outlives the process",

@@ -25,7 +25,7 @@ from .conftest import DATABASES
 from .environment.invariants import World
 from .test_faults import CaseResult, assert_all_results, run_case
 
-SEEDS = repeat(fast=2, slow=16, variable="BRIDGE_FAULT_SEEDS")
+SEEDS = repeat(fast=1, slow=16, variable="BRIDGE_FAULT_SEEDS")
 PAIRS = repeat(fast="few", slow="some", variable="BRIDGE_FAULT_PAIRS")
 
 SEEDED = [(DATABASES[seed % 2], seed) for seed in range(SEEDS)]

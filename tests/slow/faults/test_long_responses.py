@@ -25,8 +25,16 @@ MOST_MB = 192
 """Maximum peak in MB, including the writing of the largest possible transcript."""
 
 
+DATABASE_AND_DIALECT = [
+    ("sqlite", "chat"),
+    ("postgresql", "anthropic"),
+    pytest.param("sqlite", "anthropic", marks=pytest.mark.slow),
+    pytest.param("postgresql", "chat", marks=pytest.mark.slow),
+]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("dialect", LETTERS)
+@pytest.mark.parametrize(("world", "dialect"), DATABASE_AND_DIALECT, indirect=["world"])
 def test_very_long_response_does_not_grow_memory(world: World, dialect: str):
     world.mark()
     before = world.reset_peak() / 1024

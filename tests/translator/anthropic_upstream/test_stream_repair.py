@@ -175,7 +175,11 @@ def test_interleaved_texts_are_delivered_whole():
         ([opened(0), text(0, "a"), closed(0)], ["a"], "the upstream sent no message_start"),
         ([START, START, opened(0), text(0, "a"), closed(0)], ["a"], "sent message_start again"),
         ([START, opened(0), text(0, "a")], ["a"], "did not stop"),
-        ([START, text(0, "a"), closed(0)], ["a"], "arrived after"),
+        (
+            [START, opened(0), text(0, "a"), opened(1), text(0, "b"), closed(0), closed(1)],
+            ["a", "", "b"],
+            "arrived after",
+        ),
         ([START, opened(1), text(1, "a"), closed(1)], ["a"], "not consecutive"),
         (
             [START, opened(0), text(0, "a"), opened(0), text(0, "b"), closed(0)],
@@ -217,6 +221,12 @@ OVERLAP = (START, opened(0), text(0, "a"), opened(1))
             "illegal_content_block_delta",
         ),
         ([START, arguments(0, "{")], "a block that is not open", "illegal_content_block_delta"),
+        ([START, text(7, "x")], "a block that is not open", "illegal_content_block_delta"),
+        (
+            [START, opened(0), text(0, "x"), closed(0), text(0, "y")],
+            "a block that is not open",
+            "illegal_content_block_delta",
+        ),
         ([START, END, opened(0)], "after message_delta", "illegal_content_block_start"),
         ([START, STOP], "message_stop between blocks", "illegal_message_stop"),
         ([START, {"type": "content_block_stop"}], "malformed", "illegal_content_block_stop"),

@@ -157,7 +157,7 @@ class ToolCalls:
         self._by_index.clear()
 
     def is_cut(self, usage: Usage) -> bool:
-        """Return whether the output limit ended the last call, whatever the finish reason says.
+        """Return whether the output limit ended the last call, whatever the finish reason is.
 
         If the output tokens were not counted, incomplete arguments show that the limit was reached.
         """

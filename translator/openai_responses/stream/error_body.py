@@ -32,7 +32,7 @@ def error_in_event(event: UpstreamEvent) -> UpstreamError:
 
 
 def has_reason(event: UpstreamEvent) -> bool:
-    """Return whether a ``response.failed`` event says why the response failed."""
+    """Return whether a ``response.failed`` event contains the reason of the failure."""
     response = event.get("response")
     error = response.get("error") if isinstance(response, dict) else event.get("error")
     fields = read_error({"error": error})

@@ -1,4 +1,4 @@
-"""Find out whether a final response is complete, whatever its status says."""
+"""Find out whether a final response is complete, whatever its status is."""
 
 from collections.abc import Mapping
 from typing import Any, Final

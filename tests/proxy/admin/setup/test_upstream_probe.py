@@ -125,6 +125,32 @@ def test_every_dialect_can_be_tested(owner, upstream, scripted, dialect):
     assert answer.context["findings"][0]["ok"]
 
 
+@pytest.mark.parametrize(
+    ("takes", "profile", "found"),
+    [
+        (True, "generic", (True, "It accepts this: set unsigned_thinking = true.")),
+        (True, "llamacpp", (True, "It accepts this: as configured.")),
+        (False, "anthropic", (True, "It refuses this: as configured.")),
+        (False, "llamacpp", (False, "It refuses this: set unsigned_thinking = false.")),
+    ],
+)
+def test_it_finds_whether_unsigned_thinking_may_be_sent_back(
+    owner, upstream, scripted, *, takes, profile, found
+):
+    raw = [stream_head(), chunk(b"".join(upstream_scripts.claude_events())), LAST_CHUNK]
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": "signature"}}
+    model = f"thinks-{profile}-{takes}"
+    scripted.on(model, raw, raw, raw if takes else json_response(error, status=400))
+    upstream.dialect, upstream.base_url, upstream.profile = "anthropic", scripted.url, profile
+    upstream.save()
+
+    answer, _ = test(owner, upstream, model)
+
+    finding = answer.context["findings"][2]
+    assert (finding["ok"], finding["result"]) == found
+    assert scripted.requests_for(model)[2].json["messages"][1]["content"][0]["type"] == "thinking"
+
+
 def test_an_error_is_shown_with_its_body_and_without_the_secret(owner, upstream, scripted):
     body = {"error": {"message": f"no: <script>{SECRET}</script>", "type": "invalid_request_error"}}
     scripted.on("refuses", json_response(body, status=400))

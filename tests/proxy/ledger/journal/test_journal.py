@@ -104,7 +104,7 @@ async def test_records_larger_than_a_commit_are_written_in_several(journal: Jour
     assert ids_in(journal.directory) == [exchange_id(n) for n in range(6)]
 
 
-@pytest.mark.parametrize("size", [1, 5_000, module.HUGE_BYTES - 400, 2 * module.HUGE_BYTES])
+@pytest.mark.parametrize("size", [1, 5_000, module.LARGE_BYTES - 400, 2 * module.LARGE_BYTES])
 @pytest.mark.parametrize("content", [os.urandom, bytes], ids=["random", "zeros"])
 async def test_body_of_any_size_is_read_back(journal: Journal, size: int, content: Any) -> None:
     body = content(size)

@@ -1,7 +1,7 @@
 """Responses servers that omit, reuse or change indices and ids, or finish items late.
 
 Each test plays one answer in every pair of such shapes. Whatever the shape: the stream is legal, no
-text is lost, doubled or late, and every call keeps its own arguments.
+text is lost, doubled or late, and every call has its own arguments.
 """
 
 import itertools
@@ -30,7 +30,7 @@ USUAL: Shape = {
     "call_id": "in items",
     "output": "complete",
 }
-ODD: dict[str, tuple[str, ...]] = {
+UNUSUAL: dict[str, tuple[str, ...]] = {
     "output_index": ("absent", "zero", "null"),
     "item_id": ("absent", "one for all", "changing", "the call_id"),
     "content_index": ("absent", "from one"),
@@ -69,13 +69,13 @@ ANSWERS: dict[str, list[tuple]] = {
 
 def pairs_of_shapes() -> Iterator[Shape]:
     yield USUAL
-    single = [(name, value) for name, values in ODD.items() for value in values]
+    single = [(name, value) for name, values in UNUSUAL.items() for value in values]
     for changed in [(each,) for each in single] + list(itertools.combinations(single, 2)):
         if len({name for name, _ in changed}) == len(changed):
             yield USUAL | dict(changed)
 
 
-class OddServer:
+class UnusualServer:
     """Sends one answer as the events of a Responses stream in one shape."""
 
     def __init__(self, answer: list[tuple], shape: Shape) -> None:
@@ -264,7 +264,7 @@ def faults_of(answer: list[tuple], shape: Shape) -> list[str]:
     emitted: list[dict[str, Any]] = []
     faults: list[str] = []
     sent = dict.fromkeys(DELTAS.values(), "")
-    for event in OddServer(answer, shape).events():
+    for event in UnusualServer(answer, shape).events():
         emitted += stream.feed(event)
         if event["type"] in DELTAS and not may_wait(answer, shape):
             field = DELTAS[event["type"]]
@@ -276,16 +276,16 @@ def faults_of(answer: list[tuple], shape: Shape) -> list[str]:
     if stream.error is not None:
         return [*faults, stream.error.message]
     thinking, text, calls = content_of(emitted)
-    wanted_thinking, wanted_text, wanted_calls = expected_content(answer)
-    if (thinking.replace("\n", ""), text) != (wanted_thinking, wanted_text):
+    expected_thinking, expected_text, expected_calls = expected_content(answer)
+    if (thinking.replace("\n", ""), text) != (expected_thinking, expected_text):
         faults.append(f"texts are {thinking!r} and {text!r}")
-    if sorted(calls, key=repr) != wanted_calls:
+    if sorted(calls, key=repr) != expected_calls:
         faults.append(f"calls are {calls}")
     return faults
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_each_pair_of_odd_shapes_keeps_and_times_the_content(name):
+def test_each_pair_of_unusual_shapes_preserves_and_times_the_content(name):
     answer = ANSWERS[name]
 
     wrong = {
@@ -319,15 +319,15 @@ def test_the_arguments_of_interleaved_calls_never_swap(identity, item_done, argu
     shape = (
         USUAL | identity | {"item_done": item_done, "arguments": arguments, "added": "all first"}
     )
-    server = OddServer(answer, shape)
+    server = UnusualServer(answer, shape)
     events = server.events()
     deltas = [server.arguments(position, entry) for position, entry in enumerate(answer)]
     first = events.index(deltas[0][0]) if deltas[0][0] in events else 4
     mixed = [each for row in itertools.zip_longest(*deltas) for each in row if each is not None]
-    kept = [event for event in events[first:] if "function_call_arguments" not in event["type"]]
+    others = [event for event in events[first:] if "function_call_arguments" not in event["type"]]
 
     stream = DIALECT.stream(ResponseContext(message_id="msg_1", model="m"))
-    emitted = [each for event in events[:first] + mixed + kept for each in stream.feed(event)]
+    emitted = [each for event in events[:first] + mixed + others for each in stream.feed(event)]
 
     assert faults_of_events(emitted) == []
     assert content_of(emitted)[2] == expected_content(answer)[2]
