@@ -11,6 +11,7 @@ from translator.anthropic.request_validation import (
     MAX_MESSAGES,
     MAX_STOP_SEQUENCE,
     WITHOUT_SAMPLING,
+    check_for_routing,
     check_for_translation,
     parse_count_tokens_request,
     parse_messages_request,
@@ -260,6 +261,14 @@ def test_count_tokens_needs_no_max_tokens_and_translation_no_model():
     check_for_translation({"messages": [USER]})
     with pytest.raises(BadRequest):
         check_for_translation({})
+
+
+def test_routing_needs_only_a_model():
+    body = {"model": "m", "messages": "checked by the upstream"}
+
+    assert check_for_routing(body) is body
+    with pytest.raises(BadRequest, match="model"):
+        check_for_routing({"messages": [USER]})
 
 
 def test_unknown_fields_are_noted_and_not_rejected():

@@ -175,6 +175,14 @@ def test_mid_conversation_system_text_becomes_user_text_if_unsupported():
     assert [(note.path, note.fate) for note in made.notes] == [("messages.3.role", "emulated")]
 
 
+def test_a_body_without_messages_passes_to_a_server_without_system_messages():
+    body = {"model": "claude-x", "max_tokens": 9}
+
+    made = DIALECT.build_request(body, narrow(mid_system=False))
+
+    assert "messages" not in made.body
+
+
 def test_client_tools_pass_unchanged_to_a_server_without_server_tools():
     request = make_request(TEXT, tools=[{"name": "ls", "input_schema": {"type": "object"}}])
 

@@ -208,6 +208,10 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
     assert stream.usage.input is None  # the estimate is not a reported count
 
 
+OVERLAP = (START, opened(0), text(0, "a"), opened(1))
+"""The start of a stream whose blocks overlap."""
+
+
 @pytest.mark.parametrize(
     ("events", "reason", "code"),
     [
@@ -227,6 +231,12 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
         ([START, STOP], "message_stop between blocks", "illegal_message_stop"),
         ([START, {"type": "content_block_stop"}], "malformed", "illegal_content_block_stop"),
         ([START, {"type": ["x"]}], "a malformed event", "illegal_event"),
+        (
+            [*OVERLAP, {"type": "content_block_start", "index": 2, "content_block": {"type": 1}}],
+            "a type that is no string",
+            "illegal_content_block_start",
+        ),
+        ([*OVERLAP, text(1, None)], "text_delta without a string", "illegal_content_block_delta"),
     ],
 )
 def test_what_cannot_be_repaired_is_named_in_the_error(events, reason, code):
@@ -238,6 +248,17 @@ def test_what_cannot_be_repaired_is_named_in_the_error(events, reason, code):
     assert stream.error.message.startswith("upstream sent a bad event: ")
     assert reason in stream.error.message
     assert stream.error.code == code
+
+
+def test_unknown_events_and_deltas_pass_while_blocks_overlap():
+    citation = _delta(1, {"type": "citations_delta", "citation": {"cited_text": "x"}})
+
+    _, emitted = fed(*OVERLAP, {"type": "new_event"}, citation, closed(0), closed(1), END, STOP)
+
+    assert {"type": "new_event"} in emitted
+    assert [
+        each["delta"]["type"] for each in emitted if each.get("index") == 1 and "delta" in each
+    ] == ["citations_delta"]
 
 
 def test_an_error_never_quotes_the_upstream():
