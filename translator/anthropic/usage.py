@@ -64,11 +64,8 @@ class Usage:
         return wire
 
 
-MAX_CHARACTERS_PER_TOKEN: Final = 128
-"""The longest tokens are runs of spaces; the average of a response is far below this."""
-
 DOUBTFUL_COUNTS: Final = Note(
-    "usage", "ignored", "bad_usage: too few tokens are reported for the content"
+    "usage", "ignored", "bad_usage: no tokens are reported for the content"
 )
 
 COUNT_NAMES: Final = (
@@ -132,11 +129,12 @@ def usage_from_openai(
 def has_doubtful_counts(usage: Usage, characters: int) -> bool:
     """Return whether reported counts cannot be true for a response with ``characters`` of content.
 
-    Some servers and proxies report zero tokens, or far fewer than the content can have.
+    Some servers and proxies report zero tokens. A small count is believed: it is what the upstream
+    charges.
     """
     if usage.source != "reported" or not characters:
         return False
-    return _has_no_input(usage) or _has_little_output(usage, characters)
+    return _has_no_input(usage) or not usage.output
 
 
 def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
@@ -144,7 +142,7 @@ def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
     return replace(
         usage,
         input=None if _has_no_input(usage) else usage.input,
-        output=None if _has_little_output(usage, characters) else usage.output,
+        output=usage.output or None,
         source="missing",
     )
 
@@ -152,10 +150,6 @@ def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
 def _has_no_input(usage: Usage) -> bool:
     counts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
     return not any(counts)
-
-
-def _has_little_output(usage: Usage, characters: int) -> bool:
-    return characters > (usage.output or 0) * MAX_CHARACTERS_PER_TOKEN
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:

@@ -197,10 +197,9 @@ REPORTED = {"source": "reported"}
         (Usage(input=0, output=0, **REPORTED), 10, (None, None)),
         (Usage(input=9, output=0, **REPORTED), 10, (9, None)),
         (Usage(input=0, output=3, **REPORTED), 10, (None, 3)),
-        (Usage(input=9, output=1, **REPORTED), 5_000, (9, None)),
         (Usage(input=0, cache_read=9, output=3, **REPORTED), 10, (0, 3)),
         (Usage(input=0, output=0, **REPORTED), 0, (0, 0)),  # a cache that was only warmed
-        (Usage(input=9, output=1, **REPORTED), 128, (9, 1)),
+        (Usage(input=9, output=1, **REPORTED), 5_000, (9, 1)),  # few, but charged
         (Usage(output=0), 10, (None, 0)),
     ],
 )
