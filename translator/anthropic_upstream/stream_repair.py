@@ -116,7 +116,9 @@ class StreamRepair:
         if kind not in EVENT_TYPES:
             return [event]
         if kind == "message_start":
-            return self._take_message_start(event)
+            # The first one is always legal, so it never arrives here.
+            self._add_note(SECOND_START)
+            return []
         start = self._start_message()
         handler = {
             "content_block_start": self._start_block,
@@ -130,13 +132,6 @@ class StreamRepair:
         for block in self._queue:
             block.is_stopped = True
         return self._advance()
-
-    def _take_message_start(self, event: Event) -> list[Event]:
-        if self._is_started:
-            self._add_note(SECOND_START)
-            return []
-        self._is_started = True
-        return [event]
 
     def _start_message(self) -> list[Event]:
         if self._is_started:

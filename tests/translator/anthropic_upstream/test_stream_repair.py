@@ -261,6 +261,21 @@ def test_unknown_events_and_deltas_pass_while_blocks_overlap():
     ] == ["citations_delta"]
 
 
+def test_a_delta_without_text_waits_for_the_block_before_its_own():
+    call = {"type": "tool_use", "id": "call_1", "name": "bash", "input": {}}
+    start = {"type": "content_block_start", "index": 0, "content_block": call}
+    citation = _delta(1, {"type": "citations_delta", "citation": {"cited_text": "x"}})
+
+    stream, waiting = fed(START, start, opened(1), citation, text(1, "a"))
+    emitted = waiting + [each for event in (closed(0), closed(1)) for each in stream.feed(event)]
+
+    assert waiting == [START, start]
+    assert [each["delta"]["type"] for each in emitted if "delta" in each] == [
+        "citations_delta",
+        "text_delta",
+    ]
+
+
 def test_an_error_never_quotes_the_upstream():
     secret = "s3cret" * 1000
 

@@ -86,6 +86,17 @@ def test_a_finished_index_is_used_for_a_new_item():
     assert items.add_item(at(0), {"type": "message"}) is not first
 
 
+def test_a_second_call_at_a_finished_index_is_a_new_item():
+    items = OutputItems()
+    first = items.add_item(at(0), CALL)
+    first.is_done = True
+
+    second = items.finish_item(0, {"type": "function_call", "call_id": "call_2"})
+
+    assert second is not first
+    assert (first.call_id, second.call_id) == ("call_1", "call_2")
+
+
 def test_a_finished_item_fills_only_missing_fields():
     items = OutputItems()
     call = items.add_item(at(0), CALL | {"name": ""})
