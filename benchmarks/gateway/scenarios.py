@@ -33,9 +33,9 @@ SCENARIOS: Final = {
         "small, non-streaming, requests/s",
         "--model mock-n50-b5-g0-text -c 16 -t 3 --size small",
         "rps",
-        ccr=2,
+        ccr=2.5,
         litellm=25,
-        floor=0.40,
+        floor=0.33,
     ),
     "S2": Scenario(
         "streams of 200 deltas at full speed, deltas/s",
@@ -43,7 +43,7 @@ SCENARIOS: Final = {
         "deltas_per_s",
         ccr=4,
         litellm=40,
-        floor=0.35,
+        floor=0.50,
     ),
     "S3": Scenario(
         "the same with a 51 KB request and 20 tools, deltas/s",
@@ -59,9 +59,8 @@ SCENARIOS: Final = {
         "cpu_us_per_delta",
         more_is_better=False,
         servers=PACED,
-        ccr=1 / 3,
-        litellm=1 / 50,
-        floor=2,
+        ccr=0.6,
+        floor=1.6,
     ),
     "S4b": Scenario(
         "100 such streams: delay of a delta, p50 ms",
@@ -129,10 +128,9 @@ STARTS: Final = {
         "",
         "cold_s",
         more_is_better=False,
-        ccr=1.5,
-        litellm=1 / 5,
+        ccr=1.3,
     ),
-    "S6": Scenario("idle memory, MB", "", "idle_mb", more_is_better=False, ccr=1, litellm=1 / 4),
+    "S6": Scenario("idle memory, MB", "", "idle_mb", more_is_better=False, ccr=0.55, litellm=1 / 4),
 }
 """Measured at every start."""
 TWO_WORKERS: Final = 1.8
