@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from proxy.gateway.admission.client_options import PLAIN
 from proxy.gateway.http.request_headers import RequestHeaders
+from translator.anthropic.usage import MAX_COUNT
 from translator.errors import BadRequest
 from translator.request.token_estimate import estimate_tokens
 
@@ -76,10 +77,13 @@ class ClientRequest:
     def max_tokens(self) -> int:
         """Return the limit of output tokens, for budgets.
 
-        A request that the gateway could not check may have no valid limit.
+        A request that the gateway could not check may have no valid limit. A larger limit than any
+        model has is lowered, because a database cannot store its cost.
         """
         limit = self.fields.get("max_tokens")
-        return int(limit) if isinstance(limit, int | float) and limit >= 0 else MAX_OUTPUT_TOKENS
+        if not isinstance(limit, int | float) or limit < 0:
+            return MAX_OUTPUT_TOKENS
+        return int(min(limit, MAX_COUNT))
 
     @property
     def streaming(self) -> bool:

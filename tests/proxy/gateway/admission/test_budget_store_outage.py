@@ -1,6 +1,7 @@
-"""Slots and reservations of a request when the shared store is unavailable."""
+"""Slots and reservations while the shared store or the ledger is unavailable."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import pytest
 from proxy.counters.budget_store import Standing
 from proxy.counters.shared_state import Change, SqliteStates
 from proxy.counters.sqlite_budgets import SqliteBudgets
-from proxy.gateway.admission import budgets, shared_rate_limits
+from proxy.gateway.admission import budgets, counter_thread, shared_rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import Reservation
 from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter
@@ -26,7 +27,12 @@ from proxy.gateway.snapshot.config_snapshot import (
 )
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
+from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget, Team
+from tests.proxy.gateway import upstream_scripts
+from tests.proxy.gateway.conftest import row
+
+from .test_hard_budgets import REPORTED
 
 
 def caller(limits: Limits) -> Caller:
@@ -191,3 +197,90 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
     assert budget_sync.DIRTY.is_set()
     assert "the next sum of the ledger corrects it" in caplog.text
     budget_sync.DIRTY.clear()
+
+
+@pytest.fixture
+def missing_ledger(database):
+    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
+
+    @contextlib.contextmanager
+    def moved_away():
+        file = database / "ledger.sqlite3"
+        away = file.rename(database / "moved-away.sqlite3")
+        try:
+            yield
+        finally:
+            away.rename(file)
+
+    return moved_away
+
+
+def test_a_hard_budget_refuses_while_neither_counter_nor_ledger_know_its_spending(
+    budget_gateway, missing_ledger, caplog
+):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    counted = BUDGETS_UNCHECKED.labels("ledger")._value.get()
+
+    with missing_ledger():
+        refused = budget_gateway.send(name)
+    again = budget_gateway.send(name)
+
+    assert (refused.status, refused.json["error"]["type"]) == (503, "api_error")
+    assert refused.headers["retry-after"] == "5"
+    assert f"no counter has the spending of team {budget_gateway.cleo.team.name}" in caplog.text
+    assert BUDGETS_UNCHECKED.labels("ledger")._value.get() == counted + 1
+    assert again.status == 200
+    assert len(budget_gateway.scripted.requests_for(name)) == 1
+    row(refused.id, outcome="gateway_error", status=503, detail="budgets", cost_nanousd=None)
+    assert budget_gateway.charged(budget) == REPORTED
+
+
+def test_a_soft_budget_refuses_nothing_while_the_ledger_is_unavailable(
+    budget_gateway, missing_ledger
+):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1", hard=False)
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+
+    with missing_ledger():
+        reply = budget_gateway.send(name)
+
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == REPORTED
+
+
+def test_a_known_counter_needs_no_ledger(budget_gateway, missing_ledger):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    assert budget_gateway.send(name).status == 200
+
+    with missing_ledger():
+        reply = budget_gateway.send(name)
+
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == 2 * REPORTED
+
+
+def test_requests_are_shed_while_the_counters_do_not_answer(budget_gateway, monkeypatch):
+    name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
+    budget_gateway.scripted.on(name, upstream_scripts.chat())
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert go_on.wait(60)
+
+    budgets._thread.submit(block)
+    assert blocked.wait(60)
+    # The gateway waits for several seconds before it refuses a request.
+    with monkeypatch.context() as patch:
+        patch.setattr(counter_thread, "max_wait_s", lambda: 0.05)
+        refused = budget_gateway.send(name)
+    go_on.set()
+    reply = budget_gateway.send(name)
+
+    assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error")
+    assert refused.headers["retry-after"] == "1"
+    row(refused.id, status=529, detail="counters", cost_nanousd=None)
+    assert reply.status == 200
+    assert budget_gateway.charged(budget) == REPORTED
