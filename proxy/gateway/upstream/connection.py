@@ -295,7 +295,8 @@ def _acknowledged_bytes(transport: Any) -> int | None:
     A side that closes its connection in order acknowledges with that all bytes that it received. If
     it has not acknowledged a request by then, no program read it. This takes 2 µs.
     """
-    descriptor = transport.get_extra_info("socket").fileno()
+    connected = transport.get_extra_info("socket")
+    descriptor = -1 if connected is None else connected.fileno()
     if descriptor < 0 or not hasattr(socket, "TCP_INFO"):
         return None
     tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)

@@ -59,6 +59,9 @@ class Transport(asyncio.Transport):
     _paused: bool = False
     _buffered: list[bytes] = field(default_factory=list)
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default  # there is no socket
+
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
 

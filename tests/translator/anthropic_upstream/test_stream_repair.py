@@ -169,6 +169,10 @@ def test_interleaved_texts_are_delivered_whole():
     assert texts(emitted) == ["a", "bd", "ce"]
 
 
+OVERLAP = (START, opened(0), text(0, "a"), opened(1))
+"""The start of a stream whose blocks overlap."""
+
+
 @pytest.mark.parametrize(
     ("events", "content", "reason"),
     [
@@ -187,6 +191,11 @@ def test_interleaved_texts_are_delivered_whole():
             "did not stop",
         ),
         ([START, opened(0), text(0, "a"), closed(0), closed(0)], ["a"], "that was not open"),
+        (
+            [*OVERLAP, signature(0, ""), signature(0, "late"), text(1, "b"), closed(1), closed(0)],
+            ["a", "b"],
+            "a signature arrived after",
+        ),
     ],
 )
 def test_other_faults_of_the_order_are_repaired_with_a_note(events, content, reason):
@@ -206,10 +215,6 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
     assert message["usage"] == {"input_tokens": 9, "output_tokens": 0}
     assert stream.upstream_id == ""
     assert stream.usage.input is None  # the estimate is not a reported count
-
-
-OVERLAP = (START, opened(0), text(0, "a"), opened(1))
-"""The start of a stream whose blocks overlap."""
 
 
 @pytest.mark.parametrize(
@@ -235,6 +240,11 @@ OVERLAP = (START, opened(0), text(0, "a"), opened(1))
             [*OVERLAP, {"type": "content_block_start", "index": 2, "content_block": {"type": 1}}],
             "a type that is no string",
             "illegal_content_block_start",
+        ),
+        (
+            [*OVERLAP, arguments(0, "{")],
+            "input_json_delta for a block that is not open",
+            "illegal_content_block_delta",
         ),
         ([*OVERLAP, text(1, None)], "text_delta without a string", "illegal_content_block_delta"),
     ],

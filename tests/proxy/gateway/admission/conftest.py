@@ -1,5 +1,6 @@
 """Fixtures: a gateway with a team that has budgets."""
 
+import contextlib
 import itertools
 import time
 from datetime import UTC, datetime
@@ -57,3 +58,19 @@ def budget_gateway(
     gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, reload
 ) -> BudgetGateway:
     return BudgetGateway(gateway, scripted, cleo, reload)
+
+
+@pytest.fixture
+def missing_ledger(database):
+    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
+
+    @contextlib.contextmanager
+    def moved_away():
+        file = database / "ledger.sqlite3"
+        away = file.rename(database / "moved-away.sqlite3")
+        try:
+            yield
+        finally:
+            away.rename(file)
+
+    return moved_away

@@ -1,7 +1,6 @@
 """Slots and reservations while the shared store or the ledger is unavailable."""
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -197,22 +196,6 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
     assert budget_sync.DIRTY.is_set()
     assert "the next sum of the ledger corrects it" in caplog.text
     budget_sync.DIRTY.clear()
-
-
-@pytest.fixture
-def missing_ledger(database):
-    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
-
-    @contextlib.contextmanager
-    def moved_away():
-        file = database / "ledger.sqlite3"
-        away = file.rename(database / "moved-away.sqlite3")
-        try:
-            yield
-        finally:
-            away.rename(file)
-
-    return moved_away
 
 
 def test_a_hard_budget_refuses_while_neither_counter_nor_ledger_know_its_spending(
