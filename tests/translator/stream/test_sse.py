@@ -159,6 +159,7 @@ def test_an_lf_that_belongs_to_a_cr_before_the_cut_ends_no_second_line():
 
     events_read = [
         *decoder.feed(b"data: 1\r"),
+        *decoder.feed(b""),
         *decoder.feed(b"\ndata: 2\r"),
         *decoder.feed(b"\n\r\n"),
     ]
