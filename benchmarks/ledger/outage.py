@@ -20,8 +20,8 @@ from rich.table import Table
 
 from tests.fakes.load.outages import Outage, config_for, locked, run_outage, stopped
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.ledger.postgres import Postgres
 
 LINES = ("requests", "during the outage", "client errors", "backlog (records)", "posted after")
 FAULTS = ("lost", "duplicated", "left_open", "wrong")
