@@ -116,6 +116,13 @@ FORMULA: Final = re.compile(
     r"(?<![\d.])(\d{1,9}) ?([-+]|[<>]=?) ?(\d{1,9}) ?([-+]|[<>]=?) ?(\d{1,9})(?!\.?\d)"
 )
 """Three numbers with an operator between each two, such as ``A + B > C`` or ``B > C - A``."""
+FORMULA_PLACES: Final = {
+    ("+", ">"): (0, 1, 2),  # A + B > C
+    ("<", "+"): (1, 2, 0),  # C < A + B
+    (">", "-"): (2, 0, 1),  # B > C - A
+    ("-", "<"): (1, 2, 0),  # C - A < B
+}
+"""The operators of a formula -> the places of its numbers A, B and C, where C is the window."""
 PROMPT_WORD: Final = re.compile(r"\b(?:input|prompt|messages)", re.IGNORECASE)
 OUTPUT_WORD: Final = re.compile(r"\bmax_\w{0,12}tokens|\b(?:completion|output)", re.IGNORECASE)
 
@@ -177,18 +184,11 @@ def _read_formula(text: str, output: int) -> tuple[int, int, int] | None:
     match_ = FORMULA.search(text)
     if match_ is None:
         return None
-    first, second, third = int(match_[1]), int(match_[3]), int(match_[5])
-    match match_[2][0], match_[4][0]:
-        case "+", ">":  # A + B > C
-            parts, window = (first, second), third
-        case "<", "+":  # C < A + B
-            parts, window = (second, third), first
-        case ">", "-":  # B > C - A
-            parts, window = (third, first), second
-        case "-", "<":  # C - A < B
-            parts, window = (second, third), first
-        case _:
-            return None
+    numbers = int(match_[1]), int(match_[3]), int(match_[5])
+    places = FORMULA_PLACES.get((match_[2][0], match_[4][0]))
+    if places is None:
+        return None
+    parts, window = (numbers[places[0]], numbers[places[1]]), numbers[places[2]]
     before = text[: match_.start()]
     is_reversed = parts[0] == output != parts[1] or (
         output not in parts and "+" in match_[0] and _names_output_first(before)
