@@ -79,7 +79,8 @@ def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
         if isinstance(kind := _field(tool, "type"), str) and find_server_tool(kind)
     }
     forced_name = _field(body.get("tool_choice"), "name")
-    if any(tool.get("name") == forced_name for tool in removed.values()):
+    is_forced = forced_name and any(tool.get("name") == forced_name for tool in removed.values())
+    if is_forced:
         raise BadRequest("tool_choice.name", f"this upstream does not run {forced_name!r}")
     if removed:
         body["tools"] = [tool for n, tool in enumerate(tools) if n not in removed]
