@@ -19,8 +19,8 @@ from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.models import DrainWatermark, Upstream
-from proxy.models.config_row_validation import SKIPPED
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.config_row_validation import SKIPPED
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
     Reader,
     can_open_admin,

@@ -18,9 +18,9 @@ from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget
 from proxy.models.config_revision import WATCHED
-from proxy.models.config_row_validation import USER, fetch_all, split_readable
-from proxy.models.keys import NO_SECRET
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.config_row_validation import USER, fetch_all, split_readable
+from proxy.models.setup.keys import NO_SECRET
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import has_root
 
 from . import data_directory

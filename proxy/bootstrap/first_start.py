@@ -27,7 +27,7 @@ from proxy.config.load import read_file
 from proxy.ledger.database.schema_check import check_migratable, check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import KEY_MARK, ConfigError
 
 ADMIN: Final = "admin"

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from proxy.models import Price, Route, RouteTarget, Team, Upstream
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import ConfigError
 
 from . import schema

@@ -21,7 +21,7 @@ from proxy.models import (
     Team,
     Upstream,
 )
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES
 
 Table = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ import msgspec
 from django.utils import timezone
 
 from proxy.models import ApiKey, Team
-from proxy.models.keys import Stored, secret_columns
+from proxy.models.setup.keys import Stored, secret_columns
 from proxy.secrets import ConfigError, resolve
 
 from . import schema

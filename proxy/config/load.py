@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from proxy.decode_errors import explain_decode_error
-from proxy.models import json_field_types
+from proxy.models.setup import json_field_types
 from proxy.secrets import ConfigError
 
 from .schema import BridgeFile, Budget

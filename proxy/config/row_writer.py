@@ -8,7 +8,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from proxy.decode_errors import did_you_mean
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
-from proxy.models.upstreams import SEALED
+from proxy.models.setup.upstreams import SEALED
 from proxy.secrets import ConfigError
 
 Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)

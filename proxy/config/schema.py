@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from proxy.models.json_field_types import Count, Limits, Model, Network, Options, ScopeName, Strict
+from proxy.models.setup.json_field_types import (
+    Count,
+    Limits,
+    Model,
+    Network,
+    Options,
+    ScopeName,
+    Strict,
+)
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Seconds = Annotated[float, Meta(gt=0)]

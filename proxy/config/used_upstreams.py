@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 
 from proxy.models import Upstream
-from proxy.models.upstreams import SANDBOXES, SEALED
+from proxy.models.setup.upstreams import SANDBOXES, SEALED
 from proxy.secret_encryption import reencrypt_secret
 from proxy.secrets import ConfigError, resolve
 

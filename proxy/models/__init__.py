@@ -1,10 +1,8 @@
 """The database models."""
 
-from .budgets import Budget, BudgetNotice, Period
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
-from .keys import ApiKey, Scope, Store, Team
 from .ledger import (
     DrainWatermark,
     Exchange,
@@ -17,7 +15,6 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
-from .prices import Price
 from .purges import Purge, PurgeState
 from .rollups import (
     UsageByCallerDay,
@@ -29,9 +26,12 @@ from .rollups import (
     UsageQuarterHour,
     UsageSummaryDay,
 )
-from .routes import Route, RouteTarget
 from .saved_view import SavedView
-from .upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
+from .setup.budgets import Budget, BudgetNotice, Period
+from .setup.keys import ApiKey, Scope, Store, Team
+from .setup.prices import Price
+from .setup.routes import Route, RouteTarget
+from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
 
 __all__ = [
     "ApiKey",

@@ -5,12 +5,12 @@ from django.db import models
 from django.db.models import F
 from django.db.models.signals import post_delete, post_save
 
-from .budgets import Budget
 from .drift import UpstreamPolicy
-from .keys import ApiKey, Team
-from .prices import Price
-from .routes import Route, RouteTarget
-from .upstreams import Upstream
+from .setup.budgets import Budget
+from .setup.keys import ApiKey, Team
+from .setup.prices import Price
+from .setup.routes import Route, RouteTarget
+from .setup.upstreams import Upstream
 
 WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy)
 

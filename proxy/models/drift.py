@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from .upstreams import Upstream
+from .setup.upstreams import Upstream
 
 
 class DriftKind(models.TextChoices):

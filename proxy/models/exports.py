@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db import models
 
-from .keys import ApiKey
+from .setup.keys import ApiKey
 
 
 class ExportState(models.TextChoices):

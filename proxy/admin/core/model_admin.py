@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from proxy.decode_errors import MANAGED
-from proxy.models.upstreams import SEALED
+from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
 
 from .json_column_field import StorableJson

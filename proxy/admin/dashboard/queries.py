@@ -15,7 +15,7 @@ from django.utils.timezone import now
 
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
 from proxy.models import UsageBySessionDay
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.rendering import column_names, stream_rows
 from proxy.reports.core.time_ranges import (

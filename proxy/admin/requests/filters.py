@@ -19,7 +19,7 @@ from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
 from proxy.models.ledger import UNPRICED
-from proxy.models.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 
 MAX_CHOICES: Final = 300

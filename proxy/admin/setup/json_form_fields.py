@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from django import forms
 from django.utils.html import format_html
 
-from proxy.models import json_field_types
+from proxy.models.setup import json_field_types
 
 if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
     NumberInput = forms.NumberInput

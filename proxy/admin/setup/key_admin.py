@@ -21,7 +21,8 @@ from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.audit_log import note, rotated
-from proxy.models import ApiKey, Scope, Team, UsageByCallerDay, json_field_types
+from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
+from proxy.models.setup import json_field_types
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 from proxy.permissions.write_permissions import REVOKE, ROTATE, may_write

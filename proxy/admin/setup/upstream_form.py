@@ -6,7 +6,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from proxy.models import Upstream
-from proxy.models.upstreams import SEALED
+from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret
 from translator.capabilities import PROFILES
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 
-from proxy.models.upstreams import check_base_url
+from proxy.models.setup.upstreams import check_base_url
 
 from .providers import COMPATIBLE, PROVIDERS, Provider, split_model
 from .report import ENVIRONMENT, Report, table

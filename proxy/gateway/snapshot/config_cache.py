@@ -20,7 +20,13 @@ from django.db.models import Model
 from proxy.conf import conf
 from proxy.models import ApiKey, Budget, Revision
 from proxy.models.config_revision import WATCHED
-from proxy.models.config_row_validation import USER, Rows, UnreadableRow, fetch_all, split_readable
+from proxy.models.setup.config_row_validation import (
+    USER,
+    Rows,
+    UnreadableRow,
+    fetch_all,
+    split_readable,
+)
 
 log = logging.getLogger("proxy.gateway")
 

@@ -35,7 +35,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
-from proxy.models.config_row_validation import SKIPPED, UnreadableRow
+from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
 from translator.capabilities import Profile, profile_with

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
 from proxy.models import ApiKey
-from proxy.models.config_row_validation import is_readable
+from proxy.models.setup.config_row_validation import is_readable
 from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID, MESSAGES, RELATED, ends_of, refusal
 from proxy.permissions.row_permissions import Reader, reader_of_key, reader_of_user

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from rest_framework import serializers
 
 from proxy.models import ConnectionReuse, OnClientDisconnect, Scope, Store, Team, Upstream
-from proxy.models.upstreams import DialectName
+from proxy.models.setup.upstreams import DialectName
 from proxy.permissions.write_permissions import choices
 from proxy.reports.core.query_parameters import Choice, Number
 

@@ -16,8 +16,8 @@ from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream
-from proxy.models.config_row_validation import SKIPPED
-from proxy.models.upstreams import SEALED
+from proxy.models.setup.config_row_validation import SKIPPED
+from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.secret_encryption import encrypt_secret
 from tests.fakes.clock import Clock

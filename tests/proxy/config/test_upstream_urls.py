@@ -4,7 +4,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from proxy.models import Upstream
-from proxy.models.upstreams import check_base_url
+from proxy.models.setup.upstreams import check_base_url
 
 VALID_URLS = (
     "https://api.openai.com/v1",

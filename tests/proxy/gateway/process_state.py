@@ -31,7 +31,7 @@ from proxy.ledger.posting.drift import new_name_recorder
 from proxy.ledger.recorder import recorder
 from proxy.live import shared_live_view
 from proxy.live.running_requests import RUNNING
-from proxy.models.config_row_validation import SKIPPED
+from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.secrets import SECRET_FILES
 
 SERVICES: tuple[Any, ...] = (

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from proxy.models import ApiKey, Team
-from proxy.models.keys import secret_columns
+from proxy.models.setup.keys import secret_columns
 from proxy.permissions.key_validity import MESSAGES, Reason, ends_of, refusal, refusals
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ from django.db import connection
 from proxy.gateway.snapshot import config_cache
 from proxy.gateway.snapshot.config_snapshot import directory, load_snapshot
 from proxy.models import ApiKey, Budget, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.models.config_row_validation import SKIPPED
+from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.secrets import digest_of
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
