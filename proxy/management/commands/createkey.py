@@ -92,7 +92,7 @@ def _make(team_name: str, name: str, fields: dict[str, Any]) -> tuple[ApiKey, st
         raise ConfigError(f"key {key} exists; choose another name, or --rotate it")
     if "user" in fields and fields["user"] != key.user:
         raise ConfigError(
-            f"key {key} belongs to {key.user or 'no user'}; bridge.toml or the admin can change that"
+            f"key {key} belongs to {key.user or 'no user'}; bridge.toml or the admin changes that"
         )
     return _rotate(key, timedelta())
 
