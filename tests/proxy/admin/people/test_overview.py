@@ -24,7 +24,10 @@ def company():
         "ben": factories.key("ben", user=people["ben"])[0],
         "lab": factories.key("lab", of="research", user=people["ben"])[0],
     }
-    for key, team, session in ((keys["ben"], "platform", "s-one"), (keys["lab"], "research", "s-two")):
+    for key, team, session in (
+        (keys["ben"], "platform", "s-one"),
+        (keys["lab"], "research", "s-two"),
+    ):
         opening = {"user": "ben", "session_id": session}
         factories.record(key=key, team=team, at=now(), opening=opening)
     Budget.objects.create(team=keys["ben"].team, usd=500)

@@ -113,7 +113,9 @@ def test_an_invalid_stored_limit_lets_members_make_no_keys(client, ben):
 
 
 def test_a_member_rotates_and_revokes_an_own_key_only(client, ben):
-    own = factories.key("own", user=ben, expires=now() + timedelta(days=3), models_allowed=["qwen3"])
+    own = factories.key(
+        "own", user=ben, expires=now() + timedelta(days=3), models_allowed=["qwen3"]
+    )
     foreign = factories.key("ci")
     lab = factories.key("lab", of="research", user=ben)
     page = client.get("/admin/me/").content.decode()
