@@ -321,7 +321,7 @@ class ToolCalls:
             self._composer.add_arguments(call.key, piece)
 
     def _client_id(self, upstream_id: str, fields: dict[str, Any]) -> str:
-        """Return the call's id for the client, which carries ``fields`` and the hidden reasoning."""
+        """Return the id for the client, which carries ``fields`` and the hidden reasoning."""
         target = self._composer.context.target
         details = self._take_hidden_details()
         if details:
