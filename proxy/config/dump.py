@@ -35,7 +35,10 @@ def export() -> str:
         ("teams", map(_team, Team.objects.all())),
         (
             "keys",
-            map(_key, ApiKey.objects.filter(revoked=None, successor=None).select_related("team")),
+            map(
+                _key,
+                ApiKey.objects.filter(revoked=None, successor=None).select_related("team", "user"),
+            ),
         ),
         ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
     )
@@ -95,6 +98,7 @@ def _team(team: Team) -> Table:
         "store": team.store,
         "retention_days": team.retention_days,
         "limits": team.limits,
+        "member_keys": team.member_keys,
         "models": team.models_allowed,
         "budgets": _budgets(Budget.objects.filter(team=team)),
     }
@@ -104,6 +108,7 @@ def _key(key: ApiKey) -> Table:
     return {
         "team": key.team.name,
         "name": key.name,
+        "user": key.user.get_username() if key.user else None,
         "scopes": key.scopes,
         "expires": key.expires,
         "limits": key.limits,

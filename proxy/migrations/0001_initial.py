@@ -46,6 +46,7 @@ class Migration(migrations.Migration):
                 ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.')),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
+                ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
                 ('managed', models.BooleanField(default=False, editable=False)),
                 ('created', models.DateTimeField(auto_now_add=True)),
             ],
