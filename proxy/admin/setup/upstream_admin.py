@@ -43,6 +43,7 @@ class UpstreamAdmin(ManagedAdmin):
                     "extra_body",
                     "when_client_leaves",
                     "connection_reuse",
+                    "connection",
                     "allow_http",
                 )
             },

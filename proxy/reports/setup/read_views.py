@@ -263,6 +263,7 @@ class UpstreamRow(serializers.Serializer[Any]):
         help_text="abort, or drain: read the response to its end"
     )
     connection_reuse = serializers.CharField(help_text="shared, key or never")
+    connection = serializers.JSONField(help_text="proxy, TLS files and headers")
     allow_http = serializers.BooleanField()
     enabled = serializers.BooleanField()
     managed = serializers.BooleanField()
@@ -289,6 +290,7 @@ class UpstreamsView(ListView):
             "has_secret": bool(upstream.secret),
             "when_client_leaves": upstream.when_client_leaves,
             "connection_reuse": upstream.connection_reuse,
+            "connection": upstream.connection,
             "allow_http": upstream.allow_http,
             "enabled": upstream.enabled,
             "managed": upstream.managed,

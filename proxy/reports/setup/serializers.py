@@ -200,6 +200,7 @@ class UpstreamShape(Shape):
     extra_body = JsonObject(required=False)
     when_client_leaves = Choice(choices=OnClientDisconnect.values, required=False)
     connection_reuse = Choice(choices=ConnectionReuse.values, required=False)
+    connection = JsonObject(required=False)
     allow_http = serializers.BooleanField(required=False)
     enabled = serializers.BooleanField(required=False)
 
