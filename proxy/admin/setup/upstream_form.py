@@ -77,6 +77,12 @@ class UpstreamForm(UpstreamModelForm):
         help_text="Fields to add to every request, one per line: top_k = 20, or "
         "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
     )
+    connection = AssignmentsField(
+        required=False,
+        help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
+        "bridge.toml, one per line: proxy = http://proxy:3128, proxy_auth.env = PROXY_LOGIN, "
+        "ca_file = /etc/ssl/company.pem, headers.x-team = platform.",
+    )
 
     class Meta:
         model = Upstream
@@ -89,8 +95,6 @@ class UpstreamForm(UpstreamModelForm):
             "then the row has the billed tokens, not the delivered ones.",
             "connection_reuse": "Connections per key limit a response that the upstream sends "
             "without a request to that key, but need more connections.",
-            "connection": "Proxy, trusted CAs, client certificate and headers: "
-            '{"proxy": "http://proxy:3128", "ca_file": "/etc/ssl/company.pem"}',
             "allow_http": "Also for a public host: the secret is sent unencrypted.",
         }
 
