@@ -15,6 +15,7 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
+from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
     UsageByCallerDay,
@@ -38,6 +39,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CountedToolCall",
     "DialectName",
     "DrainWatermark",
     "Drift",
@@ -62,6 +64,7 @@ __all__ = [
     "RouteTarget",
     "SavedView",
     "Scope",
+    "SessionOutcomeDay",
     "State",
     "Store",
     "Team",
