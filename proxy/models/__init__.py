@@ -27,6 +27,7 @@ from .rollups import (
     UsageSummaryDay,
 )
 from .saved_view import SavedView
+from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
 from .setup.prices import Price
@@ -62,6 +63,8 @@ __all__ = [
     "RouteTarget",
     "SavedView",
     "Scope",
+    "SearchEntry",
+    "SearchOccurrence",
     "State",
     "Store",
     "Team",
