@@ -93,16 +93,26 @@ def index_parts(found: Sequence[NewParts], texts: Mapping[int, bytes] | None = N
     fresh = _entries(missing)
     term_index.add(dict(_terms(fresh, texts)))
     known |= fresh
-    rows = [(known[part, one.team], one.exchange_id) for one in found for part in one.added]
-    rows += [
-        (fresh[part, one.team], one.exchange_id)
-        for one in found
-        for part in one.repeated
-        if (part, one.team) in fresh
-    ]
+    rows = list(_occurrences(found, known, set(fresh)))
     if rows:
         with connection.cursor() as cursor:
             cursor.executemany(OCCURRENCE, rows)
+
+
+def _occurrences(
+    found: Sequence[NewParts], entries: Mapping[TeamPart, int], fresh: set[TeamPart]
+) -> Iterator[tuple[int, str]]:
+    """Yield the entry and the request of each occurrence.
+
+    ``fresh``: the entries that no earlier request has; this function removes those it yields.
+    """
+    for one in found:
+        for part in one.added:
+            yield entries[part, one.team], one.exchange_id
+        for part in one.repeated:
+            if (part, one.team) in fresh:
+                yield entries[part, one.team], one.exchange_id
+        fresh.difference_update((part, one.team) for part in (*one.added, *one.repeated))
 
 
 def _entries(pairs: Iterable[TeamPart]) -> dict[TeamPart, int]:

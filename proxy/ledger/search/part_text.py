@@ -57,7 +57,7 @@ def _passages_of_value(value: Any) -> Iterator[Passage]:
     """Yield the passages of a message, a system block, the list of tools, or a rejected body."""
     match value:
         case {"role": str(role), "content": content}:
-            yield from _passages_of_content(SPEAKERS.get(role, role), content)
+            yield from _passages_of_content(SPEAKERS.get(role, BODY), content)
         case {"messages": _} | {"model": _}:
             yield from (Passage(BODY, text) for text in _texts(value, 0))
         case list():
