@@ -5,6 +5,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 from proxy.ledger.database.partitions import REQUESTS, TRANSCRIPTS, partitioned_by_month
+from proxy.ledger.search.term_index import create_term_index
 
 
 class CreateModelByMonth(migrations.CreateModel):
@@ -24,7 +25,7 @@ def skip_pattern_indexes(apps, schema_editor):
         statement
         for statement in schema_editor.deferred_sql
         if "_pattern_ops" not in str(statement)
-        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink"))
+        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink", "proxy_searchoccurrence"))
     ]
 
 
@@ -901,5 +902,25 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('user', 'name'), name='savedview_user_name')],
             },
         ),
+        migrations.CreateModel(
+            name='SearchEntry',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('part', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='proxy.part')),
+                ('team', models.CharField(max_length=64)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('part', 'team'), name='searchentry_part_team')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SearchOccurrence',
+            fields=[
+                ('pk', models.CompositePrimaryKey('entry_id', 'exchange_id', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('entry', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='occurrences', to='proxy.searchentry')),
+                ('exchange', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='occurrences', to='proxy.exchange')),
+            ],
+        ),
+        migrations.RunPython(create_term_index, migrations.RunPython.noop),
         migrations.RunPython(skip_pattern_indexes, migrations.RunPython.noop),
     ]
