@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import nh3
 from django.utils.html import escape
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import mark_safe
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
@@ -21,7 +21,7 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from proxy.visible_text import show_invisible
+from proxy.ledger.transcripts.visible_text import show_invisible
 
 MAX_CHARS: Final = 48 * 1024
 """Characters of a page that are rendered; the texts after them are shown raw."""
@@ -92,11 +92,11 @@ class MarkdownRenderer:
         self.remaining_chars = MAX_CHARS
         self.remaining_s = HIGHLIGHT_S
 
-    def render(self, text: str) -> SafeString:
+    def render(self, text: str) -> str:
         """Return the text as HTML; "" if a limit is reached, so that the text is shown raw."""
         self.remaining_chars -= len(text)
         if self.remaining_chars < 0 or _table_cells(text) > MAX_CELLS:
-            return SafeString("")
+            return ""
         html = nh3.clean(
             str(_parser().render(text, {"page": self})),
             tags=set(TAGS),

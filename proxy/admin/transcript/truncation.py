@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from proxy.visible_text import show_invisible
+from proxy.ledger.transcripts.visible_text import show_invisible
 
 from .markdown import MarkdownRenderer
 

@@ -1,10 +1,11 @@
 """Invisible characters of untrusted text become visible."""
 
+import json
 import unicodedata
 
 import pytest
 
-from proxy.visible_text import show_invisible
+from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
 
 BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
@@ -37,6 +38,15 @@ def test_no_format_or_control_character_remains_except_white_space_and_signs_of_
     # Marks that fonts draw, such as the Arabic number sign, and Egyptian hieroglyph joiners
     assert {f"{ord(c):X}" for c in left} <= VISIBLE
     assert not {*BIDIRECTIONAL} & left
+
+
+def test_json_keeps_its_values_when_invisible_characters_are_escaped():
+    text = json.dumps({"name": "a\u202eb\U000e0041"}, ensure_ascii=False)
+
+    escaped = escape_invisible_json(text)
+
+    assert escaped == '{"name": "a\\u202eb\\udb40\\udc41"}'
+    assert json.loads(escaped) == json.loads(text)
 
 
 VISIBLE = {

@@ -4,6 +4,7 @@ A name with U+202E (right-to-left override) shows another file type than it has,
 width characters or Unicode tags is read by a model but not by a person (Unicode TR 36 and 39).
 """
 
+import json
 import re
 from typing import Final
 
@@ -30,3 +31,11 @@ def show_invisible(text: str) -> str:
     Tabs and line ends remain, and so do joiners inside emoji and between letters that need them.
     """
     return INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text) if text else text
+
+
+def escape_invisible_json(text: str) -> str:
+    r"""Return the JSON text with its invisible characters as JSON escapes, such as ``\u202e``.
+
+    The decoded values are the same.
+    """
+    return INVISIBLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
