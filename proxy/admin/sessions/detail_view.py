@@ -60,7 +60,7 @@ STEP_FIELDS: Final = (
     "client_name", "client_version", "model_requested", "model_upstream", "upstream",
     "input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens",
     "output_tokens", "cost_nanousd", "price", "message_count", "tool_calls", "preview",
-    "previous_id", "new_from",
+    "prompt", "previous_id", "new_from",
 )  # fmt: skip
 
 
@@ -163,7 +163,8 @@ def _request_row(step: Step) -> dict[str, Any]:
         "row": row,
         "tone": tone,
         "outcome_text": outcome_text,
-        "stop": row.stop_reason or row.error_type,
+        "stop": row.stop_reason,
+        "error": row.error_type,
         "context": short_count(step.context_tokens),
         "cached": cache_percent(
             row.cache_read_tokens, (step.context_tokens or 0) - (row.cache_read_tokens or 0)

@@ -39,6 +39,7 @@ TEXT_COLUMNS: Final = (
     "traceparent",
     "previous_id",
     "preview",
+    "prompt",
 )
 OTHER_COLUMNS: Final = (
     "betas",
