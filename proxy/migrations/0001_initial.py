@@ -333,6 +333,7 @@ class Migration(migrations.Migration):
                 ('has_images', models.BooleanField(default=False)),
                 ('has_thinking', models.BooleanField(default=False)),
                 ('preview', models.CharField(blank=True, max_length=200)),
+                ('prompt', models.CharField(blank=True, max_length=200)),
                 ('request_bytes', models.PositiveBigIntegerField(default=0)),
                 ('response_bytes', models.PositiveBigIntegerField(default=0)),
                 ('delivered', models.BooleanField(default=True)),
