@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from proxy.ledger.transcripts.visible_text import INVISIBLE
 from proxy.models import (
     ApiKey,
     Budget,
@@ -162,7 +163,8 @@ def _value(value: Any) -> str:
         case dt.date():  # matches datetime too, which is a subclass
             return value.isoformat()
         case _:
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            text = json.dumps(value, ensure_ascii=False)
+            return INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}", text)
 
 
 def _name(name: str) -> str:

@@ -24,10 +24,12 @@ from proxy.reports.core.time_ranges import (
     build_time_range,
     ceil_quarter,
     load_zone,
+    midnight,
     parse_instant,
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
+from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
     Key,
@@ -60,6 +62,9 @@ __all__ = [
     "load_dashboard",
     "load_usage_of",
     "load_zone",
+    "midnight",
+    "outcome_row",
+    "outcome_sums",
     "parse_instant",
     "percent_change",
     "read_health",

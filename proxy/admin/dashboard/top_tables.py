@@ -78,7 +78,7 @@ TABLES: Final = (
     TableSpec(
         "stop_reason",
         "By stop reason",
-        lambda key: key[0].replace("_", " ") or "none (incomplete or failed)",
+        lambda key: key[0] or "none (incomplete or failed)",
         lambda key: {"stopped": key[0] or "none"},
     ),
 )
