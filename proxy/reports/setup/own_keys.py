@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.core.exceptions import ValidationError as ModelInvalid
+from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
 from django.views.decorators.debug import sensitive_variables
@@ -100,7 +101,7 @@ class OwnKeysBase(ReportView):
         return dict(body.validated_data)
 
     def own_keys(self) -> "QuerySet[ApiKey]":
-        keys = ApiKey.objects.filter(user_id=self.request.user.pk, successor=None)
+        keys = ApiKey.objects.filter(user__username=self.reader.user, successor=None)
         return keys.select_related("team", "user").order_by("pk")
 
     def own_key(self, key_id: int) -> ApiKey:
@@ -200,7 +201,7 @@ class OwnKeyView(OwnKeysBase):
         self.validated_query()
         return Response(self.row(self.own_key(key_id)))
 
-    @extend_schema(request=None, responses=OwnKey)
+    @extend_schema(request=None, responses={200: OwnKey})
     def delete(self, request: Request, key_id: int) -> HttpResponseBase:
         key = self.own_key(key_id)
         if key.revoke():
@@ -221,5 +222,8 @@ class OwnKeyRotationView(OwnKeysBase):
             raise Conflict(MANAGED.format(key))
         if key.revoked or not may_rotate(request.user, key):
             raise PermissionDenied("the key is revoked, or not within the limits of its team")
-        secret = rotate_key(request.user, key, timedelta(hours=given["overlap_h"]))
+        try:
+            secret = rotate_key(request.user, key, timedelta(hours=given["overlap_h"]))
+        except IntegrityError:  # the name of the old secret has the second in which it ends
+            raise Conflict("the key was rotated at the same time") from None
         return self.secret_response(key, secret, status.HTTP_200_OK)

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 import schemathesis
+from django.contrib.auth.models import Group
 from django.utils.timezone import now
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
@@ -25,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.models import Budget, Export, ExportState, Route, Upstream
+from proxy.models import Budget, Export, ExportState, Route, Team, Upstream
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
@@ -110,6 +111,9 @@ def ledger(db, settings, monkeypatch, tmp_path):
     factories.record(key=ci, closed=False)
     budget = Budget.objects.create(team=ci.team, usd=10)
     admin, secret = factories.key("finance", scopes=["admin"])
+    root = factories.superuser()
+    root.groups.add(Group.objects.get_or_create(name="team:platform")[0])
+    Team.objects.filter(name="platform").update(member_keys={"count": 10_000})
     route = Route.objects.create(model="claude-*")  # a PATCH of a route without a target is a 400
     busy = Upstream.objects.create(name="busy", dialect="chat", base_url="http://vllm/v1")
     route.targets.create(upstream=busy)
@@ -119,7 +123,7 @@ def ledger(db, settings, monkeypatch, tmp_path):
         "budget_id": budget.pk,
         "side": "request",
         "export_id": finished_export(admin),
-        "key_id": factories.key("spare")[0].pk,
+        "key_id": factories.key("spare", user=root)[0].pk,
         "team": factories.team("spare").name,
         "user": factories.staff("zoe").username,
         "route_id": route.pk,
@@ -136,7 +140,7 @@ def ledger(db, settings, monkeypatch, tmp_path):
         "stranger": "sk-br-unknown",
     }
     client = ServedClient()
-    client.force_login(factories.superuser())
+    client.force_login(root)
     cookies = {"csrftoken": TOKEN} | {name: one.value for name, one in client.cookies.items()}
     with gateway_snapshot():
         yield names, secrets, cookies
@@ -184,7 +188,11 @@ def valid_query(operation):
 
 
 def usual_caller(operation):
-    return "root" if is_write(operation) else "admin"
+    return "root" if is_write(operation) or is_of_own_keys(operation) else "admin"
+
+
+def is_of_own_keys(operation):
+    return operation.path.startswith("/api/v1/me/keys/")
 
 
 def is_write(operation):
@@ -193,7 +201,10 @@ def is_write(operation):
 
 def bodies(operation):
     """Return valid bodies that replace random ones."""
-    fields = BODIES.get(operation.path.split("/")[3], {})
+    if operation.path.endswith("/rotate/"):
+        return st.fixed_dictionaries({}, optional={"overlap_h": st.integers(0, 2160)})
+    kind = "keys" if is_of_own_keys(operation) else operation.path.split("/")[3]
+    fields = BODIES.get(kind, {})
     if operation.method.upper() == "POST" and fields:
         return st.fixed_dictionaries(fields)
     if operation.method.upper() == "PATCH":

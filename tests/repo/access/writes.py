@@ -146,6 +146,9 @@ WRITES: dict[str, dict[str, Write]] = {
     **only("admin/proxy/apikey/<int:key_id>/revoke/", **{whose: (f"admin/proxy/apikey/{row}/revoke/", {}) for whose, row in KEY_ROWS.items()}),
     **only("admin/me/keys/add/", **{whose: ("admin/me/keys/add/", {"team": "platform", "name": "new", "scopes": ["messages"], **fields}) for whose, fields in OWN_KEYS.items()}),
     **only("admin/people/invite/", **{whose: ("admin/people/invite/", {**INVITED, **fields}) for whose, fields in INVITATIONS.items()}),
+    "api/v1/me/keys": {whose: Write("POST", "api/v1/me/keys", {"team": "platform", "name": "new", **fields}) for whose, fields in OWN_KEYS.items()},
+    "api/v1/me/keys/<int:key_id>": {f"delete_{whose}": Write("DELETE", f"api/v1/me/keys/{row}") for whose, row in KEY_ROWS.items()},
+    "api/v1/me/keys/<int:key_id>/rotate": {whose: Write("POST", f"api/v1/me/keys/{row}/rotate", {}) for whose, row in KEY_ROWS.items()},
     **admin(
         "proxy/budget",
         {
