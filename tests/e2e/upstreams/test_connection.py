@@ -243,6 +243,23 @@ def test_an_upstream_that_asks_for_a_certificate_gets_no_request_without_one(
     assert len(secure_upstream.requests) == count
 
 
+def test_doctor_takes_the_same_way(gateway, secure_upstream, tinyproxy, certificates):
+    findings = json.loads(gateway.run_command("doctor", "--json").stdout)
+
+    by_upstream: dict[str, list[str]] = {}
+    for finding in findings:
+        subject = finding["subject"].removeprefix("upstream ")
+        by_upstream.setdefault(subject, []).append(f"{finding['says']} {finding['hint']}")
+    way = f"through the proxy 127.0.0.1:{tinyproxy.port} with credentials"
+    assert way in by_upstream["all"][0]
+    assert certificates["ca"] in by_upstream["all"][0]
+    assert "reachable, status 200" in by_upstream["all"][1]
+    assert "connection.ca_file" in by_upstream["wrong-ca"][1]
+    assert "connection.proxy_auth" in by_upstream["no-password"][1]
+    assert HEADER_SECRET not in json.dumps(findings)
+    assert "pass-of-the-proxy" not in json.dumps(findings)
+
+
 def test_no_secret_of_the_way_is_in_the_log(gateway):
     assert "pass-of-the-proxy" not in gateway.log
     assert HEADER_SECRET not in gateway.log
