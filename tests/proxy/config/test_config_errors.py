@@ -58,7 +58,7 @@ def upstream_form(**changed):
     return {
         "name": "vllm", "dialect": "chat", "base_url": "https://a.example", "secret": "{}",
         "enabled": "on", "profile": "generic", "capabilities": "{}", "timeouts": "{}",
-        "extra_body": "{}", "when_client_leaves": "abort", "connection_reuse": "shared",
+        "extra_body": "{}", "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     } | changed  # fmt: skip
 
 

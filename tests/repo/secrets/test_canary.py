@@ -211,7 +211,7 @@ def responses(world, browser) -> list[tuple[str, bytes]]:
         "name": "sealed", "dialect": "chat", "base_url": gateway.upstream_url, "secret": "{}",
         "new_secret": SECRETS["upstream secret in the database"], "enabled": "on",
         "profile": "generic", "capabilities": "{}", "timeouts": "{}", "extra_body": "{}",
-        "when_client_leaves": "abort", "connection_reuse": "shared",
+        "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     }  # fmt: skip
     keep("a wrong form", posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts": "7"}))
     added = posted(browser, "/admin/proxy/upstream/add/", sealed)
