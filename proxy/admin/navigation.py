@@ -44,6 +44,8 @@ CONTROL: Final = (
     SidebarItem("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (
+    SidebarItem("My page", "account_circle", "admin:proxy_me"),
+    SidebarItem("Invite", "person_add", "admin:proxy_invite", "proxy.invite_member"),
     SidebarItem("Users", "person", "admin:auth_user_changelist", "auth.view_user"),
     SidebarItem("Groups", "badge", "admin:auth_group_changelist", "auth.view_group"),
 )

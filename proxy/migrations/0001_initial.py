@@ -5,6 +5,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 from proxy.ledger.database.partitions import REQUESTS, TRANSCRIPTS, partitioned_by_month
+from proxy.ledger.search.term_index import create_term_index
 
 
 class CreateModelByMonth(migrations.CreateModel):
@@ -24,7 +25,7 @@ def skip_pattern_indexes(apps, schema_editor):
         statement
         for statement in schema_editor.deferred_sql
         if "_pattern_ops" not in str(statement)
-        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink"))
+        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink", "proxy_searchoccurrence"))
     ]
 
 
@@ -46,6 +47,7 @@ class Migration(migrations.Migration):
                 ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.')),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
+                ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
                 ('managed', models.BooleanField(default=False, editable=False)),
                 ('created', models.DateTimeField(auto_now_add=True)),
             ],
@@ -135,6 +137,7 @@ class Migration(migrations.Migration):
                 ('extra_body', models.JSONField(blank=True, default=dict)),
                 ('when_client_leaves', models.CharField(choices=[('abort', 'Close the connection at once'), ('drain', 'Read it to its end')], default='abort', max_length=8)),
                 ('connection_reuse', models.CharField(choices=[('shared', 'Of all keys'), ('key', 'Of the same key'), ('never', 'None: a new connection for each request')], default='shared', max_length=8)),
+                ('connection', models.JSONField(blank=True, default=dict)),
                 ('allow_http', models.BooleanField(default=False)),
                 ('enabled', models.BooleanField(default=True)),
                 ('managed', models.BooleanField(default=False, editable=False)),
@@ -330,6 +333,7 @@ class Migration(migrations.Migration):
                 ('has_images', models.BooleanField(default=False)),
                 ('has_thinking', models.BooleanField(default=False)),
                 ('preview', models.CharField(blank=True, max_length=200)),
+                ('prompt', models.CharField(blank=True, max_length=200)),
                 ('request_bytes', models.PositiveBigIntegerField(default=0)),
                 ('response_bytes', models.PositiveBigIntegerField(default=0)),
                 ('delivered', models.BooleanField(default=True)),
@@ -899,5 +903,25 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('user', 'name'), name='savedview_user_name')],
             },
         ),
+        migrations.CreateModel(
+            name='SearchEntry',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('part', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='proxy.part')),
+                ('team', models.CharField(max_length=64)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('part', 'team'), name='searchentry_part_team')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SearchOccurrence',
+            fields=[
+                ('pk', models.CompositePrimaryKey('entry_id', 'exchange_id', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('entry', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='occurrences', to='proxy.searchentry')),
+                ('exchange', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='occurrences', to='proxy.exchange')),
+            ],
+        ),
+        migrations.RunPython(create_term_index, migrations.RunPython.noop),
         migrations.RunPython(skip_pattern_indexes, migrations.RunPython.noop),
     ]

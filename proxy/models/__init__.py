@@ -28,6 +28,7 @@ from .rollups import (
     UsageSummaryDay,
 )
 from .saved_view import SavedView
+from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
 from .setup.prices import Price
@@ -64,6 +65,8 @@ __all__ = [
     "RouteTarget",
     "SavedView",
     "Scope",
+    "SearchEntry",
+    "SearchOccurrence",
     "SessionOutcomeDay",
     "State",
     "Store",

@@ -6,7 +6,7 @@ from typing import Final
 from proxy.reports.core.base_views import ReportView
 
 from .exports import views as exports_views
-from .requests import raw_bodies, sessions, transcripts
+from .requests import raw_bodies, search, sessions, transcripts
 from .requests import views as requests_views
 from .setup import admission_dry_run
 from .setup import write_views as setup
@@ -26,6 +26,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
+    "search": search.SearchView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets": budgets.BudgetsView,

@@ -13,6 +13,7 @@ from django.db.models import Max, Min
 
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
+from proxy.ledger.search import indexer, term_index
 from proxy.ledger.transcripts import zstd_dictionary
 from proxy.ledger.transcripts.encoding import unpack
 from proxy.ledger.transcripts.storage import part_ids_in
@@ -20,6 +21,7 @@ from proxy.models import (
     CountedToolCall,
     Exchange,
     Part,
+    SearchOccurrence,
     SessionOutcomeDay,
     Team,
     Transcript,
@@ -43,7 +45,10 @@ def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
     """Delete transcripts past their team's retention; yield the size of each batch."""
     teams = dict(expired(now))
     rest = now - timedelta(days=DELETED_TEAM_DAYS)
-    yield from partitions.drop_months_before(min([*teams.values(), rest]) - GRACE)
+    oldest = min([*teams.values(), rest]) - GRACE
+    for dropped in partitions.drop_months_before(oldest):
+        yield dropped
+        yield from _forget_occurrences(partitions.first_id(oldest), batch)
     for team, before in teams.items():
         yield from _prune(batch, exchange__team=team, created__lt=before)
     gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
@@ -81,11 +86,27 @@ def _prune(batch: int, **where: object) -> Iterator[int]:
             rest = Transcript.objects.filter(**where, exchange__created__gte=since)
             oldest = rest.order_by("exchange__created").values_list("pk", "exchange__created")
             found = list(oldest[:batch])
+            if found:
+                lock_ledger()
+                indexer.forget_exchanges([pk for pk, _ in found])
             Transcript.objects.filter(pk__in=[pk for pk, _ in found]).delete()
         if not found:
             return
         since = found[-1][1]
         yield len(found)
+
+
+def _forget_occurrences(before: str, batch: int) -> Iterator[int]:
+    """Remove requests with ids below ``before`` from the search index; yield 0 for each batch."""
+    old = SearchOccurrence.objects.filter(exchange_id__lt=before).order_by("exchange_id")
+    while True:
+        with transaction.atomic():
+            lock_ledger()
+            ids = list(dict.fromkeys(old.values_list("exchange_id", flat=True)[:batch]))
+            indexer.forget_exchanges(ids)
+        if not ids:
+            return
+        yield 0
 
 
 def _no_pause() -> None:
@@ -128,7 +149,9 @@ def _prune_range(
         if free:
             with transaction.atomic():
                 lock_ledger()
-                yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
+                unused = Part.objects.filter(pk__in=free, used__lt=before)
+                indexer.forget_parts(list(unused.values_list("pk", flat=True)))
+                yield unused.delete()[0]
 
 
 class _UsedIds:
@@ -174,6 +197,7 @@ def free_space(*, full: bool = False) -> None:
         return
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
+            term_index.optimize()
             cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         else:
