@@ -26,6 +26,7 @@ WATCH: Final = (
     SidebarItem("Dashboard", "monitoring", "admin:index"),
     SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
     SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
+    SidebarItem("Search", "search", "admin:proxy_search", "proxy.view_transcript"),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
     SidebarItem("Drift", "radar", "admin:proxy_drift_changelist", "proxy.view_drift"),
 )

@@ -8,6 +8,7 @@ from django.http import HttpResponseBase
 from django.urls import path
 
 from .live import views
+from .search import views as search_views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
 
@@ -38,6 +39,9 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("sessions/", list_view.list_view, "proxy_sessions"),
         _page("sessions/one/", detail_view.session_view, "proxy_session"),
         _page("sessions/export/", detail_view.export_view, "proxy_session_export"),
+        # Not "search/", which is a page of the theme.
+        _page("search/texts/", search_views.search_view, "proxy_search"),
+        _page("search/go/", search_views.go_view, "proxy_search_go"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]
