@@ -15,6 +15,7 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
+from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
     UsageByCallerDay,
@@ -39,6 +40,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CountedToolCall",
     "DialectName",
     "DrainWatermark",
     "Drift",
@@ -65,6 +67,7 @@ __all__ = [
     "Scope",
     "SearchEntry",
     "SearchOccurrence",
+    "SessionOutcomeDay",
     "State",
     "Store",
     "Team",

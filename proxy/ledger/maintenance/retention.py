@@ -1,4 +1,7 @@
-"""Delete transcripts past their team's retention, in batches. Ledger rows and rollups stay."""
+"""Delete transcripts past their team's retention, in batches. Ledger rows and rollups stay.
+
+The outcomes of coding agents are derived from transcripts, so they are deleted at the same age.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +17,15 @@ from proxy.ledger.search import indexer, term_index
 from proxy.ledger.transcripts import zstd_dictionary
 from proxy.ledger.transcripts.encoding import unpack
 from proxy.ledger.transcripts.storage import part_ids_in
-from proxy.models import Exchange, Part, SearchOccurrence, Team, Transcript
+from proxy.models import (
+    CountedToolCall,
+    Exchange,
+    Part,
+    SearchOccurrence,
+    SessionOutcomeDay,
+    Team,
+    Transcript,
+)
 
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
@@ -43,6 +54,24 @@ def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
     gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
     for (team,) in list(gone.values_list("exchange__team").distinct()):
         yield from _prune(batch, exchange__team=team, created__lt=rest)
+
+
+def prune_outcomes(now: datetime, batch: int = 500) -> Iterator[int]:
+    """Delete the outcomes of the days before their team's retention; yield the size of each batch.
+
+    Calls that were counted in those days would be counted again if a client resent them.
+    """
+    teams = dict(expired(now))
+    rest = now - timedelta(days=DELETED_TEAM_DAYS)
+    for table, time in ((SessionOutcomeDay, "start"), (CountedToolCall, "created")):
+        rows = table._default_manager  # noqa: SLF001 -- Django's documented model API
+        for team in {*teams, *rows.values_list("team", flat=True).distinct()}:
+            before = teams.get(team, rest)
+            if table is SessionOutcomeDay:
+                before -= timedelta(days=1)  # the day ends within the retention
+            old = rows.filter(team=team, **{f"{time}__lt": before})
+            while found := list(old.values_list("pk", flat=True)[:batch]):
+                yield rows.filter(pk__in=found).delete()[0]
 
 
 def _prune(batch: int, **where: object) -> Iterator[int]:

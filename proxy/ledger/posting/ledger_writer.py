@@ -24,7 +24,7 @@ from proxy.ledger.transcripts.encoding import (
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
-from . import budget_sync, drift, hash_chain, key_last_used, rollups, sessions
+from . import budget_sync, drift, hash_chain, key_last_used, outcomes, rollups, sessions
 from .exchange_columns import (
     FIELDS,
     Row,
@@ -133,6 +133,7 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
             _index(rows, conversations)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
+        outcomes.add([row for row in rows if row.id in new], conversations)
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
