@@ -15,7 +15,13 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.core.number_format import UNKNOWN, dollars, duration, percent, plural, short_count
-from proxy.permissions.row_permissions import can_open_admin, reader_of_user
+from proxy.admin.core.permissions import READ_TRANSCRIPT
+from proxy.permissions.row_permissions import (
+    Reader,
+    can_open_admin,
+    reader_of_user,
+    visible_exchanges,
+)
 
 from . import queries
 from .charts import Link, charts_of
@@ -95,11 +101,19 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
         "charts": charts_of(data, link),
-        "rankings": rankings_of(data, link),
+        "rankings": rankings_of(data, link, _session_titles(request, reader, data)),
         "health": load_upstream_health(request.user, reader, params.zone, link),
         "as_of": data.as_of.astimezone(params.zone) if data.as_of else None,
         "before_text": f"the {_length(params.time_range)} before",
     }
+
+
+def _session_titles(request: HttpRequest, reader: Reader, data: DashboardData) -> Mapping[str, str]:
+    """Return the titles of the most expensive sessions, if the user may read transcripts."""
+    if not request.user.has_perm(READ_TRANSCRIPT):
+        return {}
+    ids = [str(session) for (session,) in data.sessions]
+    return queries.session_titles(visible_exchanges(reader), ids)
 
 
 def parse_query(request: HttpRequest) -> DashboardQuery:
