@@ -82,10 +82,18 @@ SESSIONS_NOTE: Final = "The most expensive sessions, by whole days in UTC."
 
 
 def rankings_of(data: DashboardData, link: Link, titles: Mapping[str, str]) -> list[Ranking]:
-    """Return the tables. ``titles`` are the names of sessions; without one, the id is shown."""
-    groups = {**data.groups, "session": data.sessions}
+    return rankings_of_groups({**data.groups, "session": data.sessions}, link, titles)
+
+
+def rankings_of_groups(
+    groups: Mapping[str, Mapping[Key, Counts]], link: Link, titles: Mapping[str, str]
+) -> list[Ranking]:
+    """Return a table for each group that is not empty, with stop reasons last.
+
+    ``titles`` are the names of sessions; the id of a session without a title is shown.
+    """
     tables = [*TABLES[:-1], _session_table(titles), TABLES[-1]]
-    return [_ranking(kind, groups[kind.slug], link) for kind in tables if groups[kind.slug]]
+    return [_ranking(kind, groups[kind.slug], link) for kind in tables if groups.get(kind.slug)]
 
 
 def _session_table(titles: Mapping[str, str]) -> TableSpec:

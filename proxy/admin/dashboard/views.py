@@ -15,13 +15,7 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.core.number_format import UNKNOWN, dollars, duration, percent, plural, short_count
-from proxy.admin.core.permissions import READ_TRANSCRIPT
-from proxy.permissions.row_permissions import (
-    Reader,
-    can_open_admin,
-    reader_of_user,
-    visible_exchanges,
-)
+from proxy.permissions.row_permissions import can_open_admin, reader_of_user
 
 from . import queries
 from .charts import Link, charts_of
@@ -101,19 +95,13 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
         "charts": charts_of(data, link),
-        "rankings": rankings_of(data, link, _session_titles(request, reader, data)),
+        "rankings": rankings_of(
+            data, link, queries.session_titles(request.user, reader, data.sessions)
+        ),
         "health": load_upstream_health(request.user, reader, params.zone, link),
         "as_of": data.as_of.astimezone(params.zone) if data.as_of else None,
         "before_text": f"the {_length(params.time_range)} before",
     }
-
-
-def _session_titles(request: HttpRequest, reader: Reader, data: DashboardData) -> Mapping[str, str]:
-    """Return the titles of the most expensive sessions, if the user may read transcripts."""
-    if not request.user.has_perm(READ_TRANSCRIPT):
-        return {}
-    ids = [str(session) for (session,) in data.sessions]
-    return queries.session_titles(visible_exchanges(reader), ids)
 
 
 def parse_query(request: HttpRequest) -> DashboardQuery:
@@ -195,14 +183,14 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             value=dollars(queries.cost_of(now_)),
             url=link(),
             **_unpriced_detail(data, link),
-            **_change(queries.cost_of(before), queries.cost_of(now_)),
+            **change(queries.cost_of(before), queries.cost_of(now_)),
         ),
         Card(
             label="Tokens",
             value=short_count(queries.tokens_of(now_)),
             url=link(),
             detail=f"{short_count(queries.known_tokens(now_, 'output'))} output",
-            **_change(queries.tokens_of(before), queries.tokens_of(now_)),
+            **change(queries.tokens_of(before), queries.tokens_of(now_)),
         ),
         Card(
             label="Requests",
@@ -212,21 +200,21 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             if now_["client_gone"]
             else "",
             detail_url=link(result="client_gone"),
-            **_change(before["requests"], now_["requests"]),
+            **change(before["requests"], now_["requests"]),
         ),
         Card(
             label="Errors",
             value=short_count(now_["errors"]),
             url=link(result="failed"),
             detail=f"{percent(now_['errors'], now_['requests'])} of all requests",
-            **_change(before["errors"], now_["errors"], more_is="bad"),
+            **change(before["errors"], now_["errors"], more_is="bad"),
         ),
         Card(
             label="First byte, p95",
             value=duration(p95),
             url=link(),
             detail=f"p50 {duration(p50)}",
-            **_change(p95_before, p95, more_is="bad"),
+            **change(p95_before, p95, more_is="bad"),
         ),
         Card(
             label="Cache-hit rate",
@@ -247,7 +235,7 @@ def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
     return {"detail": f"{count} of the sandbox, without a price"} if data.now["unpriced"] else {}
 
 
-def _change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
+def change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
     """Return the change from ``before`` to ``now_`` as card fields; empty if one is unknown."""
     if not before or now_ is None:
         return {}
