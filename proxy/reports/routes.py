@@ -10,7 +10,7 @@ from .requests import raw_bodies, search, sessions, transcripts
 from .requests import views as requests_views
 from .setup import admission_dry_run, own_keys
 from .setup import write_views as setup
-from .usage import budgets, latency_errors_cache, me, outcomes, summary, usage
+from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -20,6 +20,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "latency": latency_errors_cache.LatencyView,
     "errors": latency_errors_cache.ErrorsView,
     "cache": latency_errors_cache.CacheView,
+    "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,

@@ -57,7 +57,7 @@ def root(client: Client, db):
 def upstream_form(**changed):
     return {
         "name": "vllm", "dialect": "chat", "base_url": "https://a.example",
-        "enabled": "on", "profile": "generic", "when_client_leaves": "abort", "connection_reuse": "shared",
+        "enabled": "on", "profile": "generic", "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     } | changed  # fmt: skip
 
 

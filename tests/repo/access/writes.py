@@ -57,7 +57,7 @@ POLICY = {"kind": "beta", "name": "new", "action": "drop", "upstream": "", "posi
 PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "output": "2",
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
 UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "profile": "generic",
-            "when_client_leaves": "abort", "connection_reuse": "shared", "enabled": "on"}  # fmt: skip
+            "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
 SURE = {"post": "yes"}
 
 

@@ -211,7 +211,7 @@ def responses(world, browser) -> list[tuple[str, bytes]]:
         "name": "sealed", "dialect": "chat", "base_url": gateway.upstream_url,
         "new_secret": SECRETS["upstream secret in the database"], "enabled": "on",
         "profile": "generic",
-        "when_client_leaves": "abort", "connection_reuse": "shared",
+        "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     }  # fmt: skip
     keep("a wrong form", posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts_0": "soon"}))
     added = posted(browser, "/admin/proxy/upstream/add/", sealed)
