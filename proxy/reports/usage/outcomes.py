@@ -194,7 +194,7 @@ class OutcomeRow(serializers.Serializer[Any]):
             "commits_derived",
             "commits_without_lines",
         )
-        dimensions = {
+        dimensions: dict[str, serializers.Field[Any, Any, Any, Any]] = {
             name: serializers.CharField(required=False, allow_null=True) for name in GROUPS
         }
         dimensions["key_id"] = serializers.IntegerField(required=False, allow_null=True)
