@@ -25,7 +25,9 @@ TIMEOUT_S: Final = 3.0
 """Limit of the database queries of one page."""
 SCAN_S: Final = 1.0
 """After this time a page ends with the results found so far; the next page continues there."""
-BATCH: Final = 64  # candidates that are checked together
+BATCH: Final = 64
+"""Candidates that are checked together; each batch is twice as large as the one before it."""
+MAX_BATCH: Final = 512
 CONTEXT: Final = 120
 """Characters of a passage before its first match, and after it at least as many."""
 PASSAGE: Final = 400
@@ -108,8 +110,13 @@ def _candidates(
 ) -> Iterator[list[int]]:
     if len(teams) == 1:
         conditions = [Condition(team_term(teams[0]), prefix=False), *conditions]
+    size = BATCH
     for ids in term_index.matches(conditions, below):
-        yield from (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
+        at = 0
+        while at < len(ids):
+            yield ids[at : at + size]
+            at += size
+            size = min(2 * size, MAX_BATCH)
 
 
 def _results(query: Query, visible: QuerySet[Exchange], ids: Sequence[int]) -> Iterator[Result]:

@@ -1,8 +1,8 @@
 """The full-text index of the database: FTS5 on SQLite, ``tsvector`` with GIN on PostgreSQL.
 
-Both store the terms of an entry without positions. SQLite reads matching entries in descending
-order of their ids. PostgreSQL cannot, so its table is partitioned by id: a search reads the newest
-partitions first, and common words are found in the first of them.
+Both store the terms of an entry without positions, in partitions by the entry's id: a search reads
+the newest partition first. So a common word is found without reading the whole index, which neither
+database could read in the order of the ids. On SQLite a partition is a table of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +20,12 @@ MAX_PARTITIONS: Final = 32  # that one query reads
 FETCHED: Final = 1000
 
 SQLITE_TABLE: Final = (
-    f"CREATE VIRTUAL TABLE {TABLE} USING fts5(terms, content='', columnsize=0, detail=none, "
-    "tokenize='ascii')"
+    "CREATE VIRTUAL TABLE IF NOT EXISTS {} USING fts5(terms, content='', columnsize=0, "
+    "detail=none, tokenize='ascii')"
+)
+SQLITE_PARTITIONS: Final = (
+    "SELECT name FROM sqlite_master "
+    "WHERE name GLOB 'proxy_searchterms_[0-9]*' AND sql LIKE '%VIRTUAL%'"
 )
 POSTGRESQL_TABLE: Final = (
     f"CREATE TABLE {TABLE} (entry_id bigint PRIMARY KEY, terms tsvector NOT NULL) "
@@ -34,10 +38,28 @@ POSTGRESQL_INDEX: Final = (
 
 
 def create_term_index(apps: Any, schema_editor: Any) -> None:
-    """Create the table of terms; a step of the migration."""
-    is_sqlite = schema_editor.connection.vendor == "sqlite"
-    for statement in (SQLITE_TABLE,) if is_sqlite else (POSTGRESQL_TABLE, POSTGRESQL_INDEX):
-        schema_editor.execute(statement)
+    """Create the partitioned table of PostgreSQL; a step of the migration."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute(POSTGRESQL_TABLE)
+        schema_editor.execute(POSTGRESQL_INDEX)
+
+
+def _partition(entry: int) -> str:
+    return f"{TABLE}_{entry // ENTRIES_PER_PARTITION}"
+
+
+def _by_partition(terms: Mapping[int, Iterable[str]]) -> dict[str, list[tuple[int, str]]]:
+    """Return the ids and terms of the entries, by the name of their partition."""
+    rows: dict[str, list[tuple[int, str]]] = {}
+    for entry, some in terms.items():
+        rows.setdefault(_partition(entry), []).append((entry, " ".join(some)))
+    return rows
+
+
+def _sqlite_partitions(cursor: Any) -> list[int]:
+    """Return the numbers of all partitions, newest first."""
+    cursor.execute(SQLITE_PARTITIONS)
+    return sorted((int(name.rpartition("_")[2]) for (name,) in cursor.fetchall()), reverse=True)
 
 
 def add(terms: Mapping[int, Iterable[str]]) -> None:
@@ -46,8 +68,9 @@ def add(terms: Mapping[int, Iterable[str]]) -> None:
         return
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
-            rows: list[Any] = [(entry, " ".join(some)) for entry, some in terms.items()]
-            cursor.executemany(f"INSERT INTO {TABLE} (rowid, terms) VALUES (%s, %s)", rows)  # noqa: S608 -- a constant  # nosec B608
+            for name, lines in _by_partition(terms).items():
+                cursor.execute(SQLITE_TABLE.format(name))
+                cursor.executemany(f"INSERT INTO {name} (rowid, terms) VALUES (%s, %s)", lines)  # noqa: S608 -- a constant and a number  # nosec B608
             return
         _create_partitions(cursor, terms)
         rows = [(entry, list(some)) for entry, some in terms.items()]
@@ -88,11 +111,11 @@ def remove(terms: Mapping[int, Iterable[str]]) -> None:
         return
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
-            rows = [(entry, " ".join(some)) for entry, some in terms.items()]
-            cursor.executemany(
-                f"INSERT INTO {TABLE} ({TABLE}, rowid, terms) VALUES ('delete', %s, %s)",  # noqa: S608 -- a constant  # nosec B608
-                rows,
-            )
+            for name, lines in _by_partition(terms).items():
+                cursor.executemany(
+                    f"INSERT INTO {name} ({name}, rowid, terms) VALUES ('delete', %s, %s)",  # noqa: S608 -- a constant and a number  # nosec B608
+                    lines,
+                )
         else:
             cursor.execute(f"DELETE FROM {TABLE} WHERE entry_id = ANY(%s)", [list(terms)])  # noqa: S608 -- a constant  # nosec B608
 
@@ -101,7 +124,9 @@ def optimize() -> None:
     """Rewrite the FTS5 index without removed entries; PostgreSQL's autovacuum does so itself."""
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
-            cursor.execute(f"INSERT INTO {TABLE} ({TABLE}) VALUES ('optimize')")  # noqa: S608 -- a constant  # nosec B608
+            for number in _sqlite_partitions(cursor):
+                name = f"{TABLE}_{number}"
+                cursor.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")  # noqa: S608 -- a constant and a number  # nosec B608
 
 
 def matches(conditions: Sequence[Condition], below: int | None) -> Iterator[list[int]]:
@@ -119,12 +144,17 @@ def _sqlite_matches(conditions: Sequence[Condition], below: int | None) -> Itera
     expression = " ".join(f'"{term}"{"*" if prefix else ""}' for term, prefix in conditions)
     bound = below if below is not None else 2**62
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH %s AND rowid < %s ORDER BY rowid DESC",  # noqa: S608 -- a constant  # nosec B608
-            [expression, bound],
-        )
-        while rows := cursor.fetchmany(MAX_KEYS):
-            yield [row[0] for row in rows]
+        for number in _sqlite_partitions(cursor):
+            if number * ENTRIES_PER_PARTITION >= bound:
+                continue
+            name = f"{TABLE}_{number}"
+            cursor.execute(
+                f"SELECT rowid FROM {name} WHERE {name} MATCH %s AND rowid < %s "  # noqa: S608 -- a constant and a number  # nosec B608
+                "ORDER BY rowid DESC",
+                [expression, bound],
+            )
+            while rows := cursor.fetchmany(MAX_KEYS):
+                yield [row[0] for row in rows]
 
 
 def _postgresql_matches(conditions: Sequence[Condition], below: int | None) -> Iterator[list[int]]:

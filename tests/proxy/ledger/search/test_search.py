@@ -240,3 +240,12 @@ def test_a_passage_marks_all_phrases_and_says_where_it_is_cut():
     assert [f.text for f in result.fragments if f.matched] == ["first", "second"]
     assert result.is_cut_before
     assert result.is_cut_after
+
+
+def test_texts_in_several_partitions_are_found_newest_first(monkeypatch):
+    # A partition has 131,072 entries.
+    monkeypatch.setattr(term_index, "ENTRIES_PER_PARTITION", 2)
+    rows = [ask(f"word {n}", at=NOON + timedelta(minutes=n), answer=f"A{n}") for n in range(7)]
+
+    assert [pk for _, pk in found("word")] == [row.pk for row in reversed(rows)]
+    assert [pk for _, pk in found('"word 0"')] == [rows[0].pk]
