@@ -32,6 +32,7 @@ from proxy.reports.core.time_ranges import (
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
+from proxy.reports.usage.comparison import Compared, compare, deltas, period_before
 from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
@@ -48,6 +49,7 @@ from proxy.reports.usage.rollup_queries import (
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
+    "Compared",
     "Counts",
     "DashboardData",
     "Health",
@@ -59,7 +61,9 @@ __all__ = [
     "build_time_range",
     "cache_hit_rate",
     "column_names",
+    "compare",
     "cost_of",
+    "deltas",
     "known_tokens",
     "last_days",
     "load_dashboard",
@@ -70,6 +74,7 @@ __all__ = [
     "outcome_sums",
     "parse_instant",
     "percent_change",
+    "period_before",
     "read_health",
     "request_row",
     "state_of",
@@ -122,11 +127,7 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
     """Load the figures of the dashboard with a fixed number of database queries."""
     table = usage(reader, time_range, ["model"])
     whole = TimeRange([time_range.start, time_range.end], "all", time_range.zone)
-    earlier = TimeRange(
-        [time_range.start - (time_range.end - time_range.start), time_range.start],
-        "all",
-        time_range.zone,
-    )
+    earlier = period_before(time_range)
     by_model: list[dict[str, Counts]] = [{} for _ in time_range.edges[1:]]
     for (bucket, (model,)), sums in table.items():
         by_model[bucket][str(model)] = sums
