@@ -229,7 +229,7 @@ class CostFilter(FormFilter):
 
 
 class DurationFilter(FormFilter):
-    title = "took at least (s)"
+    title = "duration at least (s)"
     parameter_name = "took_from"
     kind = "number"
     hint = "30"

@@ -104,7 +104,7 @@ class MarkdownRenderer:
             allowed_classes={tag: set(names) for tag, names in CLASSES.items()},
             link_rel=None,
         )
-        return mark_safe(show_invisible(html))  # noqa: S308  # nh3 has cleaned it
+        return mark_safe(show_invisible(html))  # noqa: S308  # nosec B308, B703  # nh3 cleaned it
 
 
 def _table_cells(text: str) -> int:
