@@ -11,13 +11,15 @@ from typing import Any, Final, NamedTuple
 from proxy.ledger.transcripts.body_parts import Piece, decode_json
 
 DIRECTORY: Final = re.compile(
-    r"^[ \t]*(?:- )?(?:Primary )?working directory:[ \t]*(\S.*?)[ \t]*$",
+    r"^[ \t]{0,8}(?:- )?(?:Primary )?working directory:",
     re.IGNORECASE | re.MULTILINE,
 )
 IS_REPOSITORY: Final = re.compile(
-    r"Is (?:the )?(?:a |directory a )?git repo(?:sitory)?:[ \t]*(?:yes|true)\b", re.IGNORECASE
+    r"Is (?:the )?(?:a |directory a )?git repo(?:sitory)?:[ \t]{0,8}(?:yes|true)\b", re.IGNORECASE
 )
-BRANCH: Final = re.compile(r"^[ \t]*Current branch:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
+BRANCH: Final = re.compile(
+    r"^[ \t]{0,8}Current branch:[ \t]{0,8}(\S{1,250})[ \t]{0,8}$", re.MULTILINE
+)
 MARKS: Final = (b"orking directory:", b"Current branch:")
 """A piece of the prompt without one of these texts is not decoded."""
 MAX_PIECE: Final = 500_000  # bytes; a larger piece is not a prompt with facts
@@ -65,7 +67,8 @@ def _of_text(text: str) -> Environment:
     is_repository = branch is not None or IS_REPOSITORY.search(text) is not None
     name = ""
     if directory is not None and is_repository:
-        name = re.split(r"[/\\]", directory[1].rstrip("/\\"))[-1]
+        path = text[directory.end() :].partition("\n")[0].replace("\\", "/")
+        name = path.strip().rstrip("/").rpartition("/")[2]
     return Environment(name[:MAX_NAME], branch[1][:MAX_NAME] if branch else "")
 
 

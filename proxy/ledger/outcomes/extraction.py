@@ -24,7 +24,7 @@ from .line_changes import (
     changes_of_patch,
     lines_of,
 )
-from .shell_commands import PULL_REQUEST_URL, outcome_of
+from .shell_commands import outcome_of, pull_request_urls
 
 MAX_CALLS: Final = 500  # calls of one request; only the last ones are counted
 MAX_NEW_BYTES: Final = 8 * 2**20  # of the new messages; a larger request is not read
@@ -77,7 +77,7 @@ class Transcript:
         if kind == ToolKind.COMMAND:
             _add_command(call, counts)
         elif kind == ToolKind.PULL_REQUEST and not call.is_error and not call.is_rejected:
-            counts["pull_requests"] += PULL_REQUEST_URL.search(call.result) is not None
+            counts["pull_requests"] += bool(pull_request_urls(call.result))
         return CallOutcome(counts)
 
     def _edit_outcome(self, call: ToolCall, kind: ToolKind, counts: Counts) -> CallOutcome:

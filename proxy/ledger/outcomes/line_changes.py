@@ -2,19 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 MAX_DIFFERENCES: Final = 400
 """Texts with more differences are compared without the order of their lines: the exact comparison
 takes time with the square of the differences, 25 ms for 400."""
-PATCH_FILE: Final = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
-UNIFIED_FILE: Final = re.compile(r"^\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
-DELETED_FILE: Final = re.compile(r"^\*\*\* Delete File:", re.MULTILINE)
-SEARCH_BLOCK: Final = re.compile(
-    r"^[<-]{3,} ?SEARCH\n(?P<old>.*?)^={5,}\n(?P<new>.*?)^[>+]{3,} ?REPLACE",
-    re.MULTILINE | re.DOTALL,
-)
+PATCH_FILES: Final = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "+++ ")
+"""The beginnings of lines with the name of a file, in a Codex patch and in a unified diff."""
+SEARCH_MARK: Final = re.compile(r"[<-]{3,9} ?SEARCH\b")
+MIDDLE_MARK: Final = re.compile(r"={5,9}\s?\Z")
+REPLACE_MARK: Final = re.compile(r"[>+]{3,9} ?REPLACE\b")
 
 
 class LineChanges(NamedTuple):
@@ -92,13 +90,32 @@ def changes_of_patch(patch: str) -> PatchChanges:
 
     A Codex patch deletes a file without its lines, so the number of removed lines is unknown.
     """
-    if blocks := list(SEARCH_BLOCK.finditer(patch)):
-        each = [changes_of_fragment(block["old"], block["new"]) for block in blocks]
-        return PatchChanges([], LineChanges(*(sum(numbers) for numbers in zip(*each, strict=True))))
-    paths = PATCH_FILE.findall(patch) or UNIFIED_FILE.findall(patch)
-    if not paths or DELETED_FILE.search(patch):
+    if each := [count_changes(old, new) for old, new in _search_blocks(patch)]:
+        return PatchChanges([], LineChanges(*map(sum, zip(*each, strict=True))))
+    lines = patch.split("\n")
+    headers = [line for line in lines if line.startswith(PATCH_FILES)]
+    paths = [line.partition(" File: ")[2] or line[4:].removeprefix("b/") for line in headers]
+    if not paths or any(line.startswith("*** Delete") for line in headers):
         return PatchChanges(paths, None)
-    lines = [line for line in patch.split("\n") if not line.startswith(("+++", "---"))]
+    lines = [line for line in lines if not line.startswith(("+++", "---"))]
     added = sum(line.startswith("+") for line in lines)
     removed = sum(line.startswith("-") for line in lines)
     return PatchChanges(paths, LineChanges(added, removed))
+
+
+def _search_blocks(patch: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the old and the new lines of each SEARCH/REPLACE block."""
+    old: list[str] = []
+    new: list[str] = []
+    target: list[str] | None = None  # the lines that are read now; None: outside of a block
+    for line in patch.split("\n"):
+        if SEARCH_MARK.match(line):
+            old, new = [], []
+            target = old
+        elif target is old and MIDDLE_MARK.match(line):
+            target = new
+        elif target is new and REPLACE_MARK.match(line):
+            yield old, new
+            target = None
+        elif target is not None:
+            target.append(line)

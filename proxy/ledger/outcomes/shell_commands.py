@@ -11,9 +11,7 @@ MAX_SCRIPT: Final = 20_000  # characters; the rest of a longer script is not par
 MAX_OUTPUT: Final = 200_000  # characters of the end of the output
 INTERESTING: Final = re.compile(r"\b(?:git|gh|glab)\b|test|spec|jest|mocha|tox|nox|phpunit|check")
 """A script without any of these words is not parsed."""
-HEREDOC: Final = re.compile(
-    r"<<-?[ \t]*(['\"]?)(\w+)\1(?P<rest>[^\n]*)\n.*?^[ \t]*\2\b", re.DOTALL | re.MULTILINE
-)
+HEREDOC: Final = re.compile(r"<<-?[ \t]*['\"]?(\w+)['\"]?")
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 LOOP: Final = re.compile(r"\b(?:for|while|xargs)\b")
 
@@ -42,13 +40,10 @@ PULL_REQUESTS: Final = (("gh", "pr", "create"), ("glab", "mr", "create"))
 NOT_RUN: Final = frozenset({"--help", "--dry-run", "--collect-only", "--co", "--version", "--web"})
 GIT_OPTIONS_WITH_VALUE: Final = frozenset({"-C", "-c", "--git-dir", "--work-tree"})
 
-COMMIT_LINE: Final = re.compile(
-    r"^\[[^\]\n]*?\b(?P<sha>[0-9a-f]{7,40})\] .*$(?P<rest>(?:\n(?!\[).*)*)", re.MULTILINE
-)
+COMMIT_LINE: Final = re.compile(r"\[[^\]]{1,300} [0-9a-f]{7,40}\] ")
 COMMIT_SUMMARY: Final = re.compile(
-    r"^ \d+ files? changed(?:, (?P<added>\d+) insertions?\(\+\))?"
-    r"(?:, (?P<removed>\d+) deletions?\(-\))?$",
-    re.MULTILINE,
+    r" \d{1,9} files? changed(?:, (?P<added>\d{1,9}) insertions?\(\+\))?"
+    r"(?:, (?P<removed>\d{1,9}) deletions?\(-\))?\Z"
 )
 NOT_COMMITTED: Final = (
     "nothing to commit",
@@ -56,9 +51,10 @@ NOT_COMMITTED: Final = (
     "no changes added",
     "fatal:",
 )
-PULL_REQUEST_URL: Final = re.compile(r"https?://\S+/(?:pull|merge_requests)/\d+")
+PULL_REQUEST_PATH: Final = re.compile(r"/(?:pull|merge_requests)/\d{1,12}")
 FAILED_TESTS: Final = re.compile(
-    r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|^FAILED\b|\bFAIL\b|^(?:FAILURES|ERRORS)!",
+    r"\b[1-9]\d{0,8} (?:failed|failing|failures?|errors?)\b"
+    r"|^FAILED\b|\bFAIL\b|^(?:FAILURES|ERRORS)!",
     re.MULTILINE,
 )
 
@@ -97,8 +93,14 @@ def outcome_of(script: str, output: str, *, is_error: bool, in_background: bool)
         test_runs=tests,
         tests_passed=not is_error and not FAILED_TESTS.search(output) if tests else None,
         commits=list(_commits(script, commands, output, is_error=is_error)),
-        pull_requests=min(opened, len(set(PULL_REQUEST_URL.findall(output)))),
+        pull_requests=min(opened, len(pull_request_urls(output))),
     )
+
+
+def pull_request_urls(output: str) -> set[str]:
+    """Return the addresses of pull requests, of GitHub or GitLab, in the output of a tool."""
+    words = set(output.split())
+    return {one for one in words if one.startswith("http") and PULL_REQUEST_PATH.search(one)}
 
 
 def simple_commands(script: str) -> Iterator[list[str]]:
@@ -106,7 +108,7 @@ def simple_commands(script: str) -> Iterator[list[str]]:
 
     The contents of here-documents are dropped, as they are no commands.
     """
-    script = HEREDOC.sub(lambda found: found["rest"], script).replace("\\\n", " ")
+    script = _without_heredocs(script).replace("\\\n", " ")
     lexer = shlex.shlex(script, posix=True, punctuation_chars=";&|()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
@@ -121,6 +123,19 @@ def simple_commands(script: str) -> Iterator[list[str]]:
             if command := _without_wrappers(words):
                 yield command
             words = []
+
+
+def _without_heredocs(script: str) -> str:
+    kept, end = [], ""
+    for line in script.split("\n"):
+        if end:
+            end = "" if line.strip() == end else end
+            continue
+        if "<<<" not in line and (found := HEREDOC.search(line)) is not None:
+            end = found[1]
+            line = line[: found.start()] + line[found.end() :]  # noqa: PLW2901 - the kept part
+        kept.append(line)
+    return "\n".join(kept)
 
 
 def _without_wrappers(words: list[str]) -> list[str]:
@@ -169,12 +184,22 @@ def _commits(
     count = sum(map(_is_commit, commands))
     if not count:
         return
-    reported = list(COMMIT_LINE.finditer(output))
-    for found in reported if LOOP.search(script) else reported[:count]:
-        summary = COMMIT_SUMMARY.search(found["rest"])
-        if summary is None:
-            yield Commit(is_reported=True)
-        else:
-            yield Commit(True, int(summary["added"] or 0), int(summary["removed"] or 0))
+    reported = list(_reported_commits(output))
+    yield from reported if LOOP.search(script) else reported[:count]
     if not reported and not is_error and not any(text in output for text in NOT_COMMITTED):
         yield from [Commit(is_reported=False)] * count
+
+
+def _reported_commits(output: str) -> Iterator[Commit]:
+    """Yield the commits that git printed; the summary follows within a few lines."""
+    commit: Commit | None = None
+    for line in output.split("\n"):
+        if COMMIT_LINE.match(line):
+            if commit is not None:
+                yield commit
+            commit = Commit(is_reported=True)
+        elif commit is not None and (found := COMMIT_SUMMARY.match(line)) is not None:
+            yield Commit(True, int(found["added"] or 0), int(found["removed"] or 0))
+            commit = None
+    if commit is not None:
+        yield commit
