@@ -10,7 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.utils.timezone import now
 
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
@@ -24,10 +24,13 @@ from proxy.reports.core.time_ranges import (
     build_time_range,
     ceil_quarter,
     load_zone,
+    midnight,
     parse_instant,
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
+from proxy.reports.usage.comparison import Compared, compare, deltas, period_before
+from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
     Key,
@@ -43,6 +46,7 @@ from proxy.reports.usage.rollup_queries import (
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
+    "Compared",
     "Counts",
     "DashboardData",
     "Health",
@@ -54,13 +58,20 @@ __all__ = [
     "build_time_range",
     "cache_hit_rate",
     "column_names",
+    "compare",
     "cost_of",
+    "deltas",
     "known_tokens",
     "last_days",
     "load_dashboard",
+    "load_usage_of",
     "load_zone",
+    "midnight",
+    "outcome_row",
+    "outcome_sums",
     "parse_instant",
     "percent_change",
+    "period_before",
     "read_health",
     "request_row",
     "state_of",
@@ -110,11 +121,7 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
     """Load the figures of the dashboard with a fixed number of database queries."""
     table = usage(reader, time_range, ["model"])
     whole = TimeRange([time_range.start, time_range.end], "all", time_range.zone)
-    earlier = TimeRange(
-        [time_range.start - (time_range.end - time_range.start), time_range.start],
-        "all",
-        time_range.zone,
-    )
+    earlier = period_before(time_range)
     by_model: list[dict[str, Counts]] = [{} for _ in time_range.edges[1:]]
     for (bucket, (model,)), sums in table.items():
         by_model[bucket][str(model)] = sums
@@ -141,6 +148,21 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
         ),
         as_of=refreshed_at(),
     )
+
+
+def load_usage_of(
+    reader: Reader, time_range: TimeRange, condition: Q, columns: Mapping[str, Sequence[str]]
+) -> tuple[Counts, dict[str, Mapping[Key, Counts]]]:
+    """Return the totals of the requests that match the condition, and their sums by group.
+
+    ``columns``: group -> its dimensions. The group ``session`` has the most expensive sessions.
+    """
+    groups: dict[str, Mapping[Key, Counts]] = {
+        name: sum_by_group(usage(reader, time_range, keys, condition))
+        for name, keys in columns.items()
+    }
+    groups["session"] = _most_expensive_sessions(reader, time_range, condition)
+    return merge_counts([*usage(reader, time_range, [], condition).values()]), groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +205,17 @@ def read_health(
     }
 
 
-def _most_expensive_sessions(reader: Reader, time_range: TimeRange) -> Mapping[Key, Counts]:
-    """Return the sums of the most expensive sessions.
+def _most_expensive_sessions(
+    reader: Reader, time_range: TimeRange, condition: Q | None = None
+) -> Mapping[Key, Counts]:
+    """Return the sums of the most expensive sessions that match the condition.
 
     A first query ranks the sessions by cost, a second one reads the other sums of the top ones
     only, because there may be 100,000 sessions.
     """
     first = datetime.combine(time_range.start.date(), time(), tzinfo=UTC)
     rows = UsageBySessionDay.objects.filter(
-        visible_rows(reader), start__gte=first, start__lt=time_range.end
+        visible_rows(reader) & (condition or Q()), start__gte=first, start__lt=time_range.end
     )
     sessions: Any = rows.exclude(session_id="").order_by().values("session_id")
     ranked = sessions.annotate(cost=Sum("cost_nanousd"), requests_total=Sum("requests"))

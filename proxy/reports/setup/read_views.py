@@ -144,6 +144,9 @@ class TeamRow(serializers.Serializer[Any]):
     retention_days = serializers.IntegerField()
     models_allowed = serializers.ListField(child=serializers.CharField())
     limits = serializers.JSONField()
+    member_keys = serializers.JSONField(
+        help_text="Limits of the keys that members make: count, days, scopes, models."
+    )
     managed = serializers.BooleanField()
     created_at = serializers.CharField()
 
@@ -165,6 +168,7 @@ class TeamsView(ListView):
             "retention_days": team.retention_days,
             "models_allowed": team.models_allowed,
             "limits": team.limits,
+            "member_keys": team.member_keys,
             "managed": team.managed,
             "created_at": iso(team.created),
         }

@@ -31,8 +31,7 @@ def budget_form(**fields: Any) -> dict[str, Any]:
     blank = dict.fromkeys(("team", "key", "user"), "")
     rest = {"usd": "77", "period": "week", "zone": "UTC", "hard": "on"}
     notices = {"notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}
-    alert = {"webhook": "", "webhook_secret": "{}", "emails": "[]"}
-    return {**blank, **rest, **notices, **alert, **fields}
+    return {**blank, **rest, **notices, "webhook": "", "emails": "", **fields}
 
 
 def route_form(team: str, model: str = "new-*", target: str = "") -> dict[str, Any]:
@@ -57,10 +56,8 @@ def user_form(name: str, **fields: Any) -> dict[str, Any]:
 POLICY = {"kind": "beta", "name": "new", "action": "drop", "upstream": "", "position": 0}
 PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "output": "2",
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
-UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "secret": "{}",
-            "profile": "generic", "capabilities": "{}", "timeouts": "{}", "extra_body": "{}",
-            "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
-            "enabled": "on"}  # fmt: skip
+UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "profile": "generic",
+            "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
 SURE = {"post": "yes"}
 
 
@@ -111,6 +108,15 @@ KEY_ADDS = {
 KEY_ROWS = {"own": "{ci}", "own_member": "{ben_key}", "own_admin": "{finance}", "foreign": "{lab}",
             "foreign_but_mine": "{ada_lab}"}  # fmt: skip
 ROUTE = {"targets": [{"upstream": "vllm"}]}
+INVITED = {"username": "dora", "role": "member", "team": "platform", "with_password": "",
+           "usd": "5", "period": "month"}  # fmt: skip
+INVITATIONS = {
+    "own": {},
+    "own_as_lead": {"role": "owner"},
+    "own_taken_name": {"username": "cleo"},
+    "foreign": {"team": "research"},
+}
+OWN_KEYS = {"own": {}, "own_reports": {"scopes": ["reports"]}, "foreign": {"team": "research"}}
 PEOPLE_IDS = {"ben": "{member}", "cleo": "{cleo}"}
 
 
@@ -138,6 +144,8 @@ WRITES: dict[str, dict[str, Write]] = {
     ),
     **only("admin/proxy/apikey/<int:key_id>/rotate/", **{whose: (f"admin/proxy/apikey/{row}/rotate/", {"overlap_h": 1}) for whose, row in KEY_ROWS.items()}),
     **only("admin/proxy/apikey/<int:key_id>/revoke/", **{whose: (f"admin/proxy/apikey/{row}/revoke/", {}) for whose, row in KEY_ROWS.items()}),
+    **only("admin/me/keys/add/", **{whose: ("admin/me/keys/add/", {"team": "platform", "name": "new", "scopes": ["messages"], **fields}) for whose, fields in OWN_KEYS.items()}),
+    **only("admin/people/invite/", **{whose: ("admin/people/invite/", {**INVITED, **fields}) for whose, fields in INVITATIONS.items()}),
     **admin(
         "proxy/budget",
         {
@@ -181,6 +189,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {
             "own": ("{platform}", team_form("platform")),
             "own_renamed": ("{platform}", team_form("former")),
+            "own_member_reports": ("{platform}", team_form("platform", member_keys_0=9, member_keys_2="messages,reports")),
             "foreign": ("{research}", team_form("research")),
         },
         {"own": "{empty}", "foreign": "{attic}"},
@@ -247,6 +256,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {
             "own": ("platform", {"retention_days": 7}),
             "own_renamed": ("platform", {"name": "former"}),
+            "own_member_reports": ("platform", {"member_keys": {"count": 9, "scopes": ["reports"]}}),
             "foreign": ("research", {"retention_days": 7}),
         },
         {"own": "empty", "foreign": "attic"},

@@ -14,7 +14,7 @@ from proxy.live.running_requests import RUNNING
 from proxy.models import Route, RouteTarget, Upstream
 from proxy.permissions.roles import MEMBER
 from tests.proxy.admin import factories
-from tests.proxy.admin.live_fixtures import FakeRunningRequest
+from tests.proxy.admin.live.live_fixtures import FakeRunningRequest
 from translator.dialect import UpstreamError
 
 pytestmark = pytest.mark.django_db
