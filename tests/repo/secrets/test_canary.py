@@ -213,7 +213,10 @@ def responses(world, browser) -> list[tuple[str, bytes]]:
         "profile": "generic",
         "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     }  # fmt: skip
-    keep("a wrong form", posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts_0": "soon"}))
+    keep(
+        "a wrong form",
+        posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts_0": "soon"}),
+    )
     added = posted(browser, "/admin/proxy/upstream/add/", sealed)
     assert added.is_redirect, added.text
     with contextlib.closing(psycopg.connect(server.url)) as link:
