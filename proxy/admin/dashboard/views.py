@@ -95,7 +95,9 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
         "charts": charts_of(data, link),
-        "rankings": rankings_of(data, link),
+        "rankings": rankings_of(
+            data, link, queries.session_titles(request.user, reader, data.sessions)
+        ),
         "health": load_upstream_health(request.user, reader, params.zone, link),
         "as_of": data.as_of.astimezone(params.zone) if data.as_of else None,
         "before_text": f"the {_length(params.time_range)} before",
