@@ -113,24 +113,30 @@ def _routes(file: schema.BridgeFile, rows: ConfigWriter) -> None:
 def _targets(
     rows: ConfigWriter, route: Route, entries: Iterable[schema.Target], where: str
 ) -> None:
-    """Replace the route's targets if the file's differ in upstream, model, weight or order."""
+    """Replace the route's targets if the file's differ in any field or in order."""
     expected = [
         (
             rows.find(Upstream, entry.upstream, f"{where}.targets[{place}].upstream"),
             "" if entry.model == "*" else entry.model,
             entry.weight,
+            msgspec.to_builtins(entry.when),
         )
         for place, entry in enumerate(entries)
     ]
     current = list(route.targets.select_related("upstream"))
-    if expected == [(target.upstream, target.model, target.weight) for target in current]:
+    if expected == [(to.upstream, to.model, to.weight, to.when) for to in current]:
         return
     route.targets.all().delete()
-    for position, (upstream, model, weight) in enumerate(expected):
+    for position, (upstream, model, weight, when) in enumerate(expected):
         RouteTarget.objects.create(
-            route=route, upstream=upstream, model=model, weight=weight, position=position
+            route=route,
+            upstream=upstream,
+            model=model,
+            weight=weight,
+            when=when,
+            position=position,
         )
-    detail = ", ".join(f"{upstream} {model or '*'}" for upstream, model, _ in expected)
+    detail = ", ".join(f"{upstream} {model or '*'}" for upstream, model, *_ in expected)
     rows.add_plan_line("~" if current else "+", "targets of route", route.model, detail)
 
 

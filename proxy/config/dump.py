@@ -71,7 +71,12 @@ def _upstream(upstream: Upstream) -> Table:
 def _routes() -> Iterator[Table]:
     for route in Route.objects.select_related("team").prefetch_related("targets__upstream"):
         targets = [
-            {"upstream": target.upstream.name, "model": target.model, "weight": target.weight}
+            {
+                "upstream": target.upstream.name,
+                "model": target.model,
+                "weight": target.weight,
+                **({"when": target.when} if target.when else {}),
+            }
             for target in route.targets.all()
             if target.upstream.name not in SANDBOXES
         ]

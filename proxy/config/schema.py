@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from proxy.models.setup.json_field_types import (
+    Conditions,
     Count,
     Limits,
     MemberKeys,
@@ -56,6 +57,7 @@ class Target(Strict):
     upstream: Name
     model: Annotated[str, Meta(max_length=200)] = "*"  # "*": the model that the client sent
     weight: Annotated[int, Meta(ge=0)] = 1  # 0: used only when the other targets fail
+    when: Conditions = field(default_factory=Conditions)
 
 
 class Route(Strict):

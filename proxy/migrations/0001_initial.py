@@ -169,6 +169,7 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(blank=True, max_length=200)),
                 ('weight', models.PositiveIntegerField(default=1)),
                 ('position', models.PositiveIntegerField(default=0)),
+                ('when', models.JSONField(blank=True, default=dict)),
             ],
             options={
                 'verbose_name': 'target',

@@ -36,7 +36,7 @@ class TargetInline(Inline):
     model = RouteTarget
     formset = AtLeastOneTarget
     extra = 0
-    fields = ("position", "upstream", "model", "weight")
+    fields = ("position", "upstream", "model", "weight", "when")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _managed(obj) and super().has_add_permission(request, obj)

@@ -1,5 +1,6 @@
 """Select the route for a model name, and the order in which the route's targets are tried."""
 
+import dataclasses
 import hashlib
 import math
 import random
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 from proxy.gateway.http.errors import HttpError, forbidden, unknown_model
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
-from proxy.gateway.snapshot.targets import SAME_MODEL, Target
+from proxy.gateway.snapshot.targets import SAME_MODEL, RequestFacts, Target
 
 from .cooldown import Cooldown, Key, cooldown
 
@@ -20,11 +21,14 @@ class Route:
     targets: tuple[Target, ...]
 
 
-def choose_route(caller: Caller, model: str, session: str = "") -> Route:
-    """Return the route for this model name.
+def choose_route(
+    caller: Caller, model: str, session: str = "", facts: RequestFacts | None = None
+) -> Route:
+    """Return the route for this model name, with the targets that take the request.
 
-    ``session`` is the conversation's id or empty. Raises HttpError 403 if the caller may not use
-    the model, 404 if there is no route, and 500 if no target of the route is usable.
+    ``session`` is the conversation's id or empty; without ``facts`` no conditions apply. Raises
+    HttpError 400 if no target takes the request, 403 if the caller may not use the model, 404 if
+    there is no route, and 500 if no target of the route is usable.
     """
     snapshot, team = directory.snapshot, caller.team
     if (team.models.names and not team.models.allow(model)) or (
@@ -44,9 +48,30 @@ def choose_route(caller: Caller, model: str, session: str = "") -> Route:
             source="gateway",
             detail="no_upstream",
         )
+    if facts is not None and any(target.when is not None for target in entry.targets):
+        entry = _matching(entry, facts)
     if len(entry.targets) == 1:
         return Route(entry.model, entry.targets)
     return Route(entry.model, by_health_and_weight(entry, model, session, cooldown))
+
+
+def _matching(entry: RouteEntry, facts: RequestFacts) -> RouteEntry:
+    """Return the route with only the targets that take the request."""
+    pairs = zip(entry.targets, entry.weights, strict=True)
+    taking = [(target, weight) for target, weight in pairs if target.takes(facts)]
+    if not taking:
+        raise HttpError(
+            400,
+            "invalid_request_error",
+            f"model: no target of the route {entry.model!r} takes this request of about "
+            f"{facts.input_tokens} input tokens; see the conditions of its targets",
+            {"x-should-retry": "false"},
+            outcome="refused",
+            source="gateway",
+            detail="no_target",
+        )
+    targets, weights = zip(*taking, strict=True)
+    return dataclasses.replace(entry, targets=targets, weights=weights)
 
 
 def key_of(target: Target, model: str) -> Key:

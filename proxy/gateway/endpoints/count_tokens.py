@@ -36,7 +36,7 @@ from translator.errors import BadUpstream, TranslatorError
 from translator.request.token_estimate import estimate_tokens
 
 from .http_consumer import JSON, StreamingHttpConsumer
-from .messages import native_targets, parse_body, reject_without_native_target
+from .messages import native_targets, parse_body, reject_without_native_target, request_facts
 
 COUNT_TIMEOUT_S: Final = 10
 RESPONSES_COUNT_FIELDS: Final = frozenset(
@@ -61,7 +61,8 @@ class CountTokensConsumer(StreamingHttpConsumer):
         parsed = await parse_body(self, caller, body, parse_count_tokens_request)
         reject_without_native_target(self.headers, caller, body, parsed)
         request, fault = parsed
-        route = choose_route(caller, request["model"])
+        facts = request_facts(self.headers, len(body))
+        route = choose_route(caller, request["model"], facts=facts)
         target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0) as slot:
             self.extra_headers += slot.headers

@@ -10,6 +10,7 @@ from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.admission.route_selection import Route, choose_route
 from proxy.gateway.admission.shared_rate_limits import acquire_slot
+from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.errors import HttpError
@@ -17,7 +18,7 @@ from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.http.request_json import count_values_limited, decode_object
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content
-from proxy.gateway.snapshot.targets import Target
+from proxy.gateway.snapshot.targets import RequestFacts, Target
 from proxy.gateway.upstream.failover import try_targets
 from proxy.json_value_limit import VALUE_BYTES
 from proxy.ledger.posting.drift import new_name_recorder
@@ -80,7 +81,8 @@ class MessagesConsumer(StreamingHttpConsumer):
         Return the body of a successful JSON response.
         """
         caller = context.caller
-        route = choose_route(caller, context.request.model, context.request.session_id)
+        facts = request_facts(self.headers, len(context.request.body))
+        route = choose_route(caller, context.request.model, context.request.session_id, facts)
         if context.request.fault is not None:
             route = Route(route.name, native_targets(route))
         slot = await acquire_slot(caller, context.request.input_estimate)
@@ -125,6 +127,11 @@ def native_targets(route: Route) -> tuple[Target, ...]:
     return tuple(each for each in route.targets if each.server.dialect_name == "anthropic")
 
 
+def request_facts(head: RequestHeaders, size: int) -> RequestFacts:
+    """Return what the conditions of targets depend on; ``size`` is that of the body in bytes."""
+    return RequestFacts(size // BYTES_PER_TOKEN, " ".join(head.client).strip(), head.headers)
+
+
 def reject_without_native_target(
     head: RequestHeaders, caller: Caller, body: bytes, parsed: ParsedBody
 ) -> None:
@@ -132,7 +139,8 @@ def reject_without_native_target(
     if parsed.fault is None:
         return
     try:
-        targets = native_targets(choose_route(caller, parsed.fields["model"]))
+        facts = request_facts(head, len(body))
+        targets = native_targets(choose_route(caller, parsed.fields["model"], facts=facts))
     except HttpError:
         targets = ()
     if not targets:

@@ -41,7 +41,6 @@ from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
 from translator.capabilities import Profile, profile_with
-from translator.dialect import Dialect
 from translator.errors import TranslatorError
 from translator.stream.reasoning_signature import SigningKeys
 
@@ -317,11 +316,10 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
 
     Raises ConfigError, TranslatorError, KeyError or ValueError if the upstream cannot be used.
     """
-    dialect: Dialect = DIALECTS[upstream.dialect]
     profile: Profile = profile_with(upstream.profile, upstream.capabilities)
     server = UpstreamServer.of(
         name=upstream.name,
-        dialect=dialect,
+        dialect=DIALECTS[upstream.dialect],
         dialect_name=upstream.dialect,
         base_url=upstream.base_url,
         secret=upstream.credential(),
@@ -359,8 +357,7 @@ def _build_route(
         team=route.team.name if route.team else None,
         pattern=re.compile(fnmatch.translate(route.model)) if is_glob else None,
         targets=tuple(
-            Target(server=servers[each.upstream_id], model=each.model, reasoning_signing_keys=ring)
-            for each in usable
+            Target.of(servers[each.upstream_id], each.model, each.when, ring) for each in usable
         ),
         weights=tuple(each.weight for each in usable),
     )

@@ -1,14 +1,18 @@
 """The targets of a route. A target is an upstream server with one of its models."""
 
+import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
+from msgspec import UNSET
 from yarl import URL
 
+from proxy.models.setup.json_field_types import Conditions
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.capabilities import Profile
 from translator.dialect import Dialect
@@ -116,6 +120,18 @@ COUNT_PATHS: Mapping[str, str] = {
 }
 
 
+class RequestFacts(NamedTuple):
+    """What the conditions of targets depend on."""
+
+    input_tokens: int  # estimated
+    client: str  # name and version: "claude-cli 2.1.0"
+    headers: Mapping[bytes, bytes]
+
+
+def _header(headers: Mapping[bytes, bytes], name: str) -> str:
+    return headers.get(name.encode(), b"").decode("latin-1")
+
+
 SAME_MODEL: Final = frozenset({"", "*"})
 """Model names of a target that mean "the model of the request"."""
 
@@ -130,6 +146,31 @@ class Target:
     server: UpstreamServer
     model: str
     reasoning_signing_keys: SigningKeys | None = None
+    when: Conditions | None = None  # None: the target takes every request
+
+    @classmethod
+    def of(
+        cls, server: UpstreamServer, model: str, when: Mapping[str, Any], ring: SigningKeys
+    ) -> Self:
+        """Return a target with the conditions of its row."""
+        conditions = msgspec.convert(when, Conditions) if when else None
+        return cls(server=server, model=model, reasoning_signing_keys=ring, when=conditions)
+
+    def takes(self, request: RequestFacts) -> bool:
+        """Return whether the request meets the target's conditions."""
+        when = self.when
+        if when is None:
+            return True
+        least, most = when.min_input_tokens, when.max_input_tokens
+        return (
+            (least is UNSET or request.input_tokens >= least)
+            and (most is UNSET or request.input_tokens <= most)
+            and (not when.client or fnmatch.fnmatchcase(request.client, when.client))
+            and all(
+                fnmatch.fnmatchcase(_header(request.headers, name), pattern)
+                for name, pattern in when.headers.items()
+            )
+        )
 
     def model_for(self, requested: str) -> str:
         return requested if self.model in SAME_MODEL else self.model

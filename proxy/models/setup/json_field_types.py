@@ -54,6 +54,22 @@ class Limits(Strict):
     concurrency: Count | UnsetType = UNSET
 
 
+class Conditions(Strict, omit_defaults=True):
+    """The requests that a route's target takes; each given condition must be true."""
+
+    min_input_tokens: Count | UnsetType = UNSET  # estimated
+    max_input_tokens: Count | UnsetType = UNSET
+    client: Annotated[str, Meta(max_length=200)] = ""  # a glob: "claude-cli 2.*"
+    headers: Annotated[dict[str, str], Meta(max_length=16)] = {}  # globs by lower-case name
+
+    def __post_init__(self) -> None:
+        least, most = self.min_input_tokens, self.max_input_tokens
+        if least is not UNSET and most is not UNSET and least > most:
+            raise ValueError("min_input_tokens is larger than max_input_tokens")
+        if any(name != name.lower() for name in self.headers):
+            raise ValueError("names in headers are in lower case")
+
+
 class Options(Strict):
     strict: bool | UnsetType = UNSET
     events: list[Extra] | UnsetType = UNSET
@@ -73,6 +89,7 @@ METADATA_ONLY: Final = "metadata"
 """The only permitted value of ``store`` in the options of a key."""
 
 FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
+    "when": (dict, Conditions),
     "limits": (dict, Limits),
     "member_keys": (dict, MemberKeys),
     "models_allowed": (list, list[Model]),

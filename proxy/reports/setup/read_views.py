@@ -212,6 +212,7 @@ class ModelTarget(serializers.Serializer[Any]):
     upstream = serializers.CharField()
     model = serializers.CharField(help_text="Empty: the model name of the request.")
     weight = serializers.IntegerField()
+    when = serializers.JSONField(help_text="min_input_tokens, max_input_tokens, client, headers")
 
 
 class ModelRow(serializers.Serializer[Any]):
@@ -242,7 +243,12 @@ class ModelsView(ListView):
             "team": route.team.name if route.team else None,
             "position": route.position,
             "targets": [
-                {"upstream": to.upstream.name, "model": to.model, "weight": to.weight}
+                {
+                    "upstream": to.upstream.name,
+                    "model": to.model,
+                    "weight": to.weight,
+                    "when": to.when,
+                }
                 for to in route.targets.all()
             ],
             "managed": route.managed,

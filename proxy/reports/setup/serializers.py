@@ -157,6 +157,7 @@ class TargetShape(Shape):
     upstream = Named(slug_field="name", queryset=Upstream.objects.all())
     model = serializers.CharField(max_length=200, required=False, allow_blank=True)
     weight = Number(min_value=1, max_value=1_000_000, required=False)
+    when = JsonObject(required=False, help_text="The requests for which the target is used.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Require ``upstream`` even in a PATCH, because a PATCH replaces all targets of a route."""

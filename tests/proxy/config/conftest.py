@@ -32,7 +32,7 @@ connection = { proxy = "http://proxy:3128", headers = { x-a = "b", x-c = { env =
 model = "claude-*"
 targets = [
   { upstream = "openai", model = "gpt-5.2" },
-  { upstream = "vllm", model = "qwen3", weight = 1 },
+  { upstream = "vllm", model = "qwen3", weight = 1, when = { client = "claude-cli *" } },
 ]
 
 [[prices]]

@@ -39,6 +39,7 @@ ALLOWED = {
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/bootstrap/model_checks.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/bootstrap/upstream_checks.py"): "checks the configured upstreams",
+    ("opens network connections", "proxy/models/setup/upstream_connection.py"): "reads the environment's proxies only",
     ("opens network connections", "proxy/signin/oidc_client.py"): "calls the configured sign-in provider",
     ("measures by wall clock", "proxy/ledger/posting/drainer.py"): "age of a record on the disk, which outlives the process",
     ("measures by wall clock", "proxy/ledger/posting/journal_posting.py"): "age of a record on the disk, which outlives the process",

@@ -274,11 +274,17 @@ def test_new_targets_replace_the_old_ones(as_root, openai):
     created = as_root("POST", "models", {"model": "claude-*", "targets": TARGETS}).json()
 
     unchanged = as_root("PATCH", f"models/{created['id']}", {"position": 3}).json()
-    changed = as_root("PATCH", f"models/{created['id']}", {"targets": TARGETS[1:]}).json()
+    when = {"min_input_tokens": 5}
+    targets = [{**TARGETS[1], "when": when}]
+    changed = as_root("PATCH", f"models/{created['id']}", {"targets": targets}).json()
+    wrong = [{**TARGETS[1], "when": {"min_tokens": 5}}]
+    rejected = as_root("PATCH", f"models/{created['id']}", {"targets": wrong})
 
     assert created["targets"] == unchanged["targets"]
     assert [target["weight"] for target in unchanged["targets"]] == [1, 2]
-    assert changed["targets"] == [{"upstream": "openai", "model": "", "weight": 2}]
+    assert changed["targets"] == [{"upstream": "openai", "model": "", "weight": 2, "when": when}]
+    assert rejected.status_code == 400
+    assert "unknown key 'min_tokens'" in message_of(rejected)
     assert changed["position"] == 3
     assert RouteTarget.objects.count() == 1
 
