@@ -12,6 +12,7 @@ import msgspec
 from django.utils import timezone
 
 from proxy.models import ApiKey, Team
+from proxy.models.setup.json_field_types import SecretReference
 from proxy.models.setup.keys import Stored, secret_columns
 from proxy.secrets import ConfigError, resolve
 
@@ -82,7 +83,7 @@ def _day(at: datetime) -> str:
     return f"{at:%Y-%m-%d}"
 
 
-def _stored(reference: schema.SecretReference, where: str) -> Stored:
+def _stored(reference: SecretReference, where: str) -> Stored:
     try:
         secret = resolve(reference.stored)
     except ConfigError as missing:

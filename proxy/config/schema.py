@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from proxy.models.setup.credential_types import AnySettings
 from proxy.models.setup.json_field_types import (
     Count,
     Limits,
@@ -18,26 +19,12 @@ from proxy.models.setup.json_field_types import (
     Network,
     Options,
     ScopeName,
+    SecretReference,
     Strict,
 )
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Seconds = Annotated[float, Meta(gt=0)]
-
-
-class SecretReference(Strict):
-    """A reference to a secret: the name of an environment variable or the path of a file."""
-
-    env: str = ""
-    file: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.env) == bool(self.file):
-            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
-
-    @property
-    def stored(self) -> dict[str, str]:
-        return {"env": self.env} if self.env else {"file": self.file}
 
 
 class Timeouts(Strict):
@@ -52,6 +39,8 @@ class Upstream(Strict):
     dialect: Literal["responses", "chat", "anthropic"]
     base_url: str
     api_key: SecretReference | None = None
+    credentials: AnySettings | None = None  # for a credential that expires
+    api_version: str = ""  # of Azure OpenAI, if the base URL does not end with /openai/v1
     profile: str = ""  # if empty: "anthropic" for the dialect "anthropic", else "generic"
     capabilities: dict[str, Any] = {}
     timeouts: Timeouts = field(default_factory=Timeouts)

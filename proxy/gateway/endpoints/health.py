@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.counters.backends import is_redis_unavailable
+from proxy.credential_states import STATES
 from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
 from proxy.gateway.snapshot.config_snapshot import directory
@@ -149,6 +150,14 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     found += stale[:MOST_NAMED]
     if len(stale) > MOST_NAMED:
         found.append(f"upstreams that use their last good secret: {len(stale)}")
+    refreshes = [
+        f"upstream {name} "
+        + ("keeps its last credential" if state.usable else "has no valid credential")
+        + ": its refresh fails"
+        for name, state in STATES.items()
+        if state.fault
+    ]
+    found += refreshes[:MOST_NAMED]
     found += map(str, snapshot.unreadable[:MOST_NAMED])
     if len(snapshot.unreadable) > MOST_NAMED:
         found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
+from proxy.gateway.credentials.registry import CREDENTIALS
 from proxy.ledger.database import credentials
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.usage.pricing import PriceList
@@ -216,6 +217,7 @@ class ConfigStore:
             self._stop_event.set()
             thread.join(STOP_WAIT_S)
             self.snapshot, self.fresh, self._reload_due = Snapshot(), False, False
+            CREDENTIALS.keep(())
 
     def _run(self, loaded: threading.Event) -> None:
         while True:
@@ -284,6 +286,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         except (ConfigError, TranslatorError, KeyError, ValueError) as exc:
             broken[upstream.name] = str(exc)
             log.warning("upstream %s cannot be used: %s", upstream.name, exc)
+    CREDENTIALS.keep({server.name for server in servers.values()})
     targets = defaultdict(list)
     for target in configuration.rows_of(RouteTarget):
         targets[target.route_id].append(target)
@@ -326,7 +329,7 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         dialect=dialect,
         dialect_name=upstream.dialect,
         base_url=upstream.base_url,
-        secret=upstream.credential(),
+        credential=CREDENTIALS.credential_of(upstream, profile),
         profile=profile,
         timeouts=Timeouts(**upstream.timeouts),
         extra_body=upstream.extra_body,

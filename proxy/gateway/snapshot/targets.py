@@ -7,6 +7,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from yarl import URL
 
+from proxy.gateway.credentials.credential import Credential, api_key_headers
+from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
+from proxy.gateway.credentials.registry import static_credential
 from translator.capabilities import Profile
 from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
@@ -28,18 +31,21 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamServer:
-    """One upstream with its resolved secret, its URLs and its settings."""
+    """One upstream with its credential, its URLs and its settings."""
 
     name: str
     dialect: Dialect
     dialect_name: str
     url: URL
     count_url: URL | None
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
+    """The headers of each request, without the credential."""
     origin: Origin
+    credential: LiveCredential = field(repr=False, compare=False)
+    fixed: Credential | None = field(repr=False)
+    """The credential in ``head``; None if the upstream's credential expires."""
     head: bytes = field(repr=False)
     """The request line and headers of each request to ``url``, built by ``request_head``."""
-    secret: bytes = field(repr=False)
     profile: Profile
     profile_name: str
     timeouts: Timeouts
@@ -61,22 +67,26 @@ class UpstreamServer:
         dialect: Dialect,
         dialect_name: str,
         base_url: str,
-        secret: str,
         profile: Profile,
         timeouts: Timeouts,
+        secret: str = "",
+        credential: LiveCredential | None = None,
         extra_body: Mapping[str, Any],
         capabilities: Mapping[str, Any],
         drains_on_disconnect: bool = False,
         connection_reuse: str = "shared",
     ) -> Self:
-        """Return an UpstreamServer. Raises ValueError if the secret is not a valid header value."""
+        """Return an UpstreamServer. ``secret`` is a fixed API key, without ``credential``.
+
+        Raises ValueError if the secret is not a valid header value.
+        """
         count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
         url = _endpoint(base_url, dialect.path)
-        headers = {
-            "content-type": "application/json",
-            "accept-encoding": "identity",
-            **_credential(dialect_name, profile, secret),
-        }
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        credential = credential or static_credential(
+            name, secret, lambda key: api_key_headers(dialect_name, profile, key)
+        )
+        fixed = credential.current if credential.kind == STATIC else None
         return cls(
             name=name,
             dialect=dialect,
@@ -85,8 +95,9 @@ class UpstreamServer:
             count_url=_endpoint(base_url, count) if count else None,
             headers=headers,
             origin=Origin.of(url),
-            head=request_head(url, headers),
-            secret=secret.encode(),
+            credential=credential,
+            fixed=fixed,
+            head=request_head(url, {**headers, **(fixed.headers if fixed else {})}),
             profile=profile,
             profile_name=profile.name,
             timeouts=timeouts,
@@ -146,13 +157,3 @@ def _endpoint(base_url: str, path: str) -> URL:
     """Append the path to the base URL; keep its query string (Azure's ``api-version``)."""
     parts = urlsplit(base_url)
     return URL(urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)))
-
-
-def _credential(dialect_name: str, profile: Profile, secret: str) -> dict[str, str]:
-    if not secret:
-        return {}
-    if dialect_name == "anthropic" and not profile.bearer_auth:
-        return {"x-api-key": secret}
-    if profile.name == "azure":
-        return {"api-key": secret}
-    return {"authorization": f"Bearer {secret}"}

@@ -26,6 +26,21 @@ class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
     """A TOML table or JSON object in which unknown keys are errors."""
 
 
+class SecretReference(Strict, omit_defaults=True):
+    """A reference to a secret: the name of an environment variable or the path of a file."""
+
+    env: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.env) == bool(self.file):
+            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return {"env": self.env} if self.env else {"file": self.file}
+
+
 class Network(str):
     """An IP network such as ``10.0.0.0/8``."""
 
