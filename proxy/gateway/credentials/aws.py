@@ -76,12 +76,7 @@ class AwsCredentials:
         """Return a function that signs a POST with these keys."""
 
         def sign(url: URL, body: bytes) -> dict[str, str]:
-            request = botocore.awsrequest.AWSRequest(
-                method="POST",
-                url=str(url),
-                data=body,
-                headers={"content-type": "application/json"},
-            )
+            request = botocore.awsrequest.AWSRequest(method="POST", url=str(url), data=body)
             botocore.auth.SigV4Auth(keys, self.service, self.region).add_auth(request)
             return {name.lower(): value for name, value in request.headers.items()}
 

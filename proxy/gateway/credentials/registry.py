@@ -58,9 +58,7 @@ SOURCES: Final[dict[type[Any], Callable[[Any, Upstream, AsHeaders], CredentialSo
 }
 
 
-def source_for(
-    settings: AnySettings, upstream: Upstream, profile: Profile
-) -> CredentialSource:
+def source_for(settings: AnySettings, upstream: Upstream, profile: Profile) -> CredentialSource:
     """Return the source of an upstream's credentials. Raises ConfigError."""
 
     def as_headers(token: str) -> dict[str, str]:
@@ -80,9 +78,7 @@ def static_credential(
     ``read`` reads the key again, after the upstream has rejected it.
     """
     source = StaticKey(read or (lambda: key), as_headers, STATIC)
-    first = (
-        Credential(headers=as_headers(key), secret=key.encode(), origin=STATIC) if key else NONE
-    )
+    first = Credential(headers=as_headers(key), secret=key.encode(), origin=STATIC) if key else NONE
     return LiveCredential(name, STATIC, source, first=first)
 
 

@@ -22,6 +22,4 @@ class StaticKey:
             key = self._read()
         except ConfigError as fault:
             raise CredentialError(str(fault)) from None
-        return Credential(
-            headers=self._as_headers(key), secret=key.encode(), origin=self._origin
-        )
+        return Credential(headers=self._as_headers(key), secret=key.encode(), origin=self._origin)

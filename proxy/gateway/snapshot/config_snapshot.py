@@ -336,6 +336,7 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         capabilities=upstream.capabilities,
         drains_on_disconnect=upstream.when_client_leaves == OnClientDisconnect.DRAIN,
         connection_reuse=upstream.connection_reuse,
+        api_version=upstream.api_version,
     )
     rules = list(rules)
     policies = build_policies(

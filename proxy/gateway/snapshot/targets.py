@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
-from urllib.parse import urlsplit, urlunsplit
 
 from yarl import URL
 
 from proxy.gateway.credentials.credential import Credential, api_key_headers
 from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
 from proxy.gateway.credentials.registry import static_credential
+from translator.anthropic_upstream.clouds import CLOUDS, Cloud
 from translator.capabilities import Profile
 from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
 from translator.stream.reasoning_signature import SigningKeys
 
+from .endpoints import Endpoints, url_with_model
 from .request_head import Origin, request_head
 from .upstream_policies import NO_POLICIES, Policies
 
@@ -37,7 +38,9 @@ class UpstreamServer:
     dialect: Dialect
     dialect_name: str
     url: URL
-    count_url: URL | None
+    """The URL of a streamed request, if it does not contain the model."""
+    endpoints: Endpoints
+    cloud: Cloud | None
     headers: Mapping[str, str]
     """The headers of each request, without the credential."""
     origin: Origin
@@ -75,13 +78,15 @@ class UpstreamServer:
         capabilities: Mapping[str, Any],
         drains_on_disconnect: bool = False,
         connection_reuse: str = "shared",
+        api_version: str = "",
     ) -> Self:
         """Return an UpstreamServer. ``secret`` is a fixed API key, without ``credential``.
 
         Raises ValueError if the secret is not a valid header value.
         """
-        count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
-        url = _endpoint(base_url, dialect.path)
+        cloud = CLOUDS.get(profile.name) if dialect_name == "anthropic" else None
+        endpoints = Endpoints.of(base_url, dialect, profile, cloud, api_version)
+        url = URL(endpoints.stream.replace("{model}", "model"), encoded=True)
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         credential = credential or static_credential(
             name, secret, lambda key: api_key_headers(dialect_name, profile, key)
@@ -92,7 +97,8 @@ class UpstreamServer:
             dialect=dialect,
             dialect_name=dialect_name,
             url=url,
-            count_url=_endpoint(base_url, count) if count else None,
+            endpoints=endpoints,
+            cloud=cloud,
             headers=headers,
             origin=Origin.of(url),
             credential=credential,
@@ -107,12 +113,15 @@ class UpstreamServer:
             connection_reuse=connection_reuse,
         )
 
+    def url_for(self, model: str, *, streaming: bool = True) -> URL:
+        """Return the URL of a request. Raises BadRequest if the model cannot be part of a URL."""
+        template = self.endpoints.stream if streaming else self.endpoints.whole
+        return url_with_model(template, model) if "{model}" in template else self.url
 
-COUNT_PATHS: Mapping[str, str] = {
-    "anthropic": "/v1/messages/count_tokens",
-    "chat": "/messages/count_tokens",
-    "responses": "/responses/input_tokens",
-}
+    def count_url_for(self, model: str) -> URL | None:
+        """Return the URL that counts tokens; None if there is none. Raises BadRequest."""
+        template = self.endpoints.count
+        return url_with_model(template, model) if template else None
 
 
 SAME_MODEL: Final = frozenset({"", "*"})
@@ -151,9 +160,3 @@ class Target:
             "profile": self.server.profile_name,
             "capabilities": self.server.capabilities,
         }
-
-
-def _endpoint(base_url: str, path: str) -> URL:
-    """Append the path to the base URL; keep its query string (Azure's ``api-version``)."""
-    parts = urlsplit(base_url)
-    return URL(urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)))

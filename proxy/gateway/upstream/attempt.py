@@ -123,6 +123,7 @@ class Attempt:
         # The upstream always streams, so there is only one code path.
         request = {**self.apply_upstream_policies(), "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
+        self.url = server.url_for(target.model)
         target.profile = apply_learned(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
         self.record_translation_notes(upstream_request)

@@ -153,7 +153,7 @@ class UpstreamResponse:
 
     @property
     def request_id(self) -> str:
-        for name in ("x-request-id", "request-id", "apim-request-id"):
+        for name in ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid"):
             if name in self.headers:
                 return printable(self.headers[name][:200])
         return ""

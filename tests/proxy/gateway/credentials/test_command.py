@@ -9,7 +9,11 @@ from proxy.gateway.credentials.command import CommandToken, parse_output
 from proxy.gateway.credentials.credential import CredentialError, bearer
 
 PLAIN = {"token": "abc", "expirationTimestamp": "2026-11-24T12:00:00Z"}
-KUBECTL = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": PLAIN}
+KUBECTL = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": PLAIN,
+}
 
 
 @pytest.mark.parametrize("printed", [PLAIN, KUBECTL], ids=["plain", "kubectl"])

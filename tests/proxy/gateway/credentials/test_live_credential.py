@@ -38,7 +38,9 @@ class Clock:
 
 
 def token(text: str, expires_at: float | None = NOW + 3_600) -> Credential:
-    return Credential(headers=bearer(text), secret=text.encode(), expires_at=expires_at, origin="a test")
+    return Credential(
+        headers=bearer(text), secret=text.encode(), expires_at=expires_at, origin="a test"
+    )
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ async def test_an_expired_credential_from_the_source_is_a_failure(live):
 async def test_a_defect_of_a_library_is_a_failure_without_its_text(live):
     credential, _, _ = live(RuntimeError("the secret abc"))
 
-    with pytest.raises(CredentialError, match="^RuntimeError while fetching a credential$"):
+    with pytest.raises(CredentialError, match=r"^RuntimeError while fetching a credential$"):
         await credential.get()
 
 

@@ -19,7 +19,9 @@ path.write_text(str(number))
 print(json.dumps({"token": f"token-number-{number}"}))
 """
 EXPIRED = json_response({"error": {"message": "The access token expired"}}, status=401)
-DENIED = json_response({"Message": "User: arn:aws:iam::123456789012:role/x is not authorized"}, status=403)
+DENIED = json_response(
+    {"Message": "User: arn:aws:iam::123456789012:role/x is not authorized"}, status=403
+)
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_many_requests_with_an_expired_token_share_one_refresh(gateway, scripted
         client.start()
     for client in clients:
         client.join(60)
-    scripted.choose(lambda request: None)
+    scripted.choose(lambda _: None)
 
     assert [reply.status for reply in replies] == [200] * 8
     assert count.read_text() == "2"
@@ -146,6 +148,6 @@ def test_a_replaced_key_file_is_read_again(world, gateway, scripted, reload, tmp
     scripted.choose(script)
     file.write_text("key-after-rotation")
     reply = gateway.post(message("keyfile"))
-    scripted.choose(lambda request: None)
+    scripted.choose(lambda _: None)
 
     assert reply.status == 200
