@@ -6,11 +6,16 @@ Google Cloud, "How Application Default Credentials works".
 """
 
 import datetime as dt
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Final
 
 import google.auth
 import google.auth.exceptions
 import google.auth.transport.requests
+from google.auth import identity_pool
+from google.oauth2 import credentials as oauth2
+from google.oauth2 import service_account
 
 from .credential import Credential, CredentialError, bearer
 
@@ -26,6 +31,8 @@ class GoogleToken:
         try:
             credentials = self._find()
             credentials.refresh(google.auth.transport.requests.Request())
+        except json.JSONDecodeError:
+            raise CredentialError(f"Google: {self._file} is not JSON") from None
         except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
             raise CredentialError(f"Google: {type(error).__name__}: {_reason(error)}") from None
         expiry: dt.datetime | None = credentials.expiry  # UTC without a time zone
@@ -39,9 +46,21 @@ class GoogleToken:
 
     def _find(self) -> Any:
         library: Any = google.auth  # its functions have no annotations
-        if self._file:
-            return library.load_credentials_from_file(self._file, scopes=self._scopes)[0]
-        return library.default(scopes=self._scopes)[0]
+        if not self._file:
+            return library.default(scopes=self._scopes)[0]
+        content = json.loads(Path(self._file).read_bytes())
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind not in LOADERS:
+            raise ValueError(f"{self._file} is of none of the types {', '.join(LOADERS)}")
+        return LOADERS[kind](content, scopes=self._scopes)
+
+
+LOADERS: Final[dict[str, Any]] = {
+    "service_account": service_account.Credentials.from_service_account_info,
+    "authorized_user": oauth2.Credentials.from_authorized_user_info,
+    "external_account": identity_pool.Credentials.from_info,
+}
+"""Type of a credentials file -> its loader. google-auth advises against loading just any type."""
 
 
 def _reason(error: Exception) -> str:
