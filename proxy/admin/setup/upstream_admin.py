@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from proxy.admin.core.model_admin import ManagedAdmin
 from proxy.models import Upstream
 
-from .upstream_form import UpstreamForm, secret_location
+from .upstream_form import UpstreamForm, describe_credential, secret_location
 
 
 @admin.register(Upstream)
@@ -20,12 +20,27 @@ class UpstreamAdmin(ManagedAdmin):
     list_filter = ("dialect", "enabled")
     search_fields = ("name",)
     fieldsets = (
-        (None, {"fields": ("name", "dialect", "base_url", "secret", "new_secret", "enabled")}),
+        (
+            None,
+            {
+                "fields": (
+                    "name",
+                    "dialect",
+                    "base_url",
+                    "secret",
+                    "new_secret",
+                    "credentials",
+                    "credential_state",
+                    "enabled",
+                )
+            },
+        ),
         (
             "Behavior",
             {
                 "fields": (
                     "profile",
+                    "api_version",
                     "capabilities",
                     "timeouts",
                     "extra_body",
@@ -41,7 +56,7 @@ class UpstreamAdmin(ManagedAdmin):
         """Show users with view permission only where the secret is stored, not its form field."""
         if obj is None or self.has_change_permission(request, obj):
             return self.fieldsets
-        first = ("name", "dialect", "base_url", "secret_display", "enabled")
+        first = ("name", "dialect", "base_url", "secret_display", "credential_state", "enabled")
         return ((None, {"fields": first}), *self.fieldsets[1:])
 
     @admin.display(description="address", ordering="base_url")
@@ -53,4 +68,10 @@ class UpstreamAdmin(ManagedAdmin):
         return secret_location(obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*super().get_readonly_fields(request, obj), "secret_display")
+        own = ("secret_display", "credential_state")
+        return (*super().get_readonly_fields(request, obj), *own)
+
+    @admin.display(description="credential now")
+    def credential_state(self, obj: Upstream) -> str:
+        """Describe the credential that the gateway of this process uses now."""
+        return describe_credential(obj)

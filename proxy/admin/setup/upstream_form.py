@@ -1,10 +1,12 @@
 """The form of an upstream. It accepts a new secret and never shows the stored secret."""
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
 
+from proxy.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret
@@ -30,7 +32,24 @@ def secret_location(upstream: Upstream) -> str:
         upstream.check_secret()
     except ValidationError:
         return "invalid"
+    kind = upstream.credentials.get("kind") if isinstance(upstream.credentials, dict) else None
+    if kind:
+        return f"fetched, {kind}"
     return ", ".join(f"{kind} {place}" for kind, place in upstream.secret.items()) or "none"
+
+
+def describe_credential(upstream: Upstream) -> str:
+    """Return origin, expiry and last failure of the upstream's credential, without the secret."""
+    state = STATES.get(upstream.name)
+    if state is None:
+        return "not in use, or not fetched"
+    parts = [state.origin or "none fetched yet"]
+    if state.expires_at is not None:
+        at = dt.datetime.fromtimestamp(state.expires_at, dt.UTC)
+        parts.append(f"expires at {at:%Y-%m-%d %H:%M:%S} UTC")
+    if state.fault:
+        parts.append(f"the last refresh failed: {state.fault}")
+    return "; ".join(parts)
 
 
 class UpstreamForm(UpstreamModelForm):
@@ -45,10 +64,18 @@ class UpstreamForm(UpstreamModelForm):
     class Meta:
         model = Upstream
         fields = "__all__"
-        labels = {"base_url": "Base URL", "when_client_leaves": "When a client leaves"}
+        labels = {
+            "base_url": "Base URL",
+            "api_version": "API version",
+            "when_client_leaves": "When a client leaves",
+        }
         help_texts = {
             "base_url": "The gateway appends /responses or /chat/completions: "
             "https://api.openai.com/v1. For Anthropic the host without /v1.",
+            "credentials": "Instead of a secret, how to fetch one that expires: "
+            '{"kind": "aws"}, {"kind": "google"} or {"kind": "azure", "method": '
+            '"managed_identity"}. See docs/guides/clouds.md.',
+            "api_version": "Of Azure OpenAI: 2024-10-21. Empty for a base URL with /openai/v1.",
             "profile": ", ".join(PROFILES),
             "capabilities": "Where this server differs from its profile: "
             '{"required_tool_choice": true}',

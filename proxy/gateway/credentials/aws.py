@@ -56,8 +56,7 @@ class AwsCredentials:
             keys = found.get_frozen_credentials() if found is not None else None
         except botocore.exceptions.BotoCoreError as error:
             raise CredentialError(f"AWS: {_first_line(error)}") from None
-        except Exception as error:
-            # ClientError of STS and errors of its transport have no common base class.
+        except botocore.exceptions.ClientError as error:  # of STS
             raise CredentialError(f"AWS: {type(error).__name__}: {_code(error)}") from None
         if keys is None:
             raise CredentialError(

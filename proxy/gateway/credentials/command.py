@@ -1,8 +1,8 @@
 """A token that a program prints, like the credential plugins of kubectl.
 
-The program prints one JSON object: ``{"token": "...", "expirationTimestamp": "2026-01-01T00:00:00Z"}``
-or the same two fields inside ``status``. Without a timestamp the token does not expire. Source:
-Kubernetes, "Authenticating", client-go credential plugins.
+The program prints one JSON object, ``{"token": "...", "expirationTimestamp":
+"2026-01-01T00:00:00Z"}``, or the same two fields inside ``status``. Without a timestamp the token
+does not expire. Source: Kubernetes, "Authenticating", client-go credential plugins.
 """
 
 import datetime as dt

@@ -18,7 +18,7 @@ COUNT_PATHS: Final[Mapping[str, str]] = {
     "responses": "/responses/input_tokens",
 }
 DATED_PATHS: Final[Mapping[str, str]] = {"chat": "/deployments/{model}/chat/completions"}
-"""The paths of Azure OpenAI with a dated ``api-version``. Without a date the model is in the body."""
+"""The paths of Azure OpenAI with a dated ``api-version``; otherwise the model is in the body."""
 
 
 @dataclass(frozen=True, slots=True)

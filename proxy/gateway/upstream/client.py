@@ -131,6 +131,7 @@ class UpstreamResponse:
         record: AttemptRecord,
         pool: ConnectionPool,
         owner: int = SHARED,
+        *,
         credential: Credential = NONE,
     ) -> None:
         self.status = connection.status
@@ -288,7 +289,9 @@ async def post(
         record.refused = (
             connection.status != 200 and connection.status not in PROXY_TIMEOUT_STATUSES
         )
-        return UpstreamResponse(connection, server, record, connections, owner, credential)
+        return UpstreamResponse(
+            connection, server, record, connections, owner, credential=credential
+        )
     except CONNECTION_ERRORS as exc:
         if connection is not None:
             connection.close()

@@ -6,7 +6,7 @@ gateway key, so it writes no row to the ledger and charges no budget.
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -36,16 +36,23 @@ ANTHROPIC: Final = {"anthropic-version": "2023-06-01"}
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
     """Run the probe; see ``proxy.upstream_probe.probe``."""
+    questions = [*QUESTIONS]
+    if upstream.dialect == "anthropic":
+        questions.append(UNSIGNED_THINKING)
+    return send_questions(upstream, model, questions)
+
+
+def send_questions(
+    upstream: Upstream, model: str, questions: Iterable[Question]
+) -> Sequence[Finding]:
+    """Send these questions in turn; see ``proxy.upstream_probe.probe`` for the errors."""
     upstream.clean()  # checks whether the upstream's address is allowed
     target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
-    return asyncio.run(_run_all(target, model))
+    return asyncio.run(_run_all(target, model, questions))
 
 
-async def _run_all(target: Target, model: str) -> list[Finding]:
+async def _run_all(target: Target, model: str, questions: Iterable[Question]) -> list[Finding]:
     try:
-        questions = [*QUESTIONS]
-        if target.server.dialect_name == "anthropic":
-            questions.append(UNSIGNED_THINKING)
         return [await _run_one(target, model, question) for question in questions]
     finally:
         await close_transport()

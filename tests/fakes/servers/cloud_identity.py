@@ -77,7 +77,11 @@ class CloudIdentity:
         return {"access_token": self.next_token(), "expires_in": seconds, "token_type": "Bearer"}
 
     def managed_identity(self) -> dict[str, Any]:
-        return {**self.oauth(), "expires_on": str(int(time.time() + self.lifetime_s)), "resource": "x"}
+        return {
+            **self.oauth(),
+            "expires_on": str(int(time.time() + self.lifetime_s)),
+            "resource": "x",
+        }
 
 
 def _openid(identity: CloudIdentity) -> dict[str, Any]:
@@ -91,13 +95,13 @@ def _openid(identity: CloudIdentity) -> dict[str, Any]:
 
 ANSWERS: dict[tuple[str, str], Callable[[CloudIdentity], Any]] = {
     ("GET", "/container"): CloudIdentity.amazon,
-    ("PUT", "/latest/api/token"): lambda identity: "imds-session",
-    ("GET", ROLE): lambda identity: "bedrock-role",
+    ("PUT", "/latest/api/token"): lambda _: "imds-session",
+    ("GET", ROLE): lambda _: "bedrock-role",
     ("GET", f"{ROLE}bedrock-role"): CloudIdentity.amazon,
     ("POST", "/"): lambda identity: STS_ANSWER.format(**identity.amazon()),
-    ("GET", "/"): lambda identity: "ok",  # Google's libraries look for their metadata server
-    ("GET", "/computeMetadata/v1/project/project-id"): lambda identity: "project",
-    ("GET", "/computeMetadata/v1/instance/service-accounts/default/"): lambda identity: {
+    ("GET", "/"): lambda _: "ok",  # Google's libraries look for their metadata server
+    ("GET", "/computeMetadata/v1/project/project-id"): lambda _: "project",
+    ("GET", "/computeMetadata/v1/instance/service-accounts/default/"): lambda _: {
         "email": "x@example.test", "scopes": [], "aliases": ["default"],
     },
     ("GET", "/computeMetadata/v1/instance/service-accounts/default/token"): CloudIdentity.oauth,

@@ -64,7 +64,9 @@ def test_region_and_service_are_in_the_base_url(url, region, service):
 def test_a_private_endpoint_needs_a_region():
     with pytest.raises(ValueError, match=r"credentials.region is missing"):
         AwsCredentials(URL("https://vpce-1.example.com"), "", "", "")
-    assert AwsCredentials(URL("https://vpce-1.example.com"), "eu-west-1", "", "").service == "bedrock"
+    assert (
+        AwsCredentials(URL("https://vpce-1.example.com"), "eu-west-1", "", "").service == "bedrock"
+    )
 
 
 @pytest.fixture

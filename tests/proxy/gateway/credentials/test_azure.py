@@ -34,7 +34,9 @@ def settings(identity, method, **fields):
 
 def by_secret(monkeypatch, tmp_path, identity):
     monkeypatch.setenv("ENTRA_TEST_SECRET", "the-client-secret")
-    return settings(identity, "client_secret", client_secret=SecretReference(env="ENTRA_TEST_SECRET"))
+    return settings(
+        identity, "client_secret", client_secret=SecretReference(env="ENTRA_TEST_SECRET")
+    )
 
 
 def by_certificate(monkeypatch, tmp_path, identity):
