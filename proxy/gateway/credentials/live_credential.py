@@ -88,9 +88,12 @@ class LiveCredential:
         """
         if (found := self.current) is not None:
             return found
+        if self._refresh is None and self._failures == 1:
+            # One failure may be an accident: wait for the second try instead of failing.
+            await asyncio.sleep(max(0.0, self._retry_at - time.monotonic()))
         with self._lock:
             refresh = self._refresh
-            if refresh is None and time.monotonic() >= self._retry_at:
+            if refresh is None and self.current is None and time.monotonic() >= self._retry_at:
                 refresh = self._begin()
         await _wait(refresh)
         if (found := self.current) is not None:

@@ -24,6 +24,11 @@ STS_DENIED = """<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Cod
 <Message>Not authorized for arn:aws:iam::123456789012:role/x</Message></Error></ErrorResponse>"""
 
 
+class IdentityServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # many upstreams refresh at the same time
+
+
 class CloudIdentity:
     """A running server. ``lifetime_s`` and ``denies`` may change at any time."""
 
@@ -34,8 +39,7 @@ class CloudIdentity:
         self.number = 0
         self.expiries: dict[str, float] = {}  # by token, in seconds since 1970
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = IdentityServer(("127.0.0.1", 0), _handler_of(self))
         scheme = "http"
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -127,7 +131,7 @@ def _handler_of(identity: CloudIdentity) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(200, make(identity))
 
-        do_GET = do_PUT = do_POST = _answer
+        do_GET = do_PUT = do_POST = _answer  # noqa: N815 -- the names of the base class
 
         def _send(self, status: int, value: Any) -> None:
             is_text = isinstance(value, str)

@@ -33,7 +33,8 @@ BEDROCK = URL("https://bedrock-runtime.eu-west-1.amazonaws.com")
 @pytest.mark.parametrize(("url", "token", "signed", "signature"), VECTORS)
 def test_published_signatures(monkeypatch, url, token, signed, signature):
     monkeypatch.setattr(
-        "botocore.auth.get_current_datetime", lambda *_: dt.datetime(2015, 8, 30, 12, 36)
+        "botocore.auth.get_current_datetime",
+        lambda *_: dt.datetime(2015, 8, 30, 12, 36, tzinfo=dt.UTC),
     )  # the vectors' time; botocore has no parameter for it
     source = AwsCredentials(URL(url), "us-east-1", "service", "")
 

@@ -85,7 +85,10 @@ async def test_the_last_credential_is_used_until_it_expires_if_a_refresh_fails(l
     assert credential.current is None
     with pytest.raises(CredentialError, match="no"):
         await credential.get()
-    assert source.fetches == 2  # the delay after a failure has not passed
+    assert source.fetches == 3, "the request waited for the second try"
+    with pytest.raises(CredentialError, match="no"):
+        await credential.get()
+    assert source.fetches == 3, "the delay after the second failure has not passed"
 
 
 async def test_a_rejected_credential_is_replaced_once_for_all_requests(live):

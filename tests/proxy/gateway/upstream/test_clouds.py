@@ -219,7 +219,7 @@ def test_a_model_name_with_a_slash_stays_one_segment(client, scripted, reload):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "version", "base", "path"),
+    "case",
     [
         ("chat", "", "/openai/v1", "/openai/v1/chat/completions"),
         ("chat", "preview", "/openai/v1", "/openai/v1/chat/completions?api-version=preview"),
@@ -227,7 +227,8 @@ def test_a_model_name_with_a_slash_stays_one_segment(client, scripted, reload):
         ("responses", "2025-04-01-preview", "/openai", "/openai/responses?api-version=2025-04-01-preview"),
     ],
 )  # fmt: skip
-def test_azure_openai_by_key(client, scripted, reload, dialect, version, base, path):
+def test_azure_openai_by_key(client, scripted, reload, case):
+    dialect, version, base, path = case
     name = f"azure-{dialect}-{version or 'v1'}"
     upstream = add_upstream(name, dialect, f"{scripted.url}{base}", "azure", api_version=version)
     add_route(name, upstream).targets.update(model="gpt-x")
