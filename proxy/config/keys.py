@@ -17,7 +17,7 @@ from proxy.models.setup.keys import Stored, secret_columns
 from proxy.secrets import ConfigError, resolve
 
 from . import schema
-from .row_writer import ConfigWriter
+from .row_writer import ConfigWriter, find_user
 
 SECRET_LENGTH: Final = 32  # minimum characters of a gateway key that the operator supplies
 
@@ -44,6 +44,7 @@ def _apply_key(entry: schema.Key, team: Team, rows: ConfigWriter, where: str) ->
         rows.add_plan_line("=", "key", name, _replaced_detail(other))
         given = {}
     fields: dict[str, Any] = {
+        "user": find_user(entry.user, f"{where}.user") if entry.user is not None else None,
         "scopes": list(entry.scopes),
         "limits": msgspec.to_builtins(entry.limits),
         "models_allowed": entry.models,

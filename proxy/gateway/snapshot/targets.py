@@ -1,7 +1,9 @@
 """The targets of a route. A target is an upstream server with one of its models."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Final, Self
 
 from yarl import URL
@@ -9,6 +11,7 @@ from yarl import URL
 from proxy.gateway.credentials.credential import Credential, api_key_headers
 from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
 from proxy.gateway.credentials.registry import static_credential
+from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.anthropic_upstream.clouds import CLOUDS, Cloud
 from translator.capabilities import Profile
 from translator.dialect import Dialect
@@ -18,6 +21,8 @@ from translator.stream.reasoning_signature import SigningKeys
 from .endpoints import Endpoints, url_with_model
 from .request_head import Origin, request_head
 from .upstream_policies import NO_POLICIES, Policies
+
+USER_AGENT: Final = f"messages-bridge/{version('messages-bridge')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class UpstreamServer:
     """The credential in ``head``; None if the upstream's credential expires."""
     head: bytes = field(repr=False)
     """The request line and headers of each request to ``url``, built by ``request_head``."""
+    secret: bytes = field(repr=False)
+    """All secrets in ``headers``, one in each line, to redact them from responses."""
     profile: Profile
     profile_name: str
     timeouts: Timeouts
@@ -57,6 +64,8 @@ class UpstreamServer:
     drains_on_disconnect: bool
     """Whether to read a response to its end after the client disconnects, because the upstream
     bills the whole response anyway."""
+    forwarded_headers: re.Pattern[bytes] | None = None
+    """The names of client headers that are sent on, in lower case."""
     connection_reuse: str = "shared"
     """Which requests may share a connection to the upstream: ``shared`` (all requests), ``key``
     (requests of the same gateway key) or ``never``."""
@@ -79,6 +88,7 @@ class UpstreamServer:
         drains_on_disconnect: bool = False,
         connection_reuse: str = "shared",
         api_version: str = "",
+        connection: ResolvedConnection = DIRECT,
     ) -> Self:
         """Return an UpstreamServer. ``secret`` is a fixed API key, without ``credential``.
 
@@ -87,7 +97,12 @@ class UpstreamServer:
         cloud = CLOUDS.get(profile.name) if dialect_name == "anthropic" else None
         endpoints = Endpoints.of(base_url, dialect, profile, cloud, api_version)
         url = URL(endpoints.stream.replace("{model}", "model"), encoded=True)
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        headers = {
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "user-agent": USER_AGENT,
+            **connection.headers,
+        }
         credential = credential or static_credential(
             name, secret, lambda key: api_key_headers(dialect_name, profile, key)
         )
@@ -100,10 +115,12 @@ class UpstreamServer:
             endpoints=endpoints,
             cloud=cloud,
             headers=headers,
-            origin=Origin.of(url),
+            origin=Origin.of(url, connection.proxy, connection.tls),
             credential=credential,
             fixed=fixed,
             head=request_head(url, {**headers, **(fixed.headers if fixed else {})}),
+            secret="\n".join(filter(None, connection.secrets)).encode(),
+            forwarded_headers=connection.forwarded,
             profile=profile,
             profile_name=profile.name,
             timeouts=timeouts,

@@ -5,7 +5,6 @@ connections.
 """
 
 import asyncio
-import os
 import re
 import ssl
 import zlib
@@ -13,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import certifi
 from yarl import URL
 
 from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
@@ -23,6 +21,7 @@ from proxy.gateway.http.request_headers import printable
 from proxy.gateway.http.secret_redaction import Redactor, redact_headers
 from proxy.gateway.snapshot.request_head import request_head
 from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
 
 from .connection import (
@@ -30,6 +29,8 @@ from .connection import (
     ConnectTimeout,
     EarlyResponse,
     InvalidHttpResponse,
+    ProxyRefused,
+    ProxyUnreachable,
     UpstreamConnection,
 )
 from .connection_pool import OWNERS, SHARED, ConnectionPool
@@ -46,6 +47,10 @@ def _fault(status: int, error_type: str, message: str, *, retry: bool | None) ->
     return UpstreamError(status=status, error_type=error_type, message=message, should_retry=retry)
 
 
+NO_PROXY: Final = _fault(502, "api_error", "cannot reach the proxy before the upstream", retry=True)
+PROXY_REFUSED: Final = _fault(
+    502, "api_error", "the proxy before the upstream refused the connection", retry=False
+)
 UNREACHABLE: Final = _fault(502, "api_error", "cannot reach the upstream", retry=True)
 BAD_TLS: Final = _fault(502, "api_error", "no trusted TLS connection to the upstream", retry=False)
 CONNECT_TIMEOUT: Final = _fault(
@@ -72,6 +77,8 @@ class ErrorMapping:
 ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
     (ssl.SSLError, ErrorMapping(BAD_TLS)),
     (ConnectTimeout, ErrorMapping(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
+    (ProxyRefused, ErrorMapping(PROXY_REFUSED, undelivered=True)),
+    (ProxyUnreachable, ErrorMapping(NO_PROXY, undelivered=True)),
     (ConnectError, ErrorMapping(UNREACHABLE, undelivered=True)),
     (OSError, ErrorMapping(LOST, maybe_stale=True)),
     (EarlyResponse, ErrorMapping(GARBAGE, undelivered=True)),
@@ -92,17 +99,8 @@ _pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
 def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
     """Return the connection pool of this event loop. It is created on first use."""
     if loop not in _pools:
-        _pools[loop] = ConnectionPool(_tls_context)
+        _pools[loop] = ConnectionPool(tls_context)
     return _pools[loop]
-
-
-def _tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the CAs of SSL_CERT_FILE or SSL_CERT_DIR, else with Mozilla's."""
-    if file := os.environ.get("SSL_CERT_FILE"):
-        return ssl.create_default_context(cafile=file)
-    if folder := os.environ.get("SSL_CERT_DIR"):
-        return ssl.create_default_context(capath=folder)
-    return ssl.create_default_context(cafile=certifi.where())
 
 
 async def close_transport() -> None:
@@ -121,7 +119,7 @@ SSE even if the ``content-type`` is wrong."""
 class UpstreamResponse:
     """An upstream's response whose headers are received. The body is read piece by piece.
 
-    If the response repeats the ``credential`` of the request, it is redacted.
+    If the response repeats the ``credential`` of the request or a secret header, it is redacted.
     """
 
     def __init__(
@@ -136,7 +134,8 @@ class UpstreamResponse:
     ) -> None:
         self.status = connection.status
         self.credential = credential
-        self.headers = redact_headers(connection.headers, credential.secret)
+        secrets = b"\n".join(filter(None, (credential.secret, server.secret)))
+        self.headers = redact_headers(connection.headers, secrets)
         self.record = record
         self.ended = False
         self.connection = connection
@@ -146,7 +145,7 @@ class UpstreamResponse:
         compressed = connection.headers.get("content-encoding")
         self._decompressor: Any = _decompressor(compressed) if compressed else None
         self._peeked = b""
-        self._redactor = Redactor(credential.secret)
+        self._redactor = Redactor(secrets)
 
     @property
     def content_type(self) -> str:

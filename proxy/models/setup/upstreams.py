@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -13,6 +14,7 @@ from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
 from .credential_types import AnySettings, CommandSettings, check_extra, parse_credentials
+from .upstream_connection import check_connection, secret_files_in
 
 API_VERSION = re.compile(r"20\d\d-\d\d-\d\d(-preview)?|preview|latest")
 """The values of ``api-version`` that Azure knows."""
@@ -133,6 +135,8 @@ class Upstream(models.Model):
     connection_reuse = models.CharField(
         max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
     )
+    # Proxy, TLS files and headers: see ``upstream_connection``
+    connection = models.JSONField(default=dict, blank=True)
     allow_http = models.BooleanField(default=False)
     enabled = models.BooleanField(default=True)
     managed = models.BooleanField(default=False, editable=False)
@@ -162,6 +166,10 @@ class Upstream(models.Model):
         except ValidationError as error:
             raise ValidationError({"base_url": error.messages}) from None
         self._check_objects()
+        try:
+            check_connection(self.connection)
+        except ValidationError as error:
+            raise ValidationError({"connection": error.messages}) from None
         for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
             try:
                 profile_with(self.profile, capabilities)
@@ -252,3 +260,16 @@ class Upstream(models.Model):
             or not all(isinstance(place, str) and place for place in self.secret.values())
         ):
             raise ValidationError('a secret is {"env": "NAME"} or {"file": "/path"}')
+
+
+def secret_files(upstreams: Iterable[Upstream]) -> dict[str, str]:
+    """Return the paths of the secret files of all enabled upstreams, by upstream and use."""
+    files = {}
+    for upstream in upstreams:
+        if not upstream.enabled:
+            continue
+        if upstream.secret_file:
+            files[upstream.name] = upstream.secret_file
+        for use, path in secret_files_in(upstream.connection):
+            files[f"{upstream.name} ({use})"] = path
+    return files

@@ -37,6 +37,7 @@ TABLE = {
     "requests": (DAY, OWN),
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
+    "outcomes": (DAY, OWN),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),
