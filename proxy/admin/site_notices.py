@@ -17,8 +17,8 @@ from django.utils.timezone import now
 
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
-from proxy.credential_states import STATES
 from proxy.ledger.recorder import recorder
+from proxy.live.credential_states import STATES
 from proxy.models import DrainWatermark, Upstream
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES

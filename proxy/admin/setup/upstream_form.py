@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.core.exceptions import ValidationError
 
-from proxy.credential_states import STATES
+from proxy.live.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from proxy.credential_states import STATES, CredentialState
+from proxy.live.credential_states import STATES, CredentialState
 from proxy.metrics.definitions import CREDENTIAL_REFRESHES
 
 from .credential import Credential, CredentialError, CredentialSource

@@ -171,7 +171,7 @@ def _cloud_body(
     """Return body and headers as the upstream's cloud counts them; unchanged if it is no cloud."""
     if server.cloud is None:
         return body, headers
-    fields = msgspec.json.decode(body)
+    fields = decode_json(body)
     sent, headers = as_cloud_request(server, fields, headers, [])
     if server.cloud.model_in_path and "{model}" not in server.cloud.count_path:
         sent["model"] = fields["model"]  # Vertex AI has one endpoint for all models

@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from proxy.counters.backends import is_redis_unavailable
-from proxy.credential_states import STATES
 from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.journal.journal_metrics import RecordCollector
 from proxy.ledger.recorder import recorder
+from proxy.live.credential_states import STATES
 from proxy.metrics.exposition import CONTENT_TYPE, exposition
 from proxy.secrets import SECRET_FILES
 

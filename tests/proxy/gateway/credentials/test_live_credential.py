@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from proxy.credential_states import STATES
 from proxy.gateway.credentials.credential import Credential, CredentialError, bearer
 from proxy.gateway.credentials.live_credential import LiveCredential, refresh_delay
+from proxy.live.credential_states import STATES
 
 NOW = 1_000.0
 

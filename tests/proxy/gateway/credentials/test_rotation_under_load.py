@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from proxy.credential_states import STATES
+from proxy.live.credential_states import STATES
 from proxy.models import Revision, Upstream
 from tests.fakes.servers.cloud_identity import CloudIdentity
 from tests.fakes.upstreams.script_steps import json_response
