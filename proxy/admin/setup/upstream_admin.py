@@ -29,6 +29,7 @@ class UpstreamAdmin(ManagedAdmin):
                     "base_url",
                     "secret",
                     "new_secret",
+                    "kept_secret",
                     "credentials",
                     "credential_state",
                     "enabled",
@@ -41,7 +42,6 @@ class UpstreamAdmin(ManagedAdmin):
                 "fields": (
                     "profile",
                     "api_version",
-                    "capabilities",
                     "timeouts",
                     "extra_body",
                     "when_client_leaves",
@@ -51,6 +51,7 @@ class UpstreamAdmin(ManagedAdmin):
                 )
             },
         ),
+        ("Differences from the profile", {"fields": ("capabilities",), "classes": ("collapse",)}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -59,6 +60,13 @@ class UpstreamAdmin(ManagedAdmin):
             return self.fieldsets
         first = ("name", "dialect", "base_url", "secret_display", "credential_state", "enabled")
         return ((None, {"fields": first}), *self.fieldsets[1:])
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.session = getattr(request, "session", None)
+        return form
 
     @admin.display(description="address", ordering="base_url")
     def address(self, obj: Upstream) -> str:
