@@ -7,6 +7,7 @@ import tomllib
 import pytest
 from django.core.exceptions import ValidationError
 
+from proxy.admin.setup.upstream_form import UpstreamForm
 from proxy.bootstrap.env_check import check_environment
 from proxy.config.apply import apply
 from proxy.config.dump import export
@@ -117,3 +118,25 @@ def test_the_variable_of_a_client_secret_is_known():
     check_environment({"BRIDGE_TEST_ENTRA": "x"}, file)
     apply(file)
     check_environment({"BRIDGE_TEST_ENTRA": "x"}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kind = aws\nregion = eu-west-1", ""),
+        ("kind = gcp", "Invalid value 'gcp'"),
+        ("kind = command\ncommand.0 = /bin/sh", "credentials"),
+    ],
+)
+def test_the_admins_form_checks_credentials(text, fault):
+    form = UpstreamForm(
+        {"name": "cloud", "dialect": "anthropic", "base_url": "https://up.example.com",
+         "profile": "bedrock", "when_client_leaves": "abort", "connection_reuse": "shared",
+         "credentials": text}
+    )  # fmt: skip
+
+    assert form.is_valid() is not bool(fault), form.errors
+    if fault:
+        assert fault in str(form.errors.as_data())
+    else:
+        assert form.save().credentials == {"kind": "aws", "region": "eu-west-1"}
