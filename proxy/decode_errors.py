@@ -12,7 +12,7 @@ UNKNOWN: Final = re.compile(
     r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret)\b")
+SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret|client_secret)\b")
 AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""
@@ -64,26 +64,32 @@ def _found_value(at: str, value: Any, what: str) -> str:
 
 def _expected(kind: Any, what: str) -> str:
     """Return a text with the allowed words of an enum or the date format; else an empty text."""
-    if what.startswith("Invalid enum"):
+    if what.startswith(("Invalid enum", "Invalid value")):
         return f"; expected one of {', '.join(repr(word) for word in _literals(kind))}"
     return "; a date is written 2026-01-01, without quotes" if kind is dt.date else ""
 
 
 def _keys_at(kind: Any, at: str) -> list[str]:
-    """Return the keys of the msgspec struct at the path ``at``."""
-    struct = next(_structs(_kind_at(kind, at)))
-    return [entry.encode_name for entry in msgspec.structs.fields(struct)]
+    """Return the keys of the msgspec struct, or of all structs of a union, at the path ``at``."""
+    return [entry.encode_name for entry in _fields(_kind_at(kind, at))]
 
 
 def _kind_at(kind: Any, at: str) -> Any:
     """Return the annotated type of the last key of the path ``at``.
 
-    For an entry of a list, this is the type of the list.
+    For an entry of a list, this is the type of the list. The key that selects one struct of a union
+    has the type ``Literal`` of the possible values.
     """
     for name in re.findall(r"\.(\w+)", at):
-        entries = msgspec.structs.fields(next(_structs(kind)))
-        kind = next(entry.type for entry in entries if entry.encode_name == name)
+        tags = [struct.__struct_config__.tag for struct in _structs(kind)]
+        found = (entry.type for entry in _fields(kind) if entry.encode_name == name)
+        kind = next(found, None) or Literal[tuple(tags)]
     return kind
+
+
+def _fields(kind: Any) -> Iterator[Any]:
+    for struct in _structs(kind):
+        yield from msgspec.structs.fields(struct)
 
 
 def _literals(kind: Any) -> Iterator[str]:

@@ -159,10 +159,21 @@ class Profile:
     server_tools: bool = True
     """Whether the server runs Anthropic's server tools; otherwise these tools are removed from
     requests, with notes."""
+    betas: tuple[str, ...] = ("*",)
+    """Names in ``anthropic-beta`` that the server accepts, as globs. Others are dropped, with
+    notes."""
     mid_system: bool = True
     """Whether the server accepts messages with ``role: system`` inside ``messages``. Otherwise
     their text is sent as a user message, with a note."""
 
+
+BEDROCK_BETAS: Final = (
+    "compact-*", "computer-use-*", "context-1m-*", "context-management-*", "dangerous-tool-use-*",
+    "effort-*", "fine-grained-tool-streaming-*", "interleaved-thinking-*",
+    "mid-conversation-*", "thinking-binding-controls-*", "thinking-display-updates-*",
+    "tool-examples-*", "tool-search-tool-*",
+)  # fmt: skip
+"""Amazon answers 400 to any other beta. Source: "Anthropic Claude Messages API" of Bedrock."""
 
 PROFILES: Final[Mapping[str, Profile]] = {
     profile.name: profile
@@ -261,6 +272,73 @@ PROFILES: Final[Mapping[str, Profile]] = {
             signed_calls=True,
         ),
         Profile(name="anthropic", count_tokens=True),
+        Profile(
+            name="bedrock",
+            count_tokens=True,
+            bearer_auth=True,
+            betas=BEDROCK_BETAS,
+            refused_fields=("container", "inference_geo", "mcp_servers", "service_tier", "speed"),
+        ),
+        Profile(
+            name="bedrock_messages",
+            count_tokens=True,
+            bearer_auth=True,
+            betas=(
+                *BEDROCK_BETAS,
+                "claude-code-*",
+                "interleaved-thinking-*",
+                "output-128k-*",
+                "per-turn-control-*",
+                "structured-outputs-*",
+                "token-efficient-tools-*",
+                "web-search-*",
+            ),
+            refused_fields=("container", "inference_geo", "mcp_servers", "speed"),
+        ),
+        Profile(
+            name="vertex",
+            count_tokens=True,
+            bearer_auth=True,
+            betas=(
+                "compact-*",
+                "computer-use-*",
+                "context-1m-*",
+                "context-management-*",
+                "dangerous-tool-use-*",
+                "interleaved-thinking-*",
+                "per-turn-control-*",
+                "thinking-binding-controls-*",
+                "thinking-display-updates-*",
+                "tool-search-tool-*",
+                "web-search-*",
+            ),
+            refused_fields=("container", "inference_geo", "mcp_servers", "service_tier", "speed"),
+        ),
+        Profile(
+            name="foundry",
+            count_tokens=True,
+            betas=(
+                "advanced-tool-use-*",
+                "claude-code-*",
+                "code-execution-*",
+                "computer-use-*",
+                "context-1m-*",
+                "context-management-*",
+                "dangerous-tool-use-*",
+                "effort-*",
+                "files-api-*",
+                "interleaved-thinking-*",
+                "mcp-client-*",
+                "per-turn-control-*",
+                "prompt-caching-scope-*",
+                "skills-*",
+                "structured-outputs-*",
+                "thinking-display-updates-*",
+                "web-fetch-*",
+                "web-search-*",
+            ),
+            refused_fields=("inference_geo", "speed"),
+        ),
     )
 }
 

@@ -18,6 +18,7 @@ from django.utils.timezone import now
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
+from proxy.live.credential_states import STATES
 from proxy.models import DrainWatermark, Upstream
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES
@@ -163,6 +164,12 @@ def _unusable_upstream_notices(upstreams: list[Upstream]) -> Iterator[Notice]:
             url = reverse("admin:proxy_upstream_change", args=[upstream.pk])
             text = f"Upstream {upstream.name} cannot be used: {exc}."
             yield Notice("bad", text, url, "Open")
+            continue
+        state = STATES.get(upstream.name)
+        if state is not None and state.fault:
+            url = reverse("admin:proxy_upstream_change", args=[upstream.pk])
+            text = f"The credential of upstream {upstream.name} cannot be refreshed: {state.fault}."
+            yield Notice("warn" if state.usable else "bad", text, url, "Open")
 
 
 def _unpriced_model_notices(reader: Reader) -> Iterator[Notice]:

@@ -54,6 +54,7 @@ def _names_in_file(file: BridgeFile | None) -> Iterator[str]:
     if file:
         for reference in (
             *(upstream.api_key for upstream in file.upstreams),
+            *(getattr(upstream.credentials, "client_secret", None) for upstream in file.upstreams),
             *(key.secret for key in file.keys),
             *(budget.webhook_secret for team in file.teams for budget in team.budgets),
             *(budget.webhook_secret for key in file.keys for budget in key.budgets),
@@ -66,8 +67,9 @@ def _names_in_file(file: BridgeFile | None) -> Iterator[str]:
 def _names_in_database() -> Iterator[str]:
     for references in (
         Upstream.objects.values_list("secret", flat=True),
+        Upstream.objects.values_list("credentials__client_secret", flat=True),
         Budget.objects.values_list("webhook_secret", flat=True),
     ):
         for reference in references:
-            if reference.get("env"):
+            if isinstance(reference, dict) and reference.get("env"):
                 yield reference["env"]

@@ -1,5 +1,6 @@
 """The checks of upstreams by ``doctor``: address, key, clock, streaming and model."""
 
+import datetime as dt
 import email.utils
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,13 @@ from typing import Any, Final
 
 import httpx
 from django.core.exceptions import ValidationError
+from yarl import URL
 
+from proxy.gateway.credentials.credential import Credential, CredentialError, api_key_headers
+from proxy.gateway.credentials.registry import source_for
+from proxy.gateway.snapshot.dialects import DIALECTS
+from proxy.gateway.snapshot.endpoints import Endpoints, url_with_model
+from proxy.gateway.upstream.probe import send_questions
 from proxy.models import RouteTarget, Upstream
 from proxy.models.setup.upstream_connection import (
     ResolvedConnection,
@@ -15,11 +22,14 @@ from proxy.models.setup.upstream_connection import (
     tls_context,
 )
 from proxy.secrets import ConfigError
-from translator.capabilities import PROFILES
+from proxy.upstream_probe import QUESTIONS
+from translator.anthropic_upstream.clouds import CLOUDS
+from translator.capabilities import PROFILES, Profile, profile_with
 
 from .finding import Finding
 from .model_checks import check_model
 
+VERSION: Final = {"anthropic-version": "2023-06-01"}
 SKEW_S: Final = 30
 BUFFERED_S: Final = 0.01
 """Seconds; if all reads of a stream arrive within this time, a proxy on the way buffered them."""
@@ -32,10 +42,10 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "chat": {"messages": [{"role": "user", "content": PROMPT}]},
     "anthropic": {"messages": [{"role": "user", "content": PROMPT}]},
 }
-ENDPOINTS: Final = {
-    "responses": ("/models", "/responses"),
-    "chat": ("/models", "/chat/completions"),
-    "anthropic": ("/v1/models", "/v1/messages"),
+MODEL_LISTS: Final = {
+    "responses": "/models",
+    "chat": "/models",
+    "anthropic": "/v1/models",
 }
 
 
@@ -43,36 +53,30 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
     subject = f"upstream {upstream}"
     try:
         upstream.clean()
-        secret = upstream.credential()
+        profile = profile_with(upstream.profile, upstream.capabilities)
+        credential, source = _find_credential(upstream, profile)
         way = resolve_connection(upstream.connection, upstream.base_url)
     except ValidationError as invalid:
         yield Finding(subject, ok=False, text=" ".join(invalid.messages))
         return
-    except ConfigError as missing:
+    except (ConfigError, CredentialError) as missing:
         hint = "serve needs it in its environment, and so does doctor to check it."
         yield Finding(subject, ok=False, text=str(missing), hint=hint)
         return
+    yield from source
     if upstream.allow_http and upstream.base_url.startswith("http://"):
         hint = "Use https unless you trust the network."
         yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
     yield from _describe(subject, way)
-    headers = {**way.headers, **_headers(upstream, secret)}
-    with _client(way, headers) as client:
+    with _client(way, CredentialAuth(credential)) as client:
         try:
-            yield from _check_reachable(subject, upstream, client)
-            target = RouteTarget.objects.filter(upstream=upstream).exclude(model="").first()
-            if stream and target is None:
-                text = "streaming not checked: no route names a model"
-                yield Finding(subject, ok=None, text=text)
-            elif stream and target is not None:
-                yield from _check_streaming(subject, upstream, target.model, client)
-                yield from check_model(upstream, target.model, client)
+            yield from _check_requests(subject, upstream, profile, client, stream=stream)
         except httpx.HTTPError as error:
             text = f"{type(error).__name__}: {upstream.base_url} cannot be reached"
             yield Finding(subject, ok=False, text=text, hint=_hint(error))
 
 
-def _client(way: ResolvedConnection, headers: Mapping[str, str]) -> httpx.Client:
+def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
     """Return an HTTP client that connects as the gateway does."""
     proxy = None
     if way.proxy is not None:
@@ -82,7 +86,12 @@ def _client(way: ResolvedConnection, headers: Mapping[str, str]) -> httpx.Client
     context = tls_context(way.tls)
     # The environment's proxies are in ``way`` already, which also knows the upstream's own.
     return httpx.Client(
-        headers=headers, timeout=TIMEOUT, proxy=proxy, verify=context, trust_env=False
+        headers={**way.headers, **VERSION},
+        auth=auth,
+        timeout=TIMEOUT,
+        proxy=proxy,
+        verify=context,
+        trust_env=False,
     )
 
 
@@ -109,20 +118,85 @@ def _hint(error: httpx.HTTPError) -> str:
     return "Check the address, the HTTP proxy and the firewall."
 
 
-def _headers(upstream: Upstream, secret: str) -> dict[str, str]:
-    if not secret:
-        return {}
-    if upstream.dialect == "anthropic":
-        return {"x-api-key": secret, "anthropic-version": "2023-06-01"}
-    return {"authorization": f"Bearer {secret}"}
+def _check_requests(
+    subject: str, upstream: Upstream, profile: Profile, client: httpx.Client, *, stream: bool
+) -> Iterator[Finding]:
+    is_cloud = upstream.dialect == "anthropic" and upstream.profile in CLOUDS
+    yield from _check_reachable(subject, upstream, client, is_cloud=is_cloud)
+    target = RouteTarget.objects.filter(upstream=upstream).exclude(model="").first()
+    if stream and target is None:
+        text = "streaming not checked: no route names a model"
+        yield Finding(subject, ok=None, text=text)
+    elif stream and target is not None and is_cloud:
+        yield _check_cloud_model(subject, upstream, target.model)
+    elif stream and target is not None:
+        yield from _check_streaming(subject, upstream, profile, target.model, client)
+        yield from check_model(upstream, target.model, client)
 
 
-def _check_reachable(subject: str, upstream: Upstream, client: httpx.Client) -> Iterator[Finding]:
-    response = client.get(upstream.base_url + ENDPOINTS[upstream.dialect][0])
-    rejected = response.status_code in {401, 403}
+class CredentialAuth(httpx.Auth):
+    """Adds the credential's headers to each POST and, if they need no signature, to each GET."""
+
+    requires_request_body = True
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]  # httpx needs no generator
+        if request.method == "POST" or self._credential.sign is None:
+            url = URL(str(request.url), encoded=True)
+            request.headers.update(self._credential.headers_for(url, request.content))
+        yield request
+
+
+def _find_credential(upstream: Upstream, profile: Profile) -> tuple[Credential, list[Finding]]:
+    """Return the credential, and a finding about one that expires.
+
+    Raises ConfigError or CredentialError.
+    """
+    settings = upstream.credential_settings()
+    if settings is None:
+        key = upstream.credential()
+        return Credential(headers=api_key_headers(upstream.dialect, profile, key)), []
+    credential = source_for(settings, upstream, profile).fetch()
+    expiry = "does not expire"
+    if credential.expires_at is not None:
+        at = dt.datetime.fromtimestamp(credential.expires_at, dt.UTC)
+        minutes = (credential.expires_at - time.time()) / 60
+        expiry = f"expires at {at:%Y-%m-%d %H:%M:%S} UTC, in {minutes:.0f} minutes"
+    text = f"found: {credential.origin}; {expiry}"
+    return credential, [Finding(f"credential of {upstream}", ok=True, text=text)]
+
+
+def _check_cloud_model(subject: str, upstream: Upstream, model: str) -> Finding:
+    """Send one streamed request as the gateway does, because the cloud has its own protocol."""
+    [found] = send_questions(upstream, model, QUESTIONS[:1])
+    text = f"{model}: {found.summary}"
+    if found.ok and found.first_ms is not None:
+        text += f" The first bytes came after {found.first_ms:.0f} ms, in {found.reads} reads."
+    hint = CLOUD_HINTS.get(found.status or 0, "") if not found.ok else ""
+    return Finding(subject, ok=found.ok, text=text, hint=hint)
+
+
+CLOUD_HINTS: Final = {
+    400: "The model's name may be wrong for this cloud; see docs/guides/clouds.md.",
+    401: "The cloud rejects the credential.",
+    403: "The role lacks the permission to call the model; see docs/guides/clouds.md.",
+    404: "The model does not exist in this region, or access to it was not requested.",
+}
+
+
+def _check_reachable(
+    subject: str, upstream: Upstream, client: httpx.Client, *, is_cloud: bool
+) -> Iterator[Finding]:
+    query = f"?api-version={upstream.api_version}" if upstream.api_version else ""
+    path = "" if is_cloud else MODEL_LISTS[upstream.dialect] + query
+    response = client.get(upstream.base_url + path)
+    # A cloud has no list of models here: any answer shows that it is reachable.
+    rejected = response.status_code in {401, 403} and not is_cloud
     hint = "The upstream rejects the key; see api_key." if rejected else ""
     # Several servers have no list of models, which does not mean that other endpoints are missing.
-    has_no_list = response.status_code in {404, 405, 501}
+    has_no_list = is_cloud or response.status_code in {404, 405, 501}
     ok = has_no_list or (not rejected and response.status_code < 500)
     text = f"reachable, status {response.status_code}"
     if has_no_list:
@@ -137,13 +211,15 @@ def _check_reachable(subject: str, upstream: Upstream, client: httpx.Client) -> 
 
 
 def _check_streaming(
-    subject: str, upstream: Upstream, model: str, client: httpx.Client
+    subject: str, upstream: Upstream, profile: Profile, model: str, client: httpx.Client
 ) -> Iterator[Finding]:
     """Request one short stream, to detect a proxy that buffers between upstream and gateway."""
     body = {"model": model, "stream": True, **BODIES[upstream.dialect]}
     body[_limit_field(upstream)] = STREAMED_TOKENS
     arrivals = []
-    url = upstream.base_url + ENDPOINTS[upstream.dialect][1]
+    dialect, version = DIALECTS[upstream.dialect], upstream.api_version
+    endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)
+    url = str(url_with_model(endpoints.stream, model))
     with client.stream("POST", url, json=body) as response:
         if response.status_code != 200:
             text = f"a short stream from {model} gets status {response.status_code}"

@@ -59,6 +59,8 @@ def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "dialect": entry.dialect,
             "base_url": entry.base_url.rstrip("/"),
             "secret": entry.api_key.stored if entry.api_key else _stored_secret(entry, where),
+            "credentials": msgspec.to_builtins(entry.credentials or {}),
+            "api_version": entry.api_version,
             "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
             "capabilities": entry.capabilities,
             "timeouts": msgspec.to_builtins(entry.timeouts),
@@ -79,7 +81,7 @@ def _stored_secret(entry: schema.Upstream, where: str) -> dict[str, str]:
     was entered for one base URL, so another ``base_url`` in the file raises ConfigError.
     """
     row = Upstream.objects.filter(name=entry.name).first()
-    if row is None or not row.has_encrypted_secret:
+    if row is None or not row.has_encrypted_secret or entry.credentials:
         return {}
     if row.base_url != entry.base_url.rstrip("/"):
         raise ConfigError(

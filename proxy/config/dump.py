@@ -52,6 +52,8 @@ def _upstream(upstream: Upstream) -> Table:
         "dialect": upstream.dialect,
         "base_url": upstream.base_url,
         "api_key": {} if upstream.has_encrypted_secret else upstream.secret,
+        "credentials": upstream.credentials,
+        "api_version": upstream.api_version,
         "profile": upstream.profile,
         "capabilities": upstream.capabilities,
         "timeouts": upstream.timeouts,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from proxy.models.setup.credential_types import AnySettings
 from proxy.models.setup.json_field_types import (
     Conditions,
     Count,
@@ -42,6 +43,8 @@ class Upstream(Strict):
     dialect: Literal["responses", "chat", "anthropic"]
     base_url: str
     api_key: SecretReference | None = None
+    credentials: AnySettings | None = None  # for a credential that expires
+    api_version: str = ""  # of Azure OpenAI, if the base URL does not end with /openai/v1
     profile: str = ""  # if empty: "anthropic" for the dialect "anthropic", else "generic"
     capabilities: dict[str, Any] = {}
     timeouts: Timeouts = field(default_factory=Timeouts)

@@ -89,6 +89,12 @@ SECRET_FILE_CHANGES: Final = Counter(
     "Files of upstream secrets that changed, failed (the last good secret stays) or recovered.",
     ("result",),
 )
+CREDENTIAL_REFRESHES: Final = Counter(
+    "bridge_credential_refreshes_total",
+    "Refreshes of upstream credentials that expire, by result: refreshed, or failed (the last "
+    "credential stays in use until it expires).",
+    ("upstream", "result"),
+)
 STRAY_RESPONSES: Final = Counter(
     "bridge_upstream_stray_responses_total",
     "Connections that were closed because an upstream sent bytes without a request: "
@@ -117,6 +123,7 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     CONNECTIONS_CLOSED,
     BUDGETS_UNCHECKED,
     SECRET_FILE_CHANGES,
+    CREDENTIAL_REFRESHES,
     STRAY_RESPONSES,
     IN_FLIGHT,
 )

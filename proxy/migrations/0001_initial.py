@@ -131,6 +131,8 @@ class Migration(migrations.Migration):
                 ('dialect', models.CharField(choices=[('responses', 'OpenAI Responses'), ('chat', 'Chat Completions'), ('anthropic', 'Anthropic Messages')], max_length=16)),
                 ('base_url', models.CharField(max_length=500)),
                 ('secret', models.JSONField(blank=True, default=dict, help_text='{"env": "OPENAI_API_KEY"} or {"file": "/run/secrets/x"}')),
+                ('credentials', models.JSONField(blank=True, default=dict)),
+                ('api_version', models.CharField(blank=True, default='', max_length=32)),
                 ('profile', models.CharField(default='generic', max_length=32)),
                 ('capabilities', models.JSONField(blank=True, default=dict)),
                 ('timeouts', models.JSONField(blank=True, default=dict, help_text='connect_s, first_byte_s, idle_s, total_s')),

@@ -10,13 +10,17 @@ def test_the_profiles_that_configuration_may_name():
     assert set(PROFILES) == {
         "anthropic",
         "azure",
+        "bedrock",
+        "bedrock_messages",
         "deepseek",
+        "foundry",
         "gemini",
         "generic",
         "llamacpp",
         "ollama",
         "openai",
         "openrouter",
+        "vertex",
         "vllm",
     }
 

@@ -43,6 +43,7 @@ MAX_MESSAGE: Final = 500
 _PRIVATE_DETAILS: Final = re.compile(
     r"""
     \b[a-z][a-z0-9+.-]{0,20}://[^\s"'<>]+         # a URL names hosts
+    | \barn:aws[a-z-]*:[^\s"'<>]+                  # an ARN names an account and a role
     | \b(?:org|proj|sess|key)[-_][A-Za-z0-9*_-]{6,}
     | \b(?:[a-z0-9-]{1,63}\.){1,8}(?:com|net|org|io|ai|dev|cloud|local|internal|azure)\b
       (?::\d{1,5})?

@@ -11,6 +11,8 @@ from translator.upstream_errors import http_status_message
 HIDDEN_STATUSES: Final = frozenset({401})
 """Statuses whose text is not shown: the credential that the upstream rejected is the gateway's, not
 the client's."""
+STATUS_OF_CLOUDS: Final = {424: 502}
+"""Amazon's status for an error of the model itself, which clients would take for their own."""
 ERROR_TYPE: Final = re.compile(r"[a-z_]{1,64}")
 
 
@@ -23,12 +25,17 @@ def map_error(status: int, body: Any) -> UpstreamError:
             message="upstream authentication failed",
             should_retry=False,
         )
+    if isinstance(body, list) and len(body) == 1:  # Vertex AI, for a stream
+        body = body[0]
     error = parse_error(body)
     if error is not None:
         return UpstreamError(
             status=status, error_type=error[0] or error_type_of(status), message=error[1]
         )
-    error_text = body.get("error") if isinstance(body, dict) else None
+    status = STATUS_OF_CLOUDS.get(status, status)
+    # Amazon sends only ``message``, some of its services ``Message``.
+    fields = body if isinstance(body, dict) else {}
+    error_text = fields.get("error") or fields.get("message") or fields.get("Message")
     if isinstance(error_text, dict):
         error_text = error_text.get("message")
     message = client_message(error_text) if isinstance(error_text, str) else ""

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from proxy.admin.core.model_admin import ManagedAdmin
 from proxy.models import Upstream
 
-from .upstream_form import UpstreamForm, secret_location
+from .upstream_form import UpstreamForm, describe_credential, secret_location
 
 
 @admin.register(Upstream)
@@ -30,6 +30,8 @@ class UpstreamAdmin(ManagedAdmin):
                     "secret",
                     "new_secret",
                     "kept_secret",
+                    "credentials",
+                    "credential_state",
                     "enabled",
                 )
             },
@@ -39,6 +41,7 @@ class UpstreamAdmin(ManagedAdmin):
             {
                 "fields": (
                     "profile",
+                    "api_version",
                     "timeouts",
                     "extra_body",
                     "when_client_leaves",
@@ -55,7 +58,7 @@ class UpstreamAdmin(ManagedAdmin):
         """Show users with view permission only where the secret is stored, not its form field."""
         if obj is None or self.has_change_permission(request, obj):
             return self.fieldsets
-        first = ("name", "dialect", "base_url", "secret_display", "enabled")
+        first = ("name", "dialect", "base_url", "secret_display", "credential_state", "enabled")
         return ((None, {"fields": first}), *self.fieldsets[1:])
 
     def get_form(
@@ -74,4 +77,10 @@ class UpstreamAdmin(ManagedAdmin):
         return secret_location(obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*super().get_readonly_fields(request, obj), "secret_display")
+        own = ("secret_display", "credential_state")
+        return (*super().get_readonly_fields(request, obj), *own)
+
+    @admin.display(description="credential now")
+    def credential_state(self, obj: Upstream) -> str:
+        """Describe the credential that the gateway of this process uses now."""
+        return describe_credential(obj)

@@ -1,11 +1,13 @@
 """The form of an upstream. It accepts a new secret and never shows a secret, stored or typed."""
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
+from proxy.live.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret
@@ -44,7 +46,24 @@ def secret_location(upstream: Upstream) -> str:
         upstream.check_secret()
     except ValidationError:
         return "invalid"
+    kind = upstream.credentials.get("kind") if isinstance(upstream.credentials, dict) else None
+    if kind:
+        return f"fetched, {kind}"
     return ", ".join(f"{kind} {place}" for kind, place in upstream.secret.items()) or "none"
+
+
+def describe_credential(upstream: Upstream) -> str:
+    """Return origin, expiry and last failure of the upstream's credential, without the secret."""
+    state = STATES.get(upstream.name)
+    if state is None:
+        return "not in use, or not fetched"
+    parts = [state.origin or "none fetched yet"]
+    if state.expires_at is not None:
+        at = dt.datetime.fromtimestamp(state.expires_at, dt.UTC)
+        parts.append(f"expires at {at:%Y-%m-%d %H:%M:%S} UTC")
+    if state.fault:
+        parts.append(f"the last refresh failed: {state.fault}")
+    return "; ".join(parts)
 
 
 class UpstreamForm(UpstreamModelForm):
@@ -77,6 +96,11 @@ class UpstreamForm(UpstreamModelForm):
         help_text="Fields to add to every request, one per line: top_k = 20, or "
         "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
     )
+    credentials = AssignmentsField(
+        required=False,
+        help_text="Instead of a key, how to fetch one that expires, one setting per line: "
+        "kind = aws, kind = google, or kind = azure and method = managed_identity.",
+    )
     connection = AssignmentsField(
         required=False,
         help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
@@ -87,10 +111,15 @@ class UpstreamForm(UpstreamModelForm):
     class Meta:
         model = Upstream
         fields = "__all__"
-        labels = {"base_url": "Base URL", "when_client_leaves": "When a client leaves"}
+        labels = {
+            "base_url": "Base URL",
+            "api_version": "API version",
+            "when_client_leaves": "When a client leaves",
+        }
         help_texts = {
             "base_url": "The gateway appends /responses or /chat/completions: "
             "https://api.openai.com/v1. For Anthropic the host without /v1.",
+            "api_version": "Of Azure OpenAI: 2024-10-21. Empty for a base URL with /openai/v1.",
             "when_client_leaves": "Read the response to its end if the server bills all of it: "
             "then the row has the billed tokens, not the delivered ones.",
             "connection_reuse": "Connections per key limit a response that the upstream sends "

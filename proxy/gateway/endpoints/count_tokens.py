@@ -22,8 +22,9 @@ from proxy.gateway.exchange.token_estimates import calibrated_estimate
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import matching_headers
-from proxy.gateway.snapshot.targets import Target
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream.client import post
+from proxy.gateway.upstream.cloud_requests import as_cloud_request
 from proxy.gateway.upstream.passthrough import (
     endpoint,
     forwarded_headers,
@@ -32,6 +33,7 @@ from proxy.gateway.upstream.passthrough import (
 )
 from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
+from translator.anthropic_upstream.clouds import count_body
 from translator.errors import BadUpstream, TranslatorError
 from translator.request.token_estimate import estimate_tokens
 
@@ -82,7 +84,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
     ) -> bytes | None:
         """Return a response body with the upstream's token count; None if there is no count."""
         server = target.server
-        url = server.count_url
+        url = server.count_url_for(target.model_for(request["model"]))
         if url is None or server.name in _without_endpoint:
             return None
         headers: dict[str, str] = {}
@@ -94,8 +96,10 @@ class CountTokensConsumer(StreamingHttpConsumer):
             else:
                 body = _native_body(target, request, permitted, raw)
             if is_native:
-                url = endpoint(url, self.headers)
                 headers = server.policies.permitted_headers(forwarded_headers(self.headers), [])
+                if server.cloud is None or not server.cloud.version:
+                    url = endpoint(url, self.headers)
+                body, headers = _cloud_body(server, body, headers)
             async with asyncio.timeout(COUNT_TIMEOUT_S):
                 answer = await self._request_count(target, url, body, headers, key_id)
         except (UpstreamFailed, TranslatorError, TimeoutError):
@@ -103,7 +107,8 @@ class CountTokensConsumer(StreamingHttpConsumer):
         tokens = _parse_count(answer)
         if answer is None or tokens is None:
             return None
-        return answer if is_native else _response_body(tokens, request)
+        is_whole = is_native and (server.cloud is None or not server.cloud.version)
+        return answer if is_whole else _response_body(tokens, request)
 
     async def _request_count(
         self, target: Target, url: URL, body: bytes, headers: dict[str, str], key_id: int
@@ -147,7 +152,9 @@ def _parse_count(answer: bytes | None) -> int | None:
         value = decode_json(answer) if answer is not None else None
     except BadUpstream:
         return None
-    tokens = value.get("input_tokens") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    tokens = value.get("input_tokens", value.get("inputTokens"))  # the latter from Amazon
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
@@ -157,6 +164,19 @@ def _native_body(
     """Return the body for a counting endpoint of Anthropic's API, built as for /v1/messages."""
     built = ANTHROPIC.build_request(permitted, target.for_translator(request["model"]))
     return patch_body(raw, request, {**built.body, "model": target.model_for(request["model"])})
+
+
+def _cloud_body(
+    server: UpstreamServer, body: bytes, headers: dict[str, str]
+) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers as the upstream's cloud counts them; unchanged if it is no cloud."""
+    if server.cloud is None:
+        return body, headers
+    fields = decode_json(body)
+    sent, headers = as_cloud_request(server, fields, headers, [])
+    if server.cloud.model_in_path and "{model}" not in server.cloud.count_path:
+        sent["model"] = fields["model"]  # Vertex AI has one endpoint for all models
+    return count_body(msgspec.json.encode(sent), server.cloud), headers
 
 
 def _responses_body(target: Target, request: dict[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ from proxy.gateway.http.errors import unknown_path
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.journal.journal_metrics import RecordCollector
 from proxy.ledger.recorder import recorder
+from proxy.live.credential_states import STATES
 from proxy.metrics.exposition import CONTENT_TYPE, exposition
 from proxy.secrets import SECRET_FILES
 
@@ -149,6 +150,14 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     found += stale[:MOST_NAMED]
     if len(stale) > MOST_NAMED:
         found.append(f"upstreams that use their last good secret: {len(stale)}")
+    refreshes = [
+        f"upstream {name} "
+        + ("keeps its last credential" if state.usable else "has no valid credential")
+        + ": its refresh fails"
+        for name, state in STATES.items()
+        if state.fault
+    ]
+    found += refreshes[:MOST_NAMED]
     found += map(str, snapshot.unreadable[:MOST_NAMED])
     if len(snapshot.unreadable) > MOST_NAMED:
         found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")

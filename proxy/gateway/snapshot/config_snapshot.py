@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connection
 
+from proxy.gateway.credentials.registry import CREDENTIALS
 from proxy.ledger.database import credentials
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.usage.pricing import PriceList
@@ -217,6 +218,7 @@ class ConfigStore:
             self._stop_event.set()
             thread.join(STOP_WAIT_S)
             self.snapshot, self.fresh, self._reload_due = Snapshot(), False, False
+            CREDENTIALS.keep(())
 
     def _run(self, loaded: threading.Event) -> None:
         while True:
@@ -285,6 +287,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         except (ConfigError, TranslatorError, KeyError, ValueError) as exc:
             broken[upstream.name] = str(exc)
             log.warning("upstream %s cannot be used: %s", upstream.name, exc)
+    CREDENTIALS.keep({server.name for server in servers.values()})
     targets = defaultdict(list)
     for target in configuration.rows_of(RouteTarget):
         targets[target.route_id].append(target)
@@ -322,13 +325,14 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         dialect=DIALECTS[upstream.dialect],
         dialect_name=upstream.dialect,
         base_url=upstream.base_url,
-        secret=upstream.credential(),
+        credential=CREDENTIALS.credential_of(upstream, profile),
         profile=profile,
         timeouts=Timeouts(**upstream.timeouts),
         extra_body=upstream.extra_body,
         capabilities=upstream.capabilities,
         drains_on_disconnect=upstream.when_client_leaves == OnClientDisconnect.DRAIN,
         connection_reuse=upstream.connection_reuse,
+        api_version=upstream.api_version,
         connection=resolve_connection(upstream.connection, upstream.base_url),
     )
     rules = list(rules)

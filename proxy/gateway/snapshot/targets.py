@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import UNSET
 from yarl import URL
 
+from proxy.gateway.credentials.credential import Credential, api_key_headers
+from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
+from proxy.gateway.credentials.registry import static_credential
 from proxy.models.setup.json_field_types import Conditions
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
+from translator.anthropic_upstream.clouds import CLOUDS, Cloud
 from translator.capabilities import Profile
 from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
 from translator.stream.reasoning_signature import SigningKeys
 
+from .endpoints import Endpoints, url_with_model
 from .request_head import Origin, request_head
 from .upstream_policies import NO_POLICIES, Policies
 
@@ -37,15 +41,21 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamServer:
-    """One upstream with its resolved secret, its URLs and its settings."""
+    """One upstream with its credential, its URLs and its settings."""
 
     name: str
     dialect: Dialect
     dialect_name: str
     url: URL
-    count_url: URL | None
-    headers: Mapping[str, str] = field(repr=False)
+    """The URL of a streamed request, if it does not contain the model."""
+    endpoints: Endpoints
+    cloud: Cloud | None
+    headers: Mapping[str, str]
+    """The headers of each request, without the credential."""
     origin: Origin
+    credential: LiveCredential = field(repr=False, compare=False)
+    fixed: Credential | None = field(repr=False)
+    """The credential in ``head``; None if the upstream's credential expires."""
     head: bytes = field(repr=False)
     """The request line and headers of each request to ``url``, built by ``request_head``."""
     secret: bytes = field(repr=False)
@@ -73,35 +83,47 @@ class UpstreamServer:
         dialect: Dialect,
         dialect_name: str,
         base_url: str,
-        secret: str,
         profile: Profile,
         timeouts: Timeouts,
+        secret: str = "",
+        credential: LiveCredential | None = None,
         extra_body: Mapping[str, Any],
         capabilities: Mapping[str, Any],
         drains_on_disconnect: bool = False,
         connection_reuse: str = "shared",
+        api_version: str = "",
         connection: ResolvedConnection = DIRECT,
     ) -> Self:
-        """Return an UpstreamServer. Raises ValueError if the secret is not a valid header value."""
-        count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
-        url = _endpoint(base_url, dialect.path)
+        """Return an UpstreamServer. ``secret`` is a fixed API key, without ``credential``.
+
+        Raises ValueError if the secret is not a valid header value.
+        """
+        cloud = CLOUDS.get(profile.name) if dialect_name == "anthropic" else None
+        endpoints = Endpoints.of(base_url, dialect, profile, cloud, api_version)
+        url = URL(endpoints.stream.replace("{model}", "model"), encoded=True)
         headers = {
             "content-type": "application/json",
             "accept-encoding": "identity",
             "user-agent": USER_AGENT,
             **connection.headers,
-            **_credential(dialect_name, profile, secret),
         }
+        credential = credential or static_credential(
+            name, secret, lambda key: api_key_headers(dialect_name, profile, key)
+        )
+        fixed = credential.current if credential.kind == STATIC else None
         return cls(
             name=name,
             dialect=dialect,
             dialect_name=dialect_name,
             url=url,
-            count_url=_endpoint(base_url, count) if count else None,
+            endpoints=endpoints,
+            cloud=cloud,
             headers=headers,
             origin=Origin.of(url, connection.proxy, connection.tls),
-            head=request_head(url, headers),
-            secret="\n".join(filter(None, (secret, *connection.secrets))).encode(),
+            credential=credential,
+            fixed=fixed,
+            head=request_head(url, {**headers, **(fixed.headers if fixed else {})}),
+            secret="\n".join(filter(None, connection.secrets)).encode(),
             forwarded_headers=connection.forwarded,
             profile=profile,
             profile_name=profile.name,
@@ -112,12 +134,15 @@ class UpstreamServer:
             connection_reuse=connection_reuse,
         )
 
+    def url_for(self, model: str, *, streaming: bool = True) -> URL:
+        """Return the URL of a request. Raises BadRequest if the model cannot be part of a URL."""
+        template = self.endpoints.stream if streaming else self.endpoints.whole
+        return url_with_model(template, model) if "{model}" in template else self.url
 
-COUNT_PATHS: Mapping[str, str] = {
-    "anthropic": "/v1/messages/count_tokens",
-    "chat": "/messages/count_tokens",
-    "responses": "/responses/input_tokens",
-}
+    def count_url_for(self, model: str) -> URL | None:
+        """Return the URL that counts tokens; None if there is none. Raises BadRequest."""
+        template = self.endpoints.count
+        return url_with_model(template, model) if template else None
 
 
 class RequestFacts(NamedTuple):
@@ -193,19 +218,3 @@ class Target:
             "profile": self.server.profile_name,
             "capabilities": self.server.capabilities,
         }
-
-
-def _endpoint(base_url: str, path: str) -> URL:
-    """Append the path to the base URL; keep its query string (Azure's ``api-version``)."""
-    parts = urlsplit(base_url)
-    return URL(urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)))
-
-
-def _credential(dialect_name: str, profile: Profile, secret: str) -> dict[str, str]:
-    if not secret:
-        return {}
-    if dialect_name == "anthropic" and not profile.bearer_auth:
-        return {"x-api-key": secret}
-    if profile.name == "azure":
-        return {"api-key": secret}
-    return {"authorization": f"Bearer {secret}"}

@@ -15,6 +15,7 @@ import msgspec
 
 from proxy.conf import conf
 from proxy.gateway.admission.client_options import ClientOptions
+from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.deadlines import CancelReason
@@ -123,6 +124,7 @@ class Attempt:
         # The upstream always streams, so there is only one code path.
         request = {**self.apply_upstream_policies(), "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
+        self.url = server.url_for(target.model)
         target.profile = apply_learned(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
         self.record_translation_notes(upstream_request)
@@ -168,7 +170,7 @@ class Attempt:
         Return True if the caller must retry: the upstream rejected an optional part of the request,
         and that part is now removed from ``body``.
         """
-        call = await self._post_once_or_twice(headers)
+        call = await self._post_with_valid_credential(headers)
         try:
             if allow_repair and call.status in REPAIRABLE and await self._repair_and_retry(call):
                 return True
@@ -235,6 +237,23 @@ class Attempt:
         body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
         self.body = body or self.body
         return body is not None
+
+    async def _post_with_valid_credential(self, headers: dict[str, str]) -> UpstreamResponse:
+        """Send the body to the upstream; once more if the upstream says that a token expired."""
+        call = await self._post_once_or_twice(headers)
+        if call.status not in REJECTED or self.response.bytes_at_disconnect is not None:
+            return call
+        try:
+            if not is_expired(call.status, call.headers, await call.peek_error_body()):
+                return call
+            if await self.target.server.credential.replace(call.credential) is None:
+                return call
+        except BaseException:
+            call.close()
+            raise
+        call.record.refused = True
+        call.close()
+        return await self._post_once_or_twice(headers)
 
     async def _post_once_or_twice(self, headers: dict[str, str]) -> UpstreamResponse:
         """Send the body to the upstream; retry once if the upstream cannot have received it."""

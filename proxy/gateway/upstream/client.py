@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from yarl import URL
 
+from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.request_headers import printable
@@ -56,6 +57,9 @@ CONNECT_TIMEOUT: Final = _fault(
     504, "timeout_error", "the upstream did not accept a connection in time", retry=True
 )
 LOST: Final = _fault(502, "api_error", "the upstream closed the connection", retry=True)
+NO_CREDENTIAL: Final = _fault(
+    502, "api_error", "the gateway has no valid credential for the upstream", retry=True
+)
 GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP", retry=None)
 
 
@@ -115,7 +119,7 @@ SSE even if the ``content-type`` is wrong."""
 class UpstreamResponse:
     """An upstream's response whose headers are received. The body is read piece by piece.
 
-    If the response repeats the gateway's credential for ``server``, the credential is redacted.
+    If the response repeats the ``credential`` of the request or a secret header, it is redacted.
     """
 
     def __init__(
@@ -125,9 +129,13 @@ class UpstreamResponse:
         record: AttemptRecord,
         pool: ConnectionPool,
         owner: int = SHARED,
+        *,
+        credential: Credential = NONE,
     ) -> None:
         self.status = connection.status
-        self.headers = redact_headers(connection.headers, server.secret)
+        self.credential = credential
+        secrets = b"\n".join(filter(None, (credential.secret, server.secret)))
+        self.headers = redact_headers(connection.headers, secrets)
         self.record = record
         self.ended = False
         self.connection = connection
@@ -137,7 +145,7 @@ class UpstreamResponse:
         compressed = connection.headers.get("content-encoding")
         self._decompressor: Any = _decompressor(compressed) if compressed else None
         self._peeked = b""
-        self._redactor = Redactor(server.secret)
+        self._redactor = Redactor(secrets)
 
     @property
     def content_type(self) -> str:
@@ -145,7 +153,7 @@ class UpstreamResponse:
 
     @property
     def request_id(self) -> str:
-        for name in ("x-request-id", "request-id", "apim-request-id"):
+        for name in ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid"):
             if name in self.headers:
                 return printable(self.headers[name][:200])
         return ""
@@ -261,9 +269,11 @@ async def post(
     Raises UpstreamFailed. This function has no timeout for the response; the caller sets a
     deadline.
     """
+    credential = await _valid_credential(server)
     head = server.head
-    if headers or url is not server.url:
-        head = request_head(url, {**server.headers, **headers})
+    if headers or url is not server.url or credential is not server.fixed:
+        own = credential.headers_for(url, body)
+        head = request_head(url, {**server.headers, **headers, **own})
     connection: UpstreamConnection | None = None
     owner = OWNERS.get(server.connection_reuse, key_id)
     connections = pool(loop or asyncio.get_running_loop())
@@ -278,7 +288,9 @@ async def post(
         record.refused = (
             connection.status != 200 and connection.status not in PROXY_TIMEOUT_STATUSES
         )
-        return UpstreamResponse(connection, server, record, connections, owner)
+        return UpstreamResponse(
+            connection, server, record, connections, owner, credential=credential
+        )
     except CONNECTION_ERRORS as exc:
         if connection is not None:
             connection.close()
@@ -299,6 +311,15 @@ async def post(
 
 
 UNDELIVERED: Final = "undelivered"
+
+
+async def _valid_credential(server: UpstreamServer) -> Credential:
+    """Return the upstream's credential. Raises UpstreamFailed if there is no valid one."""
+    live = server.credential
+    try:
+        return live.current or await live.get()
+    except CredentialError:
+        raise UpstreamFailed(NO_CREDENTIAL, detail="no_credential") from None
 
 
 def retry_after(headers: Mapping[str, str]) -> int | None:

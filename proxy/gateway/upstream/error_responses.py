@@ -1,7 +1,9 @@
 """The errors of attempts without an answer, in Anthropic's terms."""
 
 import dataclasses
+from typing import Final
 
+from proxy.gateway.credentials.live_credential import STATIC
 from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
 from proxy.gateway.http.errors import SHUTTING_DOWN, STOPPED, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
@@ -11,6 +13,13 @@ from translator.errors import BadUpstream
 
 from .client import UpstreamResponse, retry_after
 
+DENIED: Final = UpstreamError(
+    status=500,
+    error_type="api_error",
+    message="the upstream denies the gateway's role access",
+    should_retry=False,
+)
+
 
 def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
     """Map the upstream's error response to Anthropic's error (mapping.md 5.2)."""
@@ -18,6 +27,8 @@ def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> Upstre
         body = decode_json(raw)
     except BadUpstream:
         body = raw.decode("utf-8", "replace")
+    if call.status == 403 and target.server.credential.kind != STATIC:
+        return DENIED  # the text names the gateway's own account and role, not the client's
     if call.status < 400:  # 204, 206 and redirects, which are not followed
         return bad_gateway_error(f"upstream answered with status {call.status}")
     error = target.server.dialect.map_error(call.status, body)

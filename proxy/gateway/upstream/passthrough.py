@@ -19,6 +19,8 @@ from proxy.gateway.http.lenient_json import decode_event, decode_json
 from proxy.gateway.http.request_headers import RequestHeaders, matching_headers
 from proxy.gateway.http.sse_encoder import encode_events
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
+from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
+from translator.anthropic_upstream.bedrock_events import BedrockEvents
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 from translator.secret_redaction import mask_secrets, redact_error_body
@@ -26,6 +28,7 @@ from translator.stream.sse import SSEDecoder
 
 from .attempt import MAX_ANSWER_BYTES, Attempt
 from .client import UpstreamResponse
+from .cloud_requests import as_cloud_request
 from .error_responses import upstream_error
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -61,13 +64,16 @@ class Passthrough(Attempt):
         context.message_id = f"msg_{head.ulid}"  # for an upstream that sends none
         context.input_estimate = self.entry.request.input_estimate
         self.stream = server.dialect.stream(context)
-        self.url = endpoint(server.url, head)
+        model = self.target.model_for(request["model"])
+        self.url = server.url_for(model, streaming=self.entry.request.streaming)
+        if server.cloud is None or not server.cloud.version:
+            self.url = endpoint(self.url, head)
         headers = forwarded_headers(head)
         if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
-        self.record_translation_notes(upstream_request)
-        model = self.target.model_for(request["model"])
         target_fields = {**upstream_request.body, "model": model, **server.extra_body}
+        target_fields, headers = as_cloud_request(server, target_fields, headers, self.withheld)
+        self.record_translation_notes(upstream_request)
         return patch_body(self.entry.request.body, request, target_fields), headers
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
@@ -96,10 +102,15 @@ class Passthrough(Attempt):
         splitter = FrameSplitter()
         # This is false if the upstream streams although the request has no ``"stream": true``.
         streaming = entry.request.streaming
+        framed = BedrockEvents() if call.content_type == EVENT_STREAM else None
         while not stream.finished:
             watch.start_wait(CancelReason.IDLE)
             raw = await call.read()
             watch.start_wait(CancelReason.WRITE)
+            if framed is not None and raw:
+                raw = framed.feed(raw)
+                if not raw:  # no frame is complete yet
+                    continue
             out: list[bytes] = []
             seen_events: list[dict[str, Any]] = []
             try:

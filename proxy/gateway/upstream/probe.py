@@ -6,7 +6,7 @@ gateway key, so it writes no row to the ledger and charges no budget.
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,11 +19,14 @@ from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
 from proxy.models import Upstream, UpstreamPolicy
 from proxy.upstream_probe import LONGEST_S, QUESTIONS, UNSIGNED_THINKING, Finding, Question
+from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
+from translator.anthropic_upstream.bedrock_events import BedrockEvents
 from translator.errors import TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
 from .client import UpstreamResponse, close_transport, post
+from .cloud_requests import as_cloud_request
 from .error_responses import upstream_error
 
 SHOWN_CHARS: Final = 8_000
@@ -33,16 +36,23 @@ ANTHROPIC: Final = {"anthropic-version": "2023-06-01"}
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
     """Run the probe; see ``proxy.upstream_probe.probe``."""
+    questions = [*QUESTIONS]
+    if upstream.dialect == "anthropic":
+        questions.append(UNSIGNED_THINKING)
+    return send_questions(upstream, model, questions)
+
+
+def send_questions(
+    upstream: Upstream, model: str, questions: Iterable[Question]
+) -> Sequence[Finding]:
+    """Send these questions in turn; see ``proxy.upstream_probe.probe`` for the errors."""
     upstream.clean()  # checks whether the upstream's address is allowed
     target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
-    return asyncio.run(_run_all(target, model))
+    return asyncio.run(_run_all(target, model, questions))
 
 
-async def _run_all(target: Target, model: str) -> list[Finding]:
+async def _run_all(target: Target, model: str, questions: Iterable[Question]) -> list[Finding]:
     try:
-        questions = [*QUESTIONS]
-        if target.server.dialect_name == "anthropic":
-            questions.append(UNSIGNED_THINKING)
         return [await _run_one(target, model, question) for question in questions]
     finally:
         await close_transport()
@@ -59,7 +69,10 @@ async def _run_one(target: Target, model: str, question: Question) -> Finding:
         translated_for = dataclasses.replace(translated_for, profile=profile)
     try:
         made = server.dialect.build_request(request, translated_for)
-        run.body = msgspec.json.encode({**made.body, **server.extra_body})
+        fields = {**made.body, **server.extra_body}
+        headers = ANTHROPIC if server.dialect_name == "anthropic" else {}
+        fields, run.headers = as_cloud_request(server, fields, headers, [])
+        run.body = msgspec.json.encode(fields)
         async with asyncio.timeout(LONGEST_S):
             await run.send()
     except TranslatorError as exc:
@@ -80,6 +93,7 @@ class _ProbeRun:
         self.target = target
         self.question = question
         self.body = b""
+        self.headers: dict[str, str] = {}
         self.call: UpstreamResponse | None = None
         self.reads: list[tuple[float, bytes]] = []
         self.began = asyncio.get_running_loop().time()
@@ -92,9 +106,10 @@ class _ProbeRun:
         """Send the request and read the response. Raises UpstreamFailed."""
         server = self.target.server
         record = AttemptRecord(server.name, self.target.model, self.began)
-        extra = ANTHROPIC if server.dialect_name == "anthropic" else {}
-        call = self.call = await post(server, server.url, self.body, extra, record)
+        url = server.url_for(self.target.model)
+        call = self.call = await post(server, url, self.body, self.headers, record)
         self.head_ms = self._elapsed_ms()
+        framed = BedrockEvents() if call.content_type == EVENT_STREAM else None
         try:
             if call.status != 200:
                 raw = await call.read_error_body()
@@ -103,7 +118,8 @@ class _ProbeRun:
             size = 0
             while size < MAX_BYTES and (piece := await call.read()):
                 size += len(piece)
-                self.reads.append((self._elapsed_ms(), piece))
+                text = piece if framed is None else framed.feed(piece)
+                self.reads.append((self._elapsed_ms(), text))
         finally:
             self.ended_ms = self._elapsed_ms()
             call.close()

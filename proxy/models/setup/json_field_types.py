@@ -27,13 +27,7 @@ class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
     """A TOML table or JSON object in which unknown keys are errors."""
 
 
-class Network(str):
-    """An IP network such as ``10.0.0.0/8``."""
-
-    __slots__ = ()
-
-
-class SecretReference(Strict):
+class SecretReference(Strict, omit_defaults=True):
     """A reference to a secret: the name of an environment variable or the path of a file."""
 
     env: str = ""
@@ -46,6 +40,12 @@ class SecretReference(Strict):
     @property
     def stored(self) -> dict[str, str]:
         return {"env": self.env} if self.env else {"file": self.file}
+
+
+class Network(str):
+    """An IP network such as ``10.0.0.0/8``."""
+
+    __slots__ = ()
 
 
 class Limits(Strict):

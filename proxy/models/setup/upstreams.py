@@ -1,6 +1,7 @@
 """Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -12,8 +13,11 @@ from proxy.secrets import ConfigError, Secret, resolve
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
+from .credential_types import AnySettings, CommandSettings, check_extra, parse_credentials
 from .upstream_connection import check_connection, secret_files_in
 
+API_VERSION = re.compile(r"20\d\d-\d\d-\d\d(-preview)?|preview|latest")
+"""The values of ``api-version`` that Azure knows."""
 SEALED = "sealed"
 """The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
 TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
@@ -115,6 +119,9 @@ class Upstream(models.Model):
         blank=True,
         help_text='{"env": "OPENAI_API_KEY"} or {"file": "/run/secrets/x"}',
     )
+    # How to get a credential that expires (``credential_types``); empty: ``secret`` is the key.
+    credentials = models.JSONField(default=dict, blank=True)
+    api_version = models.CharField(max_length=32, blank=True, default="")
     profile = models.CharField(max_length=32, default="generic")
     capabilities = models.JSONField(default=dict, blank=True)
     timeouts = models.JSONField(
@@ -144,6 +151,7 @@ class Upstream(models.Model):
         """Raise ValidationError for an invalid URL, capability, timeout or secret."""
         self.check_fields()
         self.check_secret()
+        self.check_credentials()
         if self.has_encrypted_secret:
             try:
                 decrypt_secret(self.secret[SEALED], self.base_url)
@@ -175,9 +183,37 @@ class Upstream(models.Model):
                 message = f"timeout {name!r} is {seconds!r}; seconds are expected"
                 raise ValidationError({"timeouts": message})
         self._check_extra_body()
+        if self.api_version and not API_VERSION.fullmatch(self.api_version):
+            message = f"{self.api_version!r} is not an api-version such as 2024-10-21"
+            raise ValidationError({"api_version": message})
+
+    def check_credentials(self) -> None:
+        """Raise ValidationError for invalid ``credentials``."""
+        settings = parse_credentials(self.credentials)
+        if settings is not None and self.secret:
+            message = "an upstream has an api_key or credentials, not both"
+            raise ValidationError({"credentials": message})
+        if isinstance(settings, CommandSettings) and not self.managed:
+            # A program that the admin or the API could name would run as the gateway's user.
+            message = "a command can only be set in bridge.toml"
+            raise ValidationError({"credentials": message})
+
+    def credential_settings(self) -> AnySettings | None:
+        """Return the settings of a credential that expires; None if the upstream has none.
+
+        Raises ConfigError if they are invalid or need an extra that is not installed.
+        """
+        try:
+            self.check_credentials()
+            settings = parse_credentials(self.credentials)
+        except ValidationError as error:
+            raise ConfigError(" ".join(error.messages)) from None
+        if settings is not None:
+            check_extra(settings)
+        return settings
 
     def credential(self) -> Secret:
-        """Return the API key for this upstream; empty if it has none.
+        """Return the API key for this upstream; empty if it has none, or credentials that expire.
 
         Raises ConfigError, which names the variable or file, if the key cannot be read.
         """
@@ -185,6 +221,7 @@ class Upstream(models.Model):
             self.check_secret()
         except ValidationError as error:
             raise ConfigError(" ".join(error.messages)) from None
+        self.credential_settings()
         if self.has_encrypted_secret:
             return decrypt_secret(self.secret[SEALED], self.base_url)
         return resolve(self.secret)

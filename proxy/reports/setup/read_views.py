@@ -265,6 +265,10 @@ class UpstreamRow(serializers.Serializer[Any]):
     has_secret = serializers.BooleanField(
         help_text="Whether an API key is set. Neither the key nor its location is shown."
     )
+    credentials_kind = serializers.CharField(
+        allow_null=True, help_text="How a key that expires is fetched: aws, google, azure, command."
+    )
+    api_version = serializers.CharField(help_text="Of Azure OpenAI; else empty.")
     when_client_leaves = serializers.CharField(
         help_text="abort, or drain: read the response to its end"
     )
@@ -294,6 +298,8 @@ class UpstreamsView(ListView):
             "capabilities": upstream.capabilities,
             "timeouts": upstream.timeouts,
             "has_secret": bool(upstream.secret),
+            "credentials_kind": upstream.credentials.get("kind"),
+            "api_version": upstream.api_version,
             "when_client_leaves": upstream.when_client_leaves,
             "connection_reuse": upstream.connection_reuse,
             "connection": upstream.connection,

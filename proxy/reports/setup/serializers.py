@@ -195,6 +195,12 @@ class UpstreamShape(Shape):
         help_text="Stored encrypted for this base URL and never returned.",
     )
     api_key_from = ReferenceShape(source="secret", required=False)
+    credentials = JsonObject(
+        required=False,
+        help_text='How to fetch a key that expires, such as {"kind": "aws"}; a command only in '
+        "bridge.toml.",
+    )
+    api_version = serializers.CharField(max_length=32, required=False, allow_blank=True)
     profile = serializers.CharField(max_length=32, required=False)
     capabilities = JsonObject(required=False)
     timeouts = JsonObject(required=False)

@@ -136,7 +136,7 @@ def test_a_rotated_secret_is_used_while_the_database_is_unreachable(
 
 
 def secret_in(store: ConfigStore) -> bytes:
-    return store.snapshot.exact[("acme", "claude-x")].targets[0].server.secret
+    return store.snapshot.exact[("acme", "claude-x")].targets[0].server.fixed.secret
 
 
 def unreachable() -> None:

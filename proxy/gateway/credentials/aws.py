@@ -1,0 +1,92 @@
+"""Amazon: credentials of the default chain, and requests signed with Signature Version 4.
+
+The chain is botocore's: environment, profile, web identity, container, instance. Source: AWS SDKs
+and Tools Reference Guide, "Standardized credential providers".
+"""
+
+import re
+from typing import Any, Final
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
+import botocore.exceptions
+import botocore.session
+from yarl import URL
+
+from .credential import Credential, CredentialError
+
+HOST: Final = re.compile(
+    r"(?P<service>bedrock(-mantle|-runtime)?)(-fips)?\.(?P<region>[a-z0-9-]+)\."
+    r"(amazonaws\.com(\.cn)?|api\.aws)"
+)
+"""The public host names of Amazon Bedrock."""
+SERVICES: Final = {"bedrock-runtime": "bedrock"}
+"""Endpoint name -> name in the signature, where they differ."""
+ORIGINS: Final = {
+    "env": "environment variables",
+    "explicit": "explicit keys",
+    "assume-role": "an assumed role of the profile",
+    "assume-role-with-web-identity": "the web identity",
+    "shared-credentials-file": "~/.aws/credentials",
+    "config-file": "~/.aws/config",
+    "custom-process": "the profile's credential_process",
+    "container-role": "the container role",
+    "iam-role": "the instance role",
+    "sso": "IAM Identity Center",
+}
+
+
+class AwsCredentials:
+    """Finds keys by botocore's chain. Each fetch runs the chain again."""
+
+    def __init__(self, base_url: URL, region: str, service: str, profile: str) -> None:
+        found = HOST.fullmatch(base_url.raw_host or "")
+        self.region = region or (found["region"] if found else "")
+        name = found["service"] if found else "bedrock"
+        self.service = service or SERVICES.get(name, name)
+        self._profile = profile or None
+        if not self.region:
+            raise ValueError("credentials.region is missing, and the base URL contains no region")
+
+    def fetch(self) -> Credential:
+        try:
+            session = botocore.session.Session(profile=self._profile)
+            found: Any = session.get_credentials()
+            keys = found.get_frozen_credentials() if found is not None else None
+        except botocore.exceptions.BotoCoreError as error:
+            raise CredentialError(f"AWS: {_first_line(error)}") from None
+        except botocore.exceptions.ClientError as error:  # of STS
+            raise CredentialError(f"AWS: {type(error).__name__}: {_code(error)}") from None
+        if keys is None:
+            raise CredentialError(
+                "AWS: no credentials in the environment, a profile, a web identity, "
+                "the container or the instance"
+            )
+        # botocore has no public accessor for the time; without it, the credential does not expire.
+        expires = getattr(found, "_expiry_time", None)
+        return Credential(
+            sign=self.signer(keys),
+            expires_at=expires.timestamp() if expires is not None else None,
+            origin=f"AWS, {ORIGINS.get(found.method, found.method)}",
+        )
+
+    def signer(self, keys: "botocore.credentials.ReadOnlyCredentials") -> Any:
+        """Return a function that signs a POST with these keys."""
+
+        def sign(url: URL, body: bytes) -> dict[str, str]:
+            request = botocore.awsrequest.AWSRequest(method="POST", url=str(url), data=body)
+            botocore.auth.SigV4Auth(keys, self.service, self.region).add_auth(request)
+            return {name.lower(): value for name, value in request.headers.items()}
+
+        return sign
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+def _code(error: Exception) -> str:
+    """Return the error code of STS, such as AccessDenied; its message may name accounts."""
+    response: Any = getattr(error, "response", {})
+    return str(response.get("Error", {}).get("Code", "") or "failed")[:100]

@@ -1,0 +1,69 @@
+"""Google: a token of the application default credentials.
+
+The chain is google-auth's: GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, the metadata server. The
+file may be a service account's key, or the configuration of a workload identity federation. Source:
+Google Cloud, "How Application Default Credentials works".
+"""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import google.auth
+import google.auth.exceptions
+import google.auth.transport.requests
+from google.auth import identity_pool
+from google.oauth2 import credentials as oauth2
+from google.oauth2 import service_account
+
+from .credential import Credential, CredentialError, bearer
+
+
+class GoogleToken:
+    """Fetches an access token with one scope."""
+
+    def __init__(self, scope: str, file: str) -> None:
+        self._scopes = [scope]
+        self._file = file
+
+    def fetch(self) -> Credential:
+        try:
+            credentials = self._find()
+            credentials.refresh(google.auth.transport.requests.Request())
+        except json.JSONDecodeError:
+            raise CredentialError(f"Google: {self._file} is not JSON") from None
+        except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
+            raise CredentialError(f"Google: {type(error).__name__}: {_reason(error)}") from None
+        expiry: dt.datetime | None = credentials.expiry  # UTC without a time zone
+        kind = type(credentials).__module__.removeprefix("google.")
+        return Credential(
+            headers=bearer(credentials.token),
+            secret=credentials.token.encode(),
+            expires_at=expiry.replace(tzinfo=dt.UTC).timestamp() if expiry else None,
+            origin=f"Google, {self._file or kind}",
+        )
+
+    def _find(self) -> Any:
+        library: Any = google.auth  # its functions have no annotations
+        if not self._file:
+            return library.default(scopes=self._scopes)[0]
+        content = json.loads(Path(self._file).read_bytes())
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind not in LOADERS:
+            raise ValueError(f"{self._file} is of none of the types {', '.join(LOADERS)}")
+        return LOADERS[kind](content, scopes=self._scopes)
+
+
+LOADERS: Final[dict[str, Any]] = {
+    "service_account": service_account.Credentials.from_service_account_info,
+    "authorized_user": oauth2.Credentials.from_authorized_user_info,
+    "external_account": identity_pool.Credentials.from_info,
+}
+"""Type of a credentials file -> its loader. google-auth advises against loading just any type."""
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of the error. google-auth puts response bodies behind the first."""
+    text = str(error.args[0] if error.args else error).strip() or "failed"
+    return text.splitlines()[0][:300]

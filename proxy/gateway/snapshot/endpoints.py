@@ -1,0 +1,56 @@
+"""The URLs of an upstream's endpoints, some of which contain the model's name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import quote
+
+from yarl import URL
+
+from translator.anthropic_upstream.clouds import Cloud
+from translator.capabilities import Profile
+from translator.dialect import Dialect
+from translator.errors import BadRequest
+
+COUNT_PATHS: Final[Mapping[str, str]] = {
+    "anthropic": "/v1/messages/count_tokens",
+    "chat": "/messages/count_tokens",
+    "responses": "/responses/input_tokens",
+}
+DATED_PATHS: Final[Mapping[str, str]] = {"chat": "/deployments/{model}/chat/completions"}
+"""The paths of Azure OpenAI with a dated ``api-version``; otherwise the model is in the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Templates of URLs; ``{model}`` stands for the model's name."""
+
+    stream: str
+    whole: str
+    count: str
+    """Empty if the upstream does not count tokens."""
+
+    @classmethod
+    def of(
+        cls, base_url: str, dialect: Dialect, profile: Profile, cloud: Cloud | None, version: str
+    ) -> Self:
+        base = base_url.rstrip("/")
+        query = f"?api-version={version}" if version else ""
+        path = dialect.path
+        if version[:1].isdigit():
+            path = DATED_PATHS.get(dialect.name, path)
+        stream, whole, count = path, path, COUNT_PATHS[dialect.name]
+        if cloud is not None:
+            stream, whole, count = cloud.stream_path, cloud.whole_path, cloud.count_path
+        return cls(
+            stream=f"{base}{stream}{query}",
+            whole=f"{base}{whole}{query}",
+            count=f"{base}{count}{query}" if profile.count_tokens else "",
+        )
+
+
+def url_with_model(template: str, model: str) -> URL:
+    """Return the URL with the model's name. Raises BadRequest for a name that changes the path."""
+    if model in {"", ".", ".."}:
+        raise BadRequest("model", f"{model!r} is not a model name")
+    return URL(template.replace("{model}", quote(model, safe="")), encoded=True)
