@@ -7,7 +7,6 @@ from django.core.exceptions import ValidationError
 
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
-from proxy.secret_encryption import encrypt_secret
 from translator.capabilities import PROFILES
 
 if TYPE_CHECKING:  # generic only in django-stubs
@@ -73,14 +72,13 @@ class UpstreamForm(UpstreamModelForm):
             return dict(self.instance.secret)
         raise forms.ValidationError("enter the secret itself in the field New secret")
 
-    def clean_new_secret(self) -> str:
-        secret: str = self.cleaned_data["new_secret"]
-        if not secret.isascii() or not secret.isprintable():
-            raise forms.ValidationError("it has characters that a header cannot contain")
-        return secret
-
     def clean(self) -> None:
         super().clean()
         if self.cleaned_data.get("new_secret") and "base_url" in self.cleaned_data:
-            sealed = encrypt_secret(self.cleaned_data["new_secret"], self.cleaned_data["base_url"])
-            self.cleaned_data["secret"] = {SEALED: sealed}
+            new = Upstream(base_url=self.cleaned_data["base_url"])
+            try:
+                new.store_secret(self.cleaned_data["new_secret"])
+            except ValidationError as error:
+                self.add_error("new_secret", error)
+            else:
+                self.cleaned_data["secret"] = new.secret

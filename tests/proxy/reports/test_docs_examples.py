@@ -15,7 +15,7 @@ import yaml
 from proxy.metrics.definitions import BY_NAME
 from proxy.models import ApiKey
 from proxy.reports.exports import jobs
-from proxy.reports.routes import VIEWS
+from proxy.reports.urls import VIEWS, VIEWSETS
 from proxy.routing import EXACT_PATHS
 from tests.proxy.admin import factories
 
@@ -138,7 +138,11 @@ def test_each_promql_query_names_existing_metrics_and_labels(query):
         assert used_labels <= set(BY_NAME[name].label_names)
 
 
-@pytest.mark.parametrize("route", VIEWS)
+ROUTES = [*VIEWS, *(one.resource for one in VIEWSETS)]
+ROUTES += [f"{one.resource}/<str:{one.lookup_url_kwarg}>" for one in VIEWSETS]
+
+
+@pytest.mark.parametrize("route", ROUTES)
 def test_every_path_is_in_the_docs(route):
     path = re.sub(r"<\w+:(\w+)>", r"{\1}", route)
 

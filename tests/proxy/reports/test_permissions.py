@@ -7,7 +7,7 @@ from django.urls import get_resolver
 from django.utils.timezone import now
 
 from proxy.reports.organizations.urls import VIEWS as ADMIN_API_VIEWS
-from proxy.reports.routes import VIEWS
+from proxy.reports.urls import VIEWS, VIEWSETS
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 from tests.urls import url_routes
@@ -84,10 +84,15 @@ def test_every_route_of_ours_is_in_the_table():
 
     known = {f"api/v1/{route}{end}" for route in TABLE for end in ("", "/")}
     known |= {f"v1/organizations/{route}" for route in ADMIN_API_TABLE}
+    known |= {"api/v1/"}
     known |= {"api/v1/schema/", "api/v1/docs/"}  # public: no data of the installation
     known |= {rf"{prefix}\A(?P<rest>(?s:.*))\Z" for prefix in ("api/v1/", "v1/organizations/")}
     assert paths_of_reports == known
-    assert set(TABLE) == set(VIEWS)
+    tables = {one.resource for one in VIEWSETS}
+    for one in VIEWSETS:
+        kind = getattr(one, "lookup_value_converter", "str")
+        tables.add(f"{one.resource}/<{kind}:{one.lookup_url_kwarg}>")
+    assert set(TABLE) == set(VIEWS) | tables
     assert set(ADMIN_API_TABLE) == set(ADMIN_API_VIEWS)
 
 
@@ -177,7 +182,7 @@ def test_reports_refuse_writing_methods(callers, route, method):
     assert answer.json()["type"] == "error"
 
 
-@pytest.mark.parametrize("url", ["/api/v1/nothing", "/v1/organizations/nothing/here", "/api/v1/"])
+@pytest.mark.parametrize("url", ["/api/v1/nothing", "/v1/organizations/nothing/here"])
 def test_unknown_paths_return_anthropics_error_body(client, url):
     answer = client.get(url)
 
