@@ -1,7 +1,6 @@
 """Write rules that no form can reach; tests/repo/access/write_matrix.txt has the others."""
 
 import pytest
-from django.contrib.auth.models import Group
 from django.contrib.auth.models import Group, User
 
 from proxy.models import ApiKey, Upstream
