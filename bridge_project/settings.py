@@ -215,12 +215,15 @@ LOGGING = {
         },
         "json": {"()": "proxy.log_format.JsonLines"},
     },
-    "filters": {"refusals": {"()": "proxy.log_format.Refusals"}},
+    "filters": {
+        "refusals": {"()": "proxy.log_format.Refusals"},
+        "repeated": {"()": "proxy.log_format.RepeatedLines"},
+    },
     "handlers": {
         "stderr": {
             "class": "proxy.log_format.NonBlockingStderrHandler",
             "formatter": LOG_FORMAT,
-            "filters": ["refusals"],
+            "filters": ["refusals", "repeated"],
         }
     },
     "root": {"handlers": ["stderr"], "level": "WARNING"},

@@ -64,6 +64,7 @@ def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "extra_body": entry.extra_body,
             "when_client_leaves": entry.when_client_leaves,
             "connection_reuse": entry.connection_reuse,
+            "connection": msgspec.to_builtins(entry.connection),
             "allow_http": entry.allow_http,
             "enabled": entry.enabled,
         }

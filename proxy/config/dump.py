@@ -58,6 +58,7 @@ def _upstream(upstream: Upstream) -> Table:
         "connection_reuse": None
         if upstream.connection_reuse == ConnectionReuse.SHARED
         else upstream.connection_reuse,
+        "connection": upstream.connection or None,
         "allow_http": upstream.allow_http or None,
         "enabled": None if upstream.enabled else False,
     }

@@ -18,26 +18,13 @@ from proxy.models.setup.json_field_types import (
     Network,
     Options,
     ScopeName,
+    SecretReference,
     Strict,
 )
+from proxy.models.setup.upstream_connection import Connection
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Seconds = Annotated[float, Meta(gt=0)]
-
-
-class SecretReference(Strict):
-    """A reference to a secret: the name of an environment variable or the path of a file."""
-
-    env: str = ""
-    file: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.env) == bool(self.file):
-            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
-
-    @property
-    def stored(self) -> dict[str, str]:
-        return {"env": self.env} if self.env else {"file": self.file}
 
 
 class Timeouts(Strict):
@@ -58,6 +45,7 @@ class Upstream(Strict):
     extra_body: dict[str, Any] = {}
     when_client_leaves: Literal["abort", "drain"] = "abort"
     connection_reuse: Literal["shared", "key", "never"] = "shared"
+    connection: Connection = field(default_factory=Connection)
     allow_http: bool = False
     enabled: bool = True
 

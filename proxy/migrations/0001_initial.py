@@ -136,6 +136,7 @@ class Migration(migrations.Migration):
                 ('extra_body', models.JSONField(blank=True, default=dict)),
                 ('when_client_leaves', models.CharField(choices=[('abort', 'Close the connection at once'), ('drain', 'Read it to its end')], default='abort', max_length=8)),
                 ('connection_reuse', models.CharField(choices=[('shared', 'Of all keys'), ('key', 'Of the same key'), ('never', 'None: a new connection for each request')], default='shared', max_length=8)),
+                ('connection', models.JSONField(blank=True, default=dict)),
                 ('allow_http', models.BooleanField(default=False)),
                 ('enabled', models.BooleanField(default=True)),
                 ('managed', models.BooleanField(default=False, editable=False)),

@@ -34,6 +34,21 @@ class Network(str):
     __slots__ = ()
 
 
+class SecretReference(Strict):
+    """A reference to a secret: the name of an environment variable or the path of a file."""
+
+    env: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.env) == bool(self.file):
+            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return {"env": self.env} if self.env else {"file": self.file}
+
+
 class Limits(Strict):
     rpm: Count | UnsetType = UNSET
     tpm: Count | UnsetType = UNSET

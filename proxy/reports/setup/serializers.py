@@ -281,13 +281,14 @@ class UpstreamSerializer(ConfigSerializer):
         fields = (
             "name", "dialect", "base_url", "api_key", "api_key_from", "profile", "capabilities",
             "timeouts", "extra_body", "has_secret", "when_client_leaves", "connection_reuse",
-            "allow_http", "enabled", "managed",
+            "connection", "allow_http", "enabled", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
         extra_kwargs: ClassVar = {
             "name": {"validators": []},
             "when_client_leaves": {"help_text": "abort, or drain: read the response to its end"},
             "connection_reuse": {"help_text": "shared, key or never"},
+            "connection": {"help_text": "proxy, TLS files and headers"},
         }
 
     def get_has_secret(self, upstream: Upstream) -> bool:
