@@ -30,7 +30,6 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
-    "budgets": budgets.BudgetsView,
     "budgets/<str:budget_id>/status": budgets.BudgetView,
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
@@ -48,6 +47,7 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.RouteViewSet,
     viewsets.UpstreamViewSet,
     viewsets.PriceViewSet,
+    viewsets.BudgetViewSet,
 )
 
 
@@ -73,7 +73,8 @@ def _patterns(slash: str) -> list[Any]:
     router = (Router if slash else SimpleRouter)(use_regex_path=False)
     router.trailing_slash = slash
     for viewset in VIEWSETS:
-        router.register(viewset.resource, viewset, basename=viewset.resource)
+        basename = viewset.resource if slash else f"{viewset.resource}-without-slash"
+        router.register(viewset.resource, viewset, basename=basename)
     names = [_name(route) if slash else None for route in VIEWS]
     views = [
         path(f"{route}{slash}", view.as_view(), name=name)

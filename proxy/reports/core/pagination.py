@@ -11,7 +11,7 @@ from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .query_parameters import Choice, PageParameters, Values
+from .query_parameters import Choice, Number, PageParameters, Values
 from .rendering import invalid_cursor
 
 
@@ -100,7 +100,11 @@ class SortFilter(OrderingFilter):
 def list_parameters(filters: Mapping[str, str], sorts: Mapping[str, str]) -> type[PageParameters]:
     """Return the serializer of a list's parameters: pages, filters and ``sort``."""
     fields: dict[str, Any] = {
-        name: Values(help_text=f"Only rows with these values of `{name}`.") for name in filters
+        name: Values(
+            help_text=f"Only rows with these values of `{name}`.",
+            **({"child": Number(min_value=0, max_value=2**63 - 1)} if name.endswith("_id") else {}),
+        )
+        for name in filters
     }
     orders = [f"{sign}{name}" for name in sorts for sign in ("", "-")]
     fields["sort"] = Choice(

@@ -33,15 +33,27 @@ OPTIONS: Final = {
 }
 
 
-class Named(serializers.SlugRelatedField[Any]):
-    """A reference to another table's row by name; a row that the caller may not use is unknown."""
+class OfCaller:
+    """A mixin for references to another table's row; a row the caller may not use is unknown."""
+
+    context: dict[str, Any]
+
+    def get_queryset(self) -> "QuerySet[Any]":
+        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[misc]  # of DRF's related fields
+        request = self.context.get("request")  # none when the OpenAPI schema is generated
+        return rows if request is None else choices(caller_of(request), rows)
+
+
+class Named(OfCaller, serializers.SlugRelatedField[Any]):
+    """A reference by name."""
 
     default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
 
-    def get_queryset(self) -> "QuerySet[Any]":
-        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[assignment]  # the subclass sets a queryset
-        request = self.context.get("request")  # none when the OpenAPI schema is generated
-        return rows if request is None else choices(caller_of(request), rows)
+
+class Numbered(OfCaller, serializers.PrimaryKeyRelatedField[Any]):
+    """A reference by id."""
+
+    default_error_messages: ClassVar = {"does_not_exist": "there is no {pk_value!r}"}
 
 
 class RelatedNames(serializers.ListField):

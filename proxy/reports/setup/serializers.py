@@ -15,11 +15,12 @@ from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import models
 from rest_framework import serializers
 
-from proxy.models import ApiKey, Price, Route, RouteTarget, Scope, Team, Upstream
+from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
 from proxy.models.setup.keys import secret_columns
 from proxy.permissions.write_permissions import ADD, CHANGE, faults
 from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, Number
+from proxy.reports.usage.budgets import state_of
 from proxy.secrets import new_secret
 
 from .fields import (
@@ -27,6 +28,7 @@ from .fields import (
     LimitsColumn,
     Named,
     NamesColumn,
+    Numbered,
     ObjectColumn,
     OptionsColumn,
     RelatedNames,
@@ -327,3 +329,47 @@ class PriceSerializer(ConfigSerializer):
         )  # fmt: skip
         read_only_fields = ("managed",)
         validators = ()
+
+
+class BudgetSerializer(ConfigSerializer):
+    """A budget of exactly one team, key or user, with its state in the current period."""
+
+    id = serializers.CharField(read_only=True)
+    owner = serializers.CharField(read_only=True, help_text="team:name, key:team/name or user:name")
+    tz = serializers.CharField(source="zone", max_length=64, required=False)
+    starting_at = serializers.DateTimeField(read_only=True)
+    resets_at = serializers.DateTimeField(read_only=True)
+    limit_usd = serializers.DecimalField(source="usd", max_digits=14, decimal_places=6, min_value=0)
+    spent_usd = serializers.CharField(
+        read_only=True,
+        help_text="Settled requests only. A lower bound if some requests have no price.",
+    )
+    left_usd = serializers.CharField(read_only=True)
+    unpriced_requests = serializers.IntegerField(read_only=True)
+    forecast_usd = serializers.CharField(
+        read_only=True, help_text="Projected spend at the end of the period, at the current rate."
+    )
+    state = serializers.CharField(read_only=True, help_text="ok, near (80 %) or over")
+    team = Named(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
+    key_id = Numbered(source="key", queryset=ApiKey.objects.all(), required=False, allow_null=True)
+    user = Named(
+        slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
+    )
+
+    class Meta:
+        model = Budget
+        fields = (
+            "id", "owner", "period", "tz", "hard", "starting_at", "resets_at", "limit_usd",
+            "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state", "team",
+            "key_id", "user", "managed",
+        )  # fmt: skip
+        read_only_fields = ("managed",)
+
+    def to_representation(self, instance: Budget) -> dict[str, Any]:
+        return {
+            **state_of(instance),
+            "team": instance.team.name if instance.team else None,
+            "key_id": instance.key_id,
+            "user": instance.user.get_username() if instance.user else None,
+            "managed": instance.managed,
+        }

@@ -21,16 +21,23 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ModelViewSet
 
 from proxy import audit_log
-from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
-from proxy.permissions.row_permissions import Reader, visible_keys, visible_teams
+from proxy.models import ApiKey, Budget, BudgetNotice, Price, Route, RouteTarget, Team, Upstream
+from proxy.permissions.row_permissions import (
+    Reader,
+    visible_budgets,
+    visible_keys,
+    visible_teams,
+)
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, REVOKE, has_permission
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
+from proxy.reports.core.idempotency import idempotent
 from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.pagination import ColumnFilter, CursorPages, SortFilter, list_parameters
-from proxy.reports.core.permissions import WritesConfig, caller_of, config_reader_of
+from proxy.reports.core.permissions import MayReport, WritesConfig, caller_of, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters
 from proxy.reports.core.rendering import column_names
+from proxy.reports.usage.budgets import BUDGET_ID
 
 from . import serializers as shapes
 
@@ -70,11 +77,16 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
 
     def get_object(self) -> Any:
         name = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
-        row = self.get_queryset().filter(**{self.lookup_field: name}).first()
+        wanted = self.lookup_value(name)
+        row = self.get_queryset().filter(**{self.lookup_field: wanted}).first()
         if row is None:
             raise Http404(f"no such row: {str(name)[:60]!r}")
         self.check_object_permissions(self.request, row)
         return row
+
+    def lookup_value(self, name: Any) -> Any:
+        """Return the value of the lookup field for the last part of the path."""
+        return name
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]  # downloads are not DRF responses
         self.query = self.validated_query()
@@ -85,6 +97,18 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
             return self.rows_response(self.query, self.resource, found, columns)
         page = self.paginate_queryset(rows)
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
+
+    @idempotent
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().create(request, *args, **kwargs)
+
+    @idempotent
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().partial_update(request, *args, **kwargs)
+
+    @idempotent
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().destroy(request, *args, **kwargs)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         self.validated_query(JsonOnlyParameters)
@@ -107,6 +131,11 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
                 serializer.instance = self.fresh(row)
                 after = serializer.to_representation(serializer.instance)
                 secrets = set(serializer.initial_data) - set(after)
+                after = {
+                    name: value
+                    for name, value in after.items()
+                    if not serializer.fields[name].read_only
+                }
                 audit_log.note_write(caller_of(self.request), row, before, after, secrets)
         except IntegrityError:
             raise Conflict(TAKEN) from None
@@ -169,6 +198,7 @@ class KeyViewSet(ConfigViewSet):
     def get_queryset(self) -> "QuerySet[ApiKey]":
         return visible_keys(self.reader)
 
+    @idempotent
     @sensitive_variables()
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         serializer: Any = self.get_serializer(data=request.data)
@@ -185,6 +215,7 @@ class KeyViewSet(ConfigViewSet):
             final["Cache-Control"] = "no-store"
         return final
 
+    @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         key = self.get_object()
         if key.revoke():
@@ -222,6 +253,7 @@ class UserViewSet(ConfigViewSet):
     ordering = ("pk",)
     write_actions: ClassVar = {**ConfigViewSet.write_actions, "destroy": CHANGE}
 
+    @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         user = self.get_object()
         if user == request.user:
@@ -280,3 +312,39 @@ class PriceViewSet(ConfigViewSet):
     filter_columns: ClassVar = {"model": "model", "upstream": "upstream__name"}
     sort_columns: ClassVar = {"id": "pk", "model": "model", "since": "since"}
     ordering = ("model", "-since", "pk")
+
+
+class ReadsBudgets(WritesConfig):
+    """As the other tables, but all who may read reports read the budgets of the rows they see."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        is_read = view.write_actions.get(view.action) is None
+        if is_read and MayReport().has_permission(request, view):
+            return True
+        return super().has_permission(request, view)
+
+
+class BudgetViewSet(ConfigViewSet):
+    """Budgets with their state. A team lead writes the budgets of the team and of its keys."""
+
+    resource, of_teams = "budgets", True
+    permission_classes = (ReadsBudgets,)
+    queryset = Budget.objects.select_related("team", "key__team", "user").prefetch_related(
+        "key__retiring"
+    )
+    serializer_class = shapes.BudgetSerializer
+    lookup_url_kwarg = "budget_id"
+    filter_columns: ClassVar = {
+        "team": "team__name", "key_id": "key", "user": "user__username", "period": "period",
+    }  # fmt: skip
+    sort_columns: ClassVar = {"id": "pk", "limit_usd": "usd"}
+    ordering = ("pk",)
+    part_models = (BudgetNotice,)
+
+    def get_queryset(self) -> "QuerySet[Budget]":
+        return visible_budgets(self.reader)
+
+    def lookup_value(self, name: Any) -> Any:
+        """Return the number in the id: ``budget_12`` and ``12`` are the same budget."""
+        match = BUDGET_ID.fullmatch(name)
+        return int(match[1]) if match else 0

@@ -68,6 +68,8 @@ def test_each_curl_example_runs(environment, tmp_path, example):
         assert len((tmp_path / saved[1]).read_text().splitlines()) == 2
     elif "/rehearsal/" in example:
         assert json.loads(printed)["refused_by"] == "scope"  # the key has only the scope admin
+    elif "idempotency-key" in example:
+        assert json.loads(printed)["name"] == "mobile"
     else:
         assert json.loads(printed)["totals"]["requests"] == 1
 

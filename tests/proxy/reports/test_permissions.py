@@ -40,6 +40,7 @@ TABLE = {
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),
+    "budgets/<str:budget_id>": ("", REPORT),
     "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
     # 409 for permitted callers: no gateway runs in this process
