@@ -40,6 +40,7 @@ def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "store": entry.store,
             "retention_days": entry.retention_days,
             "limits": msgspec.to_builtins(entry.limits),
+            "member_keys": msgspec.to_builtins(entry.member_keys),
             "models_allowed": entry.models,
         }
         where = f"teams[{place}]"

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from proxy.models.setup.json_field_types import (
     Count,
     Limits,
+    MemberKeys,
     Model,
     Network,
     Options,
@@ -24,6 +25,7 @@ from proxy.models.setup.json_field_types import (
 from proxy.models.setup.upstream_connection import Connection
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Username = Annotated[str, Meta(min_length=1, max_length=150)]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
@@ -104,7 +106,7 @@ class OwnedBudget(Budget):
 
     team: Name | None = None
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}/[A-Za-z0-9_-]{1,64}$")] | None = None
-    user: Annotated[str, Meta(min_length=1, max_length=150)] | None = None
+    user: Username | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,12 +127,14 @@ class Team(Strict):
     retention_days: Count = 90
     budgets: list[Budget] = []
     limits: Limits = field(default_factory=Limits)
+    member_keys: MemberKeys = field(default_factory=MemberKeys)
     models: list[Model] = []
 
 
 class Key(Strict):
     team: Name
     name: Name
+    user: Username | None = None  # if absent, the key belongs to the team as a whole
     scopes: Annotated[list[ScopeName], Meta(min_length=1)] = field(
         default_factory=lambda: ["messages"]
     )

@@ -15,6 +15,7 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
+from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
     UsageByCallerDay,
@@ -27,6 +28,7 @@ from .rollups import (
     UsageSummaryDay,
 )
 from .saved_view import SavedView
+from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
 from .setup.prices import Price
@@ -38,6 +40,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CountedToolCall",
     "DialectName",
     "DrainWatermark",
     "Drift",
@@ -62,6 +65,9 @@ __all__ = [
     "RouteTarget",
     "SavedView",
     "Scope",
+    "SearchEntry",
+    "SearchOccurrence",
+    "SessionOutcomeDay",
     "State",
     "Store",
     "Team",

@@ -22,6 +22,7 @@ Extra = Literal["metadata", "blocks"]
 ScopeName = Literal[
     "messages", "reports", "reports:read", "transcripts:read", "keys:write", "config:write", "admin"
 ]
+MemberScope = Literal["messages", "reports"]
 
 
 class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,11 +62,21 @@ class Options(Strict):
     store: Literal["metadata"] | UnsetType = UNSET  # "metadata": no content, whatever the team has
 
 
+class MemberKeys(Strict):
+    """The limits of the keys that members of a team make for themselves."""
+
+    count: Count | UnsetType = UNSET  # working keys per member; absent: members make no keys
+    days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET  # absent: keys need no expiry
+    scopes: list[MemberScope] | UnsetType = UNSET  # absent or empty: only messages
+    models: list[Model] | UnsetType = UNSET  # absent or empty: all models of the team
+
+
 METADATA_ONLY: Final = "metadata"
 """The only permitted value of ``store`` in the options of a key."""
 
 FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
     "limits": (dict, Limits),
+    "member_keys": (dict, MemberKeys),
     "models_allowed": (list, list[Model]),
     "ip_allow": (list, list[Network]),
     "options": (dict, Options),

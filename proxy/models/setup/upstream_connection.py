@@ -216,7 +216,7 @@ def _proxy_from_environment(base_url: str) -> str:
     if not found or _is_this_machine(host):
         return ""
     at = f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-    if urllib.request.proxy_bypass_environment(at, proxies):
+    if urllib.request.proxy_bypass_environment(at, proxies):  # type: ignore[attr-defined]  # typeshed lacks it
         return ""
     return found if "://" in found else f"http://{found}"
 

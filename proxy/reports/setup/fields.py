@@ -20,6 +20,18 @@ LIMITS: Final = {
         name: {"type": "integer", "minimum": 1} for name in ("rpm", "tpm", "concurrency")
     },
 }
+MEMBER_KEYS: Final = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer", "minimum": 1},
+        "days": {"type": "integer", "minimum": 1},
+        "scopes": {
+            "type": "array",
+            "items": {"type": "string", "enum": list(get_args(json_field_types.MemberScope))},
+        },
+        "models": NAMES,
+    },
+}
 OPTIONS: Final = {
     "type": "object",
     "properties": {
@@ -100,6 +112,11 @@ class LimitsColumn(JsonColumn):
 @extend_schema_field(OPTIONS)
 class OptionsColumn(JsonColumn):
     """The JSON column with the options of a key."""
+
+
+@extend_schema_field(MEMBER_KEYS)
+class MemberKeysColumn(JsonColumn):
+    """The JSON column with the limits of the keys that members make."""
 
 
 @extend_schema_field({"type": "object", "additionalProperties": True})

@@ -26,6 +26,7 @@ from proxy.secrets import new_secret
 from .fields import (
     MAX_ITEMS,
     LimitsColumn,
+    MemberKeysColumn,
     Named,
     NamesColumn,
     Numbered,
@@ -169,12 +170,17 @@ class TeamSerializer(ConfigSerializer):
         required=False, help_text="Globs; empty: every model that has a route."
     )
     limits = LimitsColumn(required=False)
+    member_keys = MemberKeysColumn(
+        required=False,
+        help_text="Limits of the keys that members make; without a count, they make none.",
+    )
     created_at = serializers.DateTimeField(source="created", read_only=True)
 
     class Meta:
         model = Team
         fields = (
-            "name", "store", "retention_days", "models_allowed", "limits", "managed", "created_at",
+            "name", "store", "retention_days", "models_allowed", "limits", "member_keys",
+            "managed", "created_at",
         )  # fmt: skip
         read_only_fields = ("managed",)
         extra_kwargs: ClassVar = {

@@ -37,6 +37,8 @@ TABLE = {
     "requests": (DAY, OWN),
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
+    "outcomes": (DAY, OWN),
+    "search": ("?q=hello", TRANSCRIPT),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),

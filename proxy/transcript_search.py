@@ -1,0 +1,89 @@
+"""Search the transcripts that a reader may see, and log each search.
+
+The admin, the reports API and the command ``searchtranscripts`` search through this module, so that
+permissions, filters and the audit log are the same for all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model, Q
+
+from proxy.conf import conf
+from proxy.ledger.search.query import parse_query
+from proxy.ledger.search.search import Page, search
+from proxy.models import Transcript
+from proxy.permissions.row_permissions import Reader, visible_exchanges
+
+SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
+
+Log = Callable[[Model, str], None]
+"""A function of ``proxy.audit_log`` with its first arguments applied."""
+
+
+class SearchSwitchedOff(Exception):
+    """No index is written, because of the setting ``BRIDGE_SEARCH``."""
+
+    def __init__(self) -> None:
+        super().__init__(SWITCHED_OFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Exact values of the requests to search; an empty value means any.
+
+    ``model``: the requested model or the upstream's. ``since`` is inclusive, ``until`` exclusive.
+    """
+
+    team: str = ""
+    key: str = ""
+    user: str = ""
+    model: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> Q:
+        condition = Q()
+        for column, value in (("team", self.team), ("key_name", self.key), ("user", self.user)):
+            if value:
+                condition &= Q(**{column: value})
+        if self.model:
+            condition &= Q(model_requested=self.model) | Q(model_upstream=self.model)
+        if self.since is not None:
+            condition &= Q(created__gte=self.since)
+        if self.until is not None:
+            condition &= Q(created__lt=self.until)
+        return condition
+
+    def __str__(self) -> str:
+        """Return the filters for the audit log, such as ``team 'platform', user 'ada'``."""
+        names = ("team", "key", "user", "model", "since", "until")
+        values = ((name, getattr(self, name)) for name in names)
+        return ", ".join(f"{name} {str(value)!r}" for name, value in values if value)
+
+
+def search_transcripts(
+    reader: Reader, text: str, filters: Filters, *, log: Log, limit: int, below: int | None = None
+) -> Page:
+    """Return a page of results. Raises SearchSwitchedOff, InvalidQuery or SearchTooSlow.
+
+    The caller has checked that the reader may read transcripts. ``below``: the position of the
+    page.
+    """
+    if not conf.search:
+        raise SearchSwitchedOff
+    query = parse_query(text)
+    restriction = f" ({filters})" if str(filters) else ""
+    log(
+        ContentType.objects.get_for_model(Transcript),
+        f"Searched transcripts for {query.text!r}{restriction}.",
+    )
+    return search(
+        query,
+        visible_exchanges(reader).filter(filters.condition()),
+        limit=limit,
+        below=below,
+        teams=[filters.team] if filters.team else [],
+    )
