@@ -32,7 +32,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "search": search.SearchView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
-    "budgets/<str:budget_id>/status": budgets.BudgetView,
+    "budgets/<str:budget_id>/status": budgets.BudgetStatusView,
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,

@@ -122,7 +122,7 @@ def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
     return Budget.objects.filter(condition).select_related("team", "key__team", "user")
 
 
-class BudgetView(ReportView):
+class BudgetStatusView(ReportView):
     """Return one budget with its state, by its id or by the number in the id."""
 
     @extend_schema(responses=BudgetState)
