@@ -73,6 +73,11 @@ class OperationIdSchema(AutoSchema):
     the list and for the single row, with a number added to one of them.
     """
 
+    def get_tags(self) -> list[str]:
+        """Group the operations by their resource: the part of the path after the version."""
+        layer = "organizations" if self.path.startswith("/v1/organizations/") else ""
+        return [layer or self.path.split("/")[3] or "index"]
+
     def get_operation_id(self) -> str:
         if action := getattr(self.view, "action", None):
             return _operation_of_viewset(self.view.resource, action)  # type: ignore[attr-defined]  # a ConfigViewSet

@@ -123,6 +123,8 @@ def messages_only() -> Any:
 
 
 class KeySerializer(ConfigSerializer):
+    """A gateway key, without its secret."""
+
     team = Named(slug_field="name", queryset=Team.objects.all())
     user = Named(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
@@ -166,6 +168,8 @@ class KeySerializer(ConfigSerializer):
 
 
 class TeamSerializer(ConfigSerializer):
+    """A team with its settings."""
+
     models_allowed = NamesColumn(
         required=False, help_text="Globs; empty: every model that has a route."
     )
@@ -222,6 +226,8 @@ class UserSerializer(ConfigSerializer):
 
 
 class TargetSerializer(StrictSerializer):
+    """An upstream and the model that it is asked for."""
+
     upstream = Named(slug_field="name", queryset=Upstream.objects.all())
     weight = Number(min_value=0, max_value=1_000_000, default=1)
 
@@ -265,6 +271,8 @@ class RouteSerializer(ConfigSerializer):
 
 
 class UpstreamSerializer(ConfigSerializer):
+    """An upstream, without its API key."""
+
     SEPARATE = frozenset({"api_key"})
 
     api_key = serializers.CharField(
