@@ -8,6 +8,7 @@ client may send the same key again.
 import contextlib
 import functools
 import hashlib
+import hmac
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -30,6 +31,7 @@ from .permissions import caller_of
 
 MAX_LENGTH: Final = 255
 HEADER: Final = "idempotency-key"
+_decode: Final = msgspec.json.Decoder(tuple[int, Any]).decode
 
 
 class StoreDown(APIException):
@@ -75,17 +77,16 @@ def idempotent(action: Callable[..., Response]) -> Callable[..., Response]:
 
 @sensitive_variables()
 def _sealed(response: Response, name: str) -> bytes:
-    body = msgspec.json.encode([response.status_code, encode_json(response.data).decode()])
+    body = msgspec.json.encode([response.status_code, msgspec.Raw(encode_json(response.data))])
     return encrypt_secret(body.decode(), name).encode()
 
 
 @sensitive_variables()
 def _replayed(found: StoredResponse, digest: bytes, name: str) -> Response:
-    if found.digest != digest:
+    if not hmac.compare_digest(found.digest, digest):
         raise ParseError(f"this {HEADER} was used with another request")
     if found.body is None:
         state = "was answered; the response is not stored" if found.done else "is running"
         raise Conflict(f"the request with this {HEADER} {state}")
-    code, text = msgspec.json.decode(decrypt_secret(found.body.decode(), name).encode())
-    body = msgspec.json.decode(text)
+    code, body = _decode(decrypt_secret(found.body.decode(), name).encode())
     return Response(body, status=code, headers={"Idempotent-Replayed": "true"})
