@@ -13,8 +13,8 @@ from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, transcripts
 from .requests import views as requests_views
 from .schema_views import DocsView, IndexView, SchemaView
-from .setup import admission_dry_run, viewsets
-from .usage import budgets, latency_errors_cache, me, outcomes, summary, usage
+from .setup import admission_dry_run, own_keys, viewsets
+from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -24,6 +24,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "latency": latency_errors_cache.LatencyView,
     "errors": latency_errors_cache.ErrorsView,
     "cache": latency_errors_cache.CacheView,
+    "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
@@ -38,6 +39,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports/<str:export_id>/download": exports_views.ExportFileView,
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
+    "me/keys": own_keys.OwnKeysView,
+    "me/keys/<int:key_id>": own_keys.OwnKeyView,
+    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
     "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""

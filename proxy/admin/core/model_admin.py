@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import unfold.fields
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
@@ -37,8 +37,12 @@ __all__ = [
 ]
 
 
-SECRET_FIELDS: Final = ("password", "password1", "password2", "new_secret")
-"""Form fields whose values are never written to Django's admin log."""
+MESSAGE_LENGTH: Final = 600
+SECRET_FIELDS: Final = (
+    "password", "password1", "password2", "new_secret", "kept_secret", "webhook"
+)  # fmt: skip
+"""Form fields whose values are never written to Django's admin log, nor into a message. The URL of
+a webhook may contain a token."""
 
 
 def plain_json(data: Any, encoder: Any) -> SafeString:
@@ -147,9 +151,26 @@ class LogsFieldChanges(CheckedModelAdmin):
             for inline in formset.initial_forms:
                 if inline not in formset.deleted_forms:
                     lines += [f"{inline.instance}: {line}" for line in _differences(inline)]
+        request.change_lines = lines  # type: ignore[attr-defined]  # read by message_user
         if not lines:
             return message
         return [*message, {"changed": {"name": "values", "object": "", "fields": lines}}]
+
+    def message_user(
+        self,
+        request: HttpRequest,
+        message: Any,
+        level: Any = messages.INFO,
+        *more: Any,
+        **by_name: Any,
+    ) -> None:
+        """Add the changed fields, with old and new values, to the message after a change."""
+        lines = getattr(request, "change_lines", None)
+        if level == messages.SUCCESS and lines:
+            text = "; ".join(lines)
+            text = text if len(text) <= MESSAGE_LENGTH else f"{text[: MESSAGE_LENGTH - 1]}…"
+            message = format_html("{} Changed: {}", message, text)
+        super().message_user(request, message, level, *more, **by_name)
 
 
 class ManagedAdmin(LogsFieldChanges):
@@ -208,12 +229,13 @@ def _is_managed(obj: Any) -> bool:
 
 def _differences(form: Any) -> list[str]:
     """Return ``field: before → after`` for each changed field, without the values of secrets."""
-    return [
-        f"{name}: changed"
+    lines = [
+        f"{name}: changed".replace("kept_secret", "new_secret")
         if name in SECRET_FIELDS
         else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
         for name in form.changed_data
     ]
+    return list(dict.fromkeys(lines))
 
 
 def _short(value: object) -> str:

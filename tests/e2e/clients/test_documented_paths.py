@@ -209,7 +209,7 @@ class Site:
         }
 
 
-QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"]}
+QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"], "q": "Hello"}
 
 
 def sign_in(url: str) -> httpx.Client:
@@ -313,7 +313,8 @@ def test_served_schema_is_the_tested_schema(site):
 )
 def test_report_paths_work_without_the_last_slash(site, path):
     filled = re.sub(r"\{(\w+)\}", lambda name: str(site.names[name[1]]), path)
-    query = f"?model={QUERIES['model']}" if path.endswith("/rehearsal/") else ""
+    needed = {"rehearsal": "model", "search": "q"}.get(path.rstrip("/").rpartition("/")[2])
+    query = f"?{needed}={QUERIES[needed]}" if needed else ""
 
     answers = [site.send("key", "GET", one + query) for one in (filled, filled.removesuffix("/"))]
 

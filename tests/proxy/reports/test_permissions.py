@@ -34,6 +34,7 @@ TABLE = {
     "latency": (DAY, REPORT),
     "errors": (DAY, REPORT),
     "cache": (DAY, REPORT),
+    "comparison": (DAY, REPORT),
     "requests": (DAY, OWN),
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
@@ -45,6 +46,9 @@ TABLE = {
     "budgets/<str:budget_id>": ("", REPORT),
     "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
+    "me/keys": ("", (401, 403, 403, 403, 200, 200, 200)),
+    "me/keys/<int:key_id>": ("", (401, 403, 403, 403, 404, 404, 404)),
+    "me/keys/<int:key_id>/rotate": ("", (401, 403, 403, 403, 405, 405, 405)),
     # 409 for permitted callers: no gateway runs in this process
     "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
     "keys/<int:key_id>/rehearsal": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
