@@ -199,6 +199,8 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Messages Bridge reports",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "PREPROCESSING_HOOKS": ["proxy.reports.schema_views.documented_paths"],
+    "COMPONENT_SPLIT_REQUEST": True,  # generated clients have one class for bodies, one for rows
 }
 
 # Logs go to stderr. The ledger is the access log; with the JSON format, requests are also logged.

@@ -1,5 +1,6 @@
 """The whole schema. On PostgreSQL, requests and transcripts are partitioned by month."""
 
+import django.core.validators
 import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
@@ -44,7 +45,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.SlugField(max_length=64, unique=True)),
                 ('store', models.CharField(choices=[('full', 'Full'), ('metadata', 'Metadata')], default='full', max_length=8)),
-                ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.')),
+                ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.', validators=[django.core.validators.MinValueValidator(1)])),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
                 ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
@@ -64,7 +65,7 @@ class Migration(migrations.Migration):
                 ('name', models.SlugField(max_length=64)),
                 ('prefix', models.CharField(editable=False, max_length=16)),
                 ('digest', models.BinaryField(max_length=32, null=True, unique=True)),
-                ('scopes', models.JSONField(default=list, help_text='Of messages, reports, admin.')),
+                ('scopes', models.JSONField(default=list, help_text='What the key may do.')),
                 ('models_allowed', models.JSONField(blank=True, default=list)),
                 ('limits', models.JSONField(blank=True, default=dict)),
                 ('ip_allow', models.JSONField(blank=True, default=list, help_text='Networks, such as "10.0.0.0/8"; empty: from anywhere.')),
@@ -185,11 +186,11 @@ class Migration(migrations.Migration):
                 ('upstream', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.upstream')),
                 ('model', models.CharField(max_length=200)),
                 ('since', models.DateField()),
-                ('input', models.DecimalField(decimal_places=6, max_digits=14)),
-                ('output', models.DecimalField(decimal_places=6, max_digits=14)),
-                ('cache_read', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True)),
-                ('cache_write_5m', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True)),
-                ('cache_write_1h', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True)),
+                ('input', models.DecimalField(decimal_places=6, max_digits=14, validators=[django.core.validators.MinValueValidator(0)])),
+                ('output', models.DecimalField(decimal_places=6, max_digits=14, validators=[django.core.validators.MinValueValidator(0)])),
+                ('cache_read', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('cache_write_5m', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('cache_write_1h', models.DecimalField(blank=True, decimal_places=6, max_digits=14, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                 ('source', models.CharField(blank=True, max_length=300)),
                 ('managed', models.BooleanField(default=False, editable=False)),
             ],

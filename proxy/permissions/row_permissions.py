@@ -17,6 +17,9 @@ from proxy.models import ApiKey, Budget, Exchange, Route, Scope, Team
 from .roles import OWN_REQUESTS
 
 TEAM_GROUP: Final = "team:"
+READ_TEAM: Final = frozenset({Scope.REPORTS, Scope.REPORTS_READ, Scope.TRANSCRIPTS_READ})
+"""Scopes with which a key sees the rows of its team."""
+
 VIEW_LEDGER: Final = "proxy.view_exchange"
 VIEW_OWN: Final = f"proxy.{OWN_REQUESTS}"
 
@@ -41,17 +44,26 @@ class Reader:
 
 
 def reader_of_key(key: ApiKey) -> Reader:
-    """Return what a gateway key may see.
+    """Return which rows of the ledger a gateway key may see.
 
-    A key with the scope ``admin`` sees all rows, with ``reports`` the rows of its team; any other
-    key sees its own rows.
+    A key with the scope ``admin`` sees all rows, with a scope in ``READ_TEAM`` the rows of its
+    team; any other key sees its own rows.
     """
     label = f"key:{key.pk}"
     if Scope.ADMIN in key.scopes:
         return Reader(everything=True, key_id=key.pk, label=label)
-    if Scope.REPORTS in key.scopes:
+    if READ_TEAM.intersection(key.scopes):
         return Reader(teams=frozenset({key.team.name}), key_id=key.pk, label=label)
     return Reader(key_id=key.pk, label=label)
+
+
+def config_reader_of_key(key: ApiKey) -> Reader:
+    """Return which rows of the configuration a gateway key may see."""
+    if Scope.CONFIG_WRITE in key.scopes:
+        return Reader(everything=True, key_id=key.pk, label=f"key:{key.pk}")
+    if Scope.KEYS_WRITE in key.scopes and Scope.ADMIN not in key.scopes:
+        return Reader(teams=frozenset({key.team.name}), key_id=key.pk, label=f"key:{key.pk}")
+    return reader_of_key(key)
 
 
 def reader_of_user(user: Any) -> Reader:

@@ -9,8 +9,10 @@ has.
 A member of a team is a user in the group ``team:<name>``, with or without permissions. Members may
 make and rotate keys for themselves within the limits that the team sets (``member_keys``).
 
-Gateway keys cannot write. Management commands are not checked, because the operator who runs them
-has access to the database.
+A caller is a user or a gateway key. The scopes of a key stand for permissions
+(``SCOPE_PERMISSIONS``): with ``keys:write`` it writes the keys of its team, with ``config:write``
+the configuration of all teams, with ``admin`` both and users. Management commands are not checked,
+because the operator who runs them has access to the database.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +22,11 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.db.models import Model, Q, QuerySet
 
-from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, UpstreamPolicy
+from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, Upstream, UpstreamPolicy
 
 from .member_keys import allowed_count, limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
-from .row_permissions import TEAM_GROUP, Reader, reader_of_user, teams_of
+from .row_permissions import TEAM_GROUP, Reader, reader_of_key, reader_of_user, teams_of
 
 ADD: Final = "add"
 CHANGE: Final = "change"
@@ -42,10 +44,34 @@ Fault = tuple[str, str]
 """The name of a field, and the reason why the user may not write its value."""
 
 
+def _labels(verbs: str, models: str, app: str = "proxy") -> frozenset[str]:
+    return frozenset(f"{app}.{verb}_{model}" for verb in verbs.split() for model in models.split())
+
+
+KEY_LABELS: Final = _labels("view add change", "apikey") | _labels("view", "team")
+CONFIG_LABELS: Final = _labels(
+    "view add change delete", "team route routetarget budget price upstream"
+)
+SCOPE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = {
+    Scope.KEYS_WRITE: KEY_LABELS,
+    Scope.CONFIG_WRITE: CONFIG_LABELS,
+    Scope.ADMIN: KEY_LABELS | CONFIG_LABELS | _labels("view add change", "user", "auth"),
+}
+"""Scope of a gateway key -> the permissions, by Django's labels, that the scope stands for."""
+
+
+def has_permission(caller: Any, label: str) -> bool:
+    """Whether a user, or a gateway key by its scopes, has one of Django's permissions."""
+    if isinstance(caller, ApiKey):
+        return any(label in SCOPE_PERMISSIONS.get(scope, ()) for scope in caller.scopes)
+    return bool(caller.has_perm(label))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A signed-in user, with the teams whose rows the user may write."""
+    """A signed-in user or a gateway key, with the teams whose rows the caller may write."""
 
+    caller: Any
     is_superuser: bool
     teams: frozenset[str] | None
     """Names of the teams whose rows the user may write. None means all rows of the table."""
@@ -80,22 +106,40 @@ class Writer:
         )
 
 
-def writer_of(user: Any) -> Writer:
-    """Return what a user may write.
+def writer_of(caller: Any) -> Writer:
+    """Return what a user or a gateway key may write.
 
-    The result is cached as an attribute of the user object, which exists for one HTTP request.
+    The result is cached as an attribute of the caller, which exists for one HTTP request.
     """
-    if not hasattr(user, "writer"):
-        groups = teams_of(user)
-        user.writer = Writer(
-            is_superuser=user.is_superuser,
-            teams=None if user.is_superuser else groups or None,
-            groups=groups,
-            username=user.get_username(),
-            reader=reader_of_user(user),
-        )
-    writer: Writer = user.writer
+    if not hasattr(caller, "writer"):
+        make = _writer_of_key if isinstance(caller, ApiKey) else _writer_of_user
+        caller.writer = make(caller)
+    writer: Writer = caller.writer
     return writer
+
+
+def _writer_of_user(user: Any) -> Writer:
+    groups = teams_of(user)
+    return Writer(
+        caller=user,
+        is_superuser=user.is_superuser,
+        teams=None if user.is_superuser else groups or None,
+        groups=groups,
+        username=user.get_username(),
+        reader=reader_of_user(user),
+    )
+
+
+def _writer_of_key(key: ApiKey) -> Writer:
+    covers_all = {Scope.ADMIN, Scope.CONFIG_WRITE} & set(key.scopes)
+    return Writer(
+        caller=key,
+        is_superuser=False,
+        teams=None if covers_all else frozenset({key.team.name}),
+        groups=frozenset(),
+        username="",
+        reader=reader_of_key(key),
+    )
 
 
 Rule = Callable[[Writer, Any], Iterator[Fault]]
@@ -106,6 +150,19 @@ it yields the reasons that apply to every row."""
 def for_superusers(writer: Writer, row: Any) -> Iterator[Fault]:
     if not writer.is_superuser:
         yield "", "only a superuser may write this"
+
+
+def for_superusers_and_keys(writer: Writer, row: Any) -> Iterator[Fault]:
+    """Allow superusers, and gateway keys whose scope covers the model."""
+    if not isinstance(writer.caller, ApiKey):
+        yield from for_superusers(writer, row)
+
+
+def for_users(writer: Writer, user: Any) -> Iterator[Fault]:
+    """Allow superusers, and for gateway keys users who are not and do not become superusers."""
+    yield from for_superusers_and_keys(writer, user)
+    if user is not None and user.is_superuser and isinstance(writer.caller, ApiKey):
+        yield "is_superuser", "only a superuser writes superusers, in the own session"
 
 
 def for_all_teams(writer: Writer, row: Any) -> Iterator[Fault]:
@@ -129,7 +186,7 @@ def grantable_to_members(writer: Writer, team: Team | None) -> Iterator[Fault]:
     if team is None or writer.is_superuser:
         return
     for scope in member_limits(team).scopes or ():
-        if reason := GRANTS[scope](writer.reader, team):
+        if reason := GRANTS[scope](writer, team):
             yield "member_keys", reason
 
 
@@ -157,7 +214,7 @@ def within_own_access(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
         yield "user", f"{key.user.get_username()!r} has no key and no group of your teams"
     for scope in key.scopes if isinstance(key.scopes, list) else [key.scopes]:
         grant = GRANTS.get(scope) if isinstance(scope, str) else None
-        reason = grant(writer.reader, key.team) if grant else f"{scope!r} is not a scope"
+        reason = grant(writer, key.team) if grant else f"{scope!r} is not a scope"
         if reason:
             yield "scopes", reason
 
@@ -178,16 +235,37 @@ def own_team_for_members(writer: Writer, team: Team | None) -> Iterator[Fault]:
         yield "team", f"{team.name!r} is not one of your teams"
 
 
-GRANTS: Final[Mapping[str, Callable[[Reader, Team], str]]] = {
-    Scope.MESSAGES.value: lambda _reader, _team: "",
-    Scope.REPORTS.value: lambda reader, team: (
-        ""
-        if reader.everything or team.name in reader.teams
-        else f"the scope 'reports' reads the usage of {team.name!r}, which you may not see"
-    ),
-    Scope.ADMIN.value: lambda _reader, _team: "only a superuser grants the scope 'admin'",
+def _grant_reading(scope: str) -> "Grant":
+    """Return the rule of a scope that a caller grants who sees the rows of the team."""
+
+    def reason(writer: Writer, team: Team) -> str:
+        if writer.reader.everything or team.name in writer.reader.teams:
+            return ""
+        return f"the scope {scope!r} reads the usage of {team.name!r}, which you may not see"
+
+    return reason
+
+
+def _grant_keys(writer: Writer, team: Team) -> str:
+    held = all(has_permission(writer.caller, label) for label in KEY_LABELS)
+    return "" if held else "the scope 'keys:write' allows more than you may do"
+
+
+def _grant_nothing(scope: str) -> "Grant":
+    return lambda _writer, _team: f"only a superuser grants the scope {scope!r}"
+
+
+Grant = Callable[[Writer, Team], str]
+GRANTS: Final[Mapping[str, Grant]] = {
+    Scope.MESSAGES.value: lambda _writer, _team: "",
+    Scope.REPORTS.value: _grant_reading("reports"),
+    Scope.REPORTS_READ.value: _grant_reading("reports:read"),
+    Scope.TRANSCRIPTS_READ.value: _grant_nothing("transcripts:read"),
+    Scope.KEYS_WRITE.value: _grant_keys,
+    Scope.CONFIG_WRITE.value: _grant_nothing("config:write"),
+    Scope.ADMIN.value: _grant_nothing("admin"),
 }
-"""Scope -> function that returns why this reader may not grant the scope; empty if it may."""
+"""Scope -> function that returns why this caller may not grant the scope; empty if it may."""
 
 
 def budget_of_own_team(writer: Writer, budget: Budget | None) -> Iterator[Fault]:
@@ -226,29 +304,41 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Budget: dict.fromkeys((ADD, CHANGE, DELETE), budget_of_own_team),
     Route: dict.fromkeys((ADD, CHANGE, DELETE), of_own_team),
     Price: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    Upstream: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_keys),
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
 }
-"""Model -> action -> rule. Only superusers may write other models: upstreams, because API keys are
-sent to them, and users and groups, with which users could make themselves superusers."""
+"""Model -> action -> rule. Of the users, only superusers may write the other models, and upstreams,
+because API keys are sent to them, and users, who could make themselves superusers."""
+
+PERMISSION_OF: Final[Mapping[str, str]] = {ROTATE: CHANGE, REVOKE: CHANGE}
+"""Action -> the action that names its permission of Django, if it is another one."""
 
 
-def faults(user: Any, action: str, model: type[Model], row: Any = None) -> list[Fault]:
-    """Return why this user may not apply the action to the row; empty if the user may.
+def faults(caller: Any, action: str, model: type[Model], row: Any = None) -> list[Fault]:
+    """Return why this caller may not apply the action to the row; empty if the caller may.
 
-    Without a row, return why the user may not apply the action to any row of the model. Django's
+    Without a row, return why the caller may not apply the action to any row of the model. Django's
     permissions are checked separately.
     """
     rule = WRITE_RULES.get(model, {}).get(action, for_superusers)
-    return list(rule(writer_of(user), row))
+    return list(rule(writer_of(caller), row))
 
 
-def may_write(user: Any, action: str, model: type[Model], row: Any = None) -> bool:
-    return not faults(user, action, model, row)
+def may_write(caller: Any, action: str, model: type[Model], row: Any = None) -> bool:
+    return not faults(caller, action, model, row)
 
 
-def choices(user: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return those of the rows that this user may choose as the value of a foreign key."""
-    writer = writer_of(user)
+def has_write_permission(caller: Any, action: str, model: type[Model], row: Any = None) -> bool:
+    """Whether the caller has the permission of the model, and ``WRITE_RULES`` allow the action."""
+    names = model._meta  # noqa: SLF001 - documented by Django
+    label = f"{names.app_label}.{PERMISSION_OF.get(action, action)}_{names.model_name}"
+    return has_permission(caller, label) and may_write(caller, action, model, row)
+
+
+def choices(caller: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return those of the rows that this caller may choose as the value of a foreign key."""
+    writer = writer_of(caller)
     if writer.teams is None:
         return rows
     if rows.model is Team:

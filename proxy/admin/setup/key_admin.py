@@ -88,11 +88,7 @@ class ScopesField(forms.MultipleChoiceField):
 
 class KeyForm(KeyModelForm):
     scopes = ScopesField(
-        choices=[
-            (Scope.MESSAGES.value, "messages: may call models"),
-            (Scope.REPORTS.value, "reports: may read the team's usage"),
-            (Scope.ADMIN.value, "admin: may read everything"),
-        ],
+        choices=[(scope, f"{scope}: {label}") for scope, label in Scope.choices],
         initial=[Scope.MESSAGES.value],
     )
     models_allowed = LinesField(

@@ -19,7 +19,9 @@ from proxy.decode_errors import explain_decode_error
 Count = Annotated[int, Meta(ge=1)]
 Model = Annotated[str, Meta(min_length=1, max_length=200)]
 Extra = Literal["metadata", "blocks"]
-ScopeName = Literal["messages", "reports", "admin"]
+ScopeName = Literal[
+    "messages", "reports", "reports:read", "transcripts:read", "keys:write", "config:write", "admin"
+]
 MemberScope = Literal["messages", "reports"]
 
 

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from django.conf import settings
+from django.core.validators import MinValueValidator
 from django.db import models, transaction
 from django.utils.timezone import now
 
@@ -26,7 +27,9 @@ class Team(models.Model):
     name = models.SlugField(max_length=64, unique=True)
     store = models.CharField(max_length=8, choices=Store.choices, default=Store.FULL)
     retention_days = models.PositiveIntegerField(
-        default=90, help_text="Bodies older than this are pruned; the rows stay."
+        default=90,
+        validators=[MinValueValidator(1)],
+        help_text="Bodies older than this are pruned; the rows stay.",
     )
     models_allowed = models.JSONField(
         default=list, blank=True, help_text="Model globs; empty: every model that has a route."
@@ -55,9 +58,15 @@ class Team(models.Model):
 
 
 class Scope(models.TextChoices):
-    MESSAGES = "messages"
-    REPORTS = "reports"
-    ADMIN = "admin"
+    """What a key may do; ``proxy.permissions`` defines the rows that each scope covers."""
+
+    MESSAGES = "messages", "may call models"
+    REPORTS = "reports", "may read the team's usage and requests, as reports:read"
+    REPORTS_READ = "reports:read", "may read the team's usage and requests"
+    TRANSCRIPTS_READ = "transcripts:read", "may also read the team's conversations"
+    KEYS_WRITE = "keys:write", "may read and write the team's keys"
+    CONFIG_WRITE = "config:write", "may read and write teams, routes, budgets, prices, upstreams"
+    ADMIN = "admin", "may read everything, and write keys, users and the configuration"
 
 
 class ApiKey(models.Model):
@@ -73,7 +82,7 @@ class ApiKey(models.Model):
     prefix = models.CharField(max_length=16, editable=False)
     # null: the key has no secret yet, so no client can use it
     digest = models.BinaryField(max_length=32, unique=True, null=True, editable=False)
-    scopes = models.JSONField(default=list, help_text="Of messages, reports, admin.")
+    scopes = models.JSONField(default=list, help_text="What the key may do.")
     models_allowed = models.JSONField(default=list, blank=True)
     limits = models.JSONField(default=dict, blank=True)
     ip_allow = models.JSONField(

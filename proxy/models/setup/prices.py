@@ -1,8 +1,18 @@
 """Prices: what the tokens of a model cost at an upstream, from a day on."""
 
+from typing import Any
+
+from django.core.validators import MinValueValidator
 from django.db import models
 
 from .upstreams import Upstream
+
+
+def dollars(**options: Any) -> "models.DecimalField[Any, Any]":
+    """Return a column for US dollars per million tokens."""
+    return models.DecimalField(
+        max_digits=14, decimal_places=6, validators=[MinValueValidator(0)], **options
+    )
 
 
 class Price(models.Model):
@@ -15,12 +25,12 @@ class Price(models.Model):
     upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
     model = models.CharField(max_length=200)
     since = models.DateField()
-    input = models.DecimalField(max_digits=14, decimal_places=6)
-    output = models.DecimalField(max_digits=14, decimal_places=6)
+    input = dollars()
+    output = dollars()
     # null in the next three fields: cached tokens cost as much as input tokens
-    cache_read = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
-    cache_write_5m = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
-    cache_write_1h = models.DecimalField(max_digits=14, decimal_places=6, null=True, blank=True)
+    cache_read = dollars(null=True, blank=True)
+    cache_write_5m = dollars(null=True, blank=True)
+    cache_write_1h = dollars(null=True, blank=True)
     source = models.CharField(max_length=300, blank=True)
     managed = models.BooleanField(default=False, editable=False)
 

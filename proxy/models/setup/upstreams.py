@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from proxy.secret_encryption import decrypt_secret
+from proxy.secret_encryption import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
@@ -211,6 +211,15 @@ class Upstream(models.Model):
         if settings is not None:
             check_extra(settings)
         return settings
+
+    def store_secret(self, secret: str) -> None:
+        """Set an API key, encrypted for the base URL.
+
+        Raise ValidationError if a header cannot contain it.
+        """
+        if not secret.isascii() or not secret.isprintable():
+            raise ValidationError("it has characters that a header cannot contain")
+        self.secret = {SEALED: encrypt_secret(secret, self.base_url)}
 
     def credential(self) -> Secret:
         """Return the API key for this upstream; empty if it has none, or credentials that expire.

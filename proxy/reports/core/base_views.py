@@ -73,12 +73,26 @@ class OperationIdSchema(AutoSchema):
     the list and for the single row, with a number added to one of them.
     """
 
+    def get_tags(self) -> list[str]:
+        """Group the operations by their resource: the part of the path after the version."""
+        layer = "organizations" if self.path.startswith("/v1/organizations/") else ""
+        return [layer or self.path.split("/")[3] or "index"]
+
     def get_operation_id(self) -> str:
+        if action := getattr(self.view, "action", None):
+            return _operation_of_viewset(self.view.resource, action)  # type: ignore[attr-defined]  # a ConfigViewSet
         view = type(self.view).__name__.removesuffix("View")
         words = [word.lower() for word in re.findall("[A-Z][a-z]*", view)]
         verb = [] if self.method == "GET" else [self.method.lower()]
         layer = ["organizations"] if self.path.startswith("/v1/organizations/") else []
         return "_".join([*layer, *words, *verb])
+
+
+def _operation_of_viewset(name: str, action: str) -> str:
+    """Return ``keys`` for a list, ``key`` for a row, and ``key_patch`` for its PATCH."""
+    verbs = {"create": "post", "partial_update": "patch", "destroy": "delete"}
+    noun = name if action in {"list", "create"} else name.removesuffix("s")
+    return "_".join([noun, *([verbs[action]] if action in verbs else [])])
 
 
 class ReportView(APIView):
@@ -124,9 +138,12 @@ class ReportView(APIView):
     def reader(self) -> Reader:
         return reader_of(self.request)
 
-    def validated_query(self) -> dict[str, Any]:
+    def validated_query(
+        self, parameters_class: "type[Serializer[Any]] | None" = None
+    ) -> dict[str, Any]:
         """Return the validated query parameters. Raise ValidationError, which becomes a 400."""
-        parameters = self.parameters(data=normalize_query(self.request.query_params))
+        read = parameters_class or self.parameters
+        parameters = read(data=normalize_query(self.request.query_params))
         parameters.is_valid(raise_exception=True)
         return dict(parameters.validated_data)
 

@@ -11,12 +11,21 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 
-from proxy.models import ApiKey
+from proxy.decode_errors import MANAGED
+from proxy.models import ApiKey, Scope
 from proxy.models.setup.config_row_validation import is_readable
 from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID, MESSAGES, RELATED, ends_of, refusal
-from proxy.permissions.row_permissions import Reader, reader_of_key, reader_of_user
+from proxy.permissions.row_permissions import (
+    Reader,
+    config_reader_of_key,
+    reader_of_key,
+    reader_of_user,
+)
+from proxy.permissions.write_permissions import REVOKE, has_permission, has_write_permission
 from proxy.secrets import digest_of, old_digests_of
+
+from .exception_handler import Conflict
 
 MAX_KEY_LENGTH: Final = 512  # characters; a generated gateway key has 49
 
@@ -83,6 +92,18 @@ def reader_of(request: Request) -> Reader:
     return Reader()
 
 
+def caller_of(request: Request) -> Any:
+    """Return the gateway key of the request, else its user."""
+    return request.auth if isinstance(request.auth, ApiKey) else request.user
+
+
+def config_reader_of(request: Request) -> Reader:
+    """Return which rows of the configuration the caller may see."""
+    if isinstance(request.auth, ApiKey):
+        return config_reader_of_key(request.auth)
+    return reader_of(request)
+
+
 class IsKeyOrStaff(BasePermission):
     """Allow any valid gateway key and any staff session. The views' querysets limit the rows."""
 
@@ -102,16 +123,58 @@ class MayReport(IsKeyOrStaff):
 
 
 class MayReadTranscripts(IsKeyOrStaff):
-    """Require a key with the scope ``admin``, or a session with ``view_transcript``."""
+    """Require the scope ``admin`` or ``transcripts:read``, or the permission to view them."""
 
-    message = "reading transcripts needs a key with the scope 'admin'"
+    message = "reading transcripts needs a key with the scope 'admin' or 'transcripts:read'"
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):
             return False
         if isinstance(request.auth, ApiKey):
-            return reader_of(request).everything
+            return bool({Scope.ADMIN, Scope.TRANSCRIPTS_READ} & set(request.auth.scopes))
         return bool(request.user.has_perm("proxy.view_transcript"))
+
+
+class ReadsConfig(IsKeyOrStaff):
+    """Require the permission to view the rows of the view's model.
+
+    A user must also see all rows of the ledger, or, of tables whose rows belong to teams, the rows
+    of a team.
+    """
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        names = view.queryset.model._meta  # noqa: SLF001 - documented by Django
+        self.message = view.refusal
+        if not super().has_permission(request, view):
+            return False
+        if not isinstance(request.auth, ApiKey):
+            reader = reader_of(request)
+            if not (reader.everything or (view.of_teams and reader.may_report)):
+                return False
+        return has_permission(caller_of(request), f"{names.app_label}.view_{names.model_name}")
+
+
+class WritesConfig(ReadsConfig):
+    """Require the permission to read the rows, and for writing, the one for the view's action.
+
+    Raise Conflict (409) for a row that bridge.toml declares, because only the file may change it.
+    """
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        action = view.write_actions.get(view.action)
+        if action is None:
+            return super().has_permission(request, view)
+        if not super().has_permission(request, view):
+            return False
+        return has_write_permission(caller_of(request), action, view.queryset.model)
+
+    def has_object_permission(self, request: Request, view: Any, obj: Any) -> bool:
+        action = view.write_actions.get(view.action)
+        if action is None:
+            return True
+        if action != REVOKE and getattr(obj, "managed", False):
+            raise Conflict(MANAGED.format(obj))
+        return has_write_permission(caller_of(request), action, type(obj), obj)
 
 
 class ReaderThrottle(SimpleRateThrottle):

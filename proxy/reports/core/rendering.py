@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ FORMULA_STARTS: Final = tuple("=+-@\t\r")
 FORMATS: Final = ("json", "csv", "ndjson")
 LINES_PER_CHUNK: Final = 500
 Lines = Callable[[Iterable[Row], Sequence[str]], Iterator[str]]
+
+
+def iso(at: datetime | None) -> str | None:
+    """Format an instant as RFC 3339, UTC as Z."""
+    return at.isoformat().replace("+00:00", "Z") if at else None
 
 
 def encode_cursor(key: Any) -> str:
@@ -101,6 +107,8 @@ def column_names(serializer: serializers.Serializer[Any], prefix: str = "") -> l
     """Return the CSV columns of a serializer, with nested fields as columns like ``user.id``."""
     columns = []
     for name, field in serializer.fields.items():
+        if field.write_only:
+            continue
         if isinstance(field, serializers.Serializer):
             columns += column_names(field, f"{prefix}{name}.")
         else:

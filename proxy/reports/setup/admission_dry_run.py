@@ -22,12 +22,10 @@ from proxy.models import ApiKey
 from proxy.permissions.row_permissions import as_seen_by, visible_keys
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
-from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.permissions import IsKeyOrStaff, ReadsConfig, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
-from proxy.reports.core.rendering import Row
+from proxy.reports.core.rendering import Row, iso
 from proxy.reports.usage.rollup_queries import usd
-
-from .read_views import MayReadSetup, iso
 
 
 class DryRunParameters(JsonOnlyParameters):
@@ -122,7 +120,7 @@ class DryRunBase(ReportView):
             result = run_admission_dry_run(HypotheticalRequest(key_id=key.pk, **query))
         except NotServing as exc:
             raise Conflict(str(exc)) from None
-        return Response(result_row(as_seen_by(self.reader, key, result)))
+        return Response(result_row(as_seen_by(config_reader_of(self.request), key, result)))
 
 
 class KeyDryRunView(DryRunBase):
@@ -131,12 +129,13 @@ class KeyDryRunView(DryRunBase):
     Nothing is sent, counted or reserved.
     """
 
-    permission_classes = (MayReadSetup,)
-    permission, of_teams = "proxy.view_apikey", True
+    permission_classes = (ReadsConfig,)
+    queryset, of_teams = ApiKey.objects.all(), True
+    refusal = "this needs a key with the scope 'admin' or 'keys:write'"
 
     @extend_schema("rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
     def get(self, request: Request, key_id: int) -> HttpResponseBase:
-        key = visible_keys(self.reader).filter(pk=key_id).first()
+        key = visible_keys(config_reader_of(request)).filter(pk=key_id).first()
         if key is None:
             raise Http404("no such key")
         return self.dry_run(key)

@@ -1,223 +1,357 @@
-"""Serializers of the request bodies that write configuration rows.
+"""Serializers of the configuration's rows: one shape for responses and for request bodies.
 
-They check the names and types of the fields; the admin's forms check the values. A field has the
-same name as in the responses.
+The serializers check the names and types of the fields. The models check the values
+(``full_clean``), and ``proxy.permissions.write_permissions`` checks what the caller may write; the
+admin's forms use the same two.
 """
 
+import copy
 import difflib
-import ipaddress
-import json
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import Group, User
-from django.db.models import QuerySet
+from django.core.exceptions import ValidationError as ModelInvalid
+from django.db import models
 from rest_framework import serializers
 
-from proxy.models import ConnectionReuse, OnClientDisconnect, Scope, Store, Team, Upstream
-from proxy.models.setup.upstreams import DialectName
-from proxy.permissions.write_permissions import choices
+from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
+from proxy.models.setup.keys import secret_columns
+from proxy.permissions.write_permissions import ADD, CHANGE, faults
+from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, Number
+from proxy.reports.usage.budgets import state_of
+from proxy.secrets import new_secret
 
-MAX_ITEMS: Final = 200  # maximum entries of a list
+from .fields import (
+    MAX_ITEMS,
+    LimitsColumn,
+    MemberKeysColumn,
+    Named,
+    NamesColumn,
+    Numbered,
+    ObjectColumn,
+    OptionsColumn,
+    RelatedNames,
+    ScopesColumn,
+)
 
 
-class Shape(serializers.Serializer[Any]):
-    """A JSON object without unknown fields."""
+class StrictSerializer(serializers.ModelSerializer[Any]):
+    """A model serializer that refuses unknown and read-only fields."""
+
+    serializer_choice_field = Choice
+    serializer_field_mapping: ClassVar = {
+        **serializers.ModelSerializer.serializer_field_mapping,
+        models.PositiveIntegerField: Number,
+        models.JSONField: ObjectColumn,
+    }
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
+            known = sorted(name for name, field in self.fields.items() if not field.read_only)
             for name in data:
-                if name not in self.fields:
-                    close = difflib.get_close_matches(str(name), self.fields, 1)
-                    hint = f"did you mean {close[0]!r}?" if close else f"known: {self._known()}"
+                if name not in known:
+                    close = difflib.get_close_matches(str(name), known, 1)
+                    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
                     raise serializers.ValidationError({str(name)[:60]: f"unknown field; {hint}"})
         return super().to_internal_value(data)
 
-    def _known(self) -> str:
-        return ", ".join(sorted(self.fields))
 
+class ConfigSerializer(StrictSerializer):
+    """A row of the configuration. ``validate`` builds the row as it would be stored and checks it.
 
-class Named(serializers.SlugRelatedField[Any]):
-    """A reference to another table's row by name; a row that the caller may not use is unknown."""
+    Raises ValidationError with the API's field names.
+    """
 
-    default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
+    default_error_messages: ClassVar = {"invalid": "the body is not a JSON object"}
+    SEPARATE: ClassVar[frozenset[str]] = frozenset()
+    """Validated values that are not columns of the row; ``save_separate`` stores them."""
 
-    def get_queryset(self) -> "QuerySet[Any]":
-        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[assignment]  # the subclass sets a queryset
-        user = self.context.get("user")  # there is no user when the OpenAPI schema is generated
-        return rows if user is None else choices(user, rows)
-
-
-class Network(serializers.CharField):
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        row = copy.copy(self.instance) if self.instance else self.Meta.model()  # type: ignore[misc]  # each subclass has a Meta
+        for name, value in attrs.items():
+            if name not in self.SEPARATE:
+                setattr(row, name, value)
+        self.complete(row, attrs)
+        columns = {field.source for field in self.fields.values()}
+        others = {field.name for field in row._meta.fields} - columns  # noqa: SLF001 - documented by Django
         try:
-            ipaddress.ip_network(text)
-        except ValueError as error:
-            raise serializers.ValidationError(str(error)) from None
-        return text
+            row.full_clean(exclude=others)
+        except ModelInvalid as error:
+            raise self.renamed(error.message_dict) from None
+        action = CHANGE if self.instance else ADD
+        found = faults(caller_of(self.context["request"]), action, type(row), row)
+        if found:
+            raise self.renamed({name or "__all__": [why] for name, why in found})
+        return {**attrs, "row": row}
+
+    def complete(self, row: Any, attrs: dict[str, Any]) -> None:
+        """Set the columns of a row that follow from other values of the body."""
+
+    def renamed(self, errors: Mapping[str, Any]) -> serializers.ValidationError:
+        """Return the errors of model fields under the API's field names."""
+        names = {"__all__": "non_field_errors"}
+        names |= {str(field.source): name for name, field in self.fields.items()}
+        return serializers.ValidationError({names.get(name, name): errors[name] for name in errors})
+
+    def create(self, validated_data: dict[str, Any]) -> Any:
+        row = validated_data["row"]
+        row.save(force_insert=True)
+        self.save_separate(row, validated_data)
+        return row
+
+    def update(self, instance: Any, validated_data: dict[str, Any]) -> Any:
+        row = validated_data["row"]
+        changed = [
+            field.name
+            for field in row._meta.concrete_fields  # noqa: SLF001 - documented by Django
+            if getattr(row, field.attname) != getattr(instance, field.attname)
+        ]
+        if changed:
+            row.save(update_fields=changed)
+        self.save_separate(row, validated_data)
+        return row
+
+    def save_separate(self, row: Any, values: dict[str, Any]) -> None:
+        """Store the values that are not columns of the row, after the row."""
 
 
-class JsonObject(serializers.DictField):
-    """A JSON object that both SQLite and PostgreSQL can store."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        value = super().to_internal_value(data)
-        try:
-            encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
-            encoded = b"\\u0000"
-        if b"\\u0000" in encoded:
-            raise serializers.ValidationError("it contains values that a database cannot store")
-        return value
+def messages_only() -> Any:
+    """Return the scopes of a key that is created without a list of scopes."""
+    return [Scope.MESSAGES.value]
 
 
-def name_list(**options: Any) -> serializers.ListField:
-    return serializers.ListField(
-        child=serializers.CharField(max_length=200), required=False, max_length=MAX_ITEMS, **options
-    )
+class KeySerializer(ConfigSerializer):
+    """A gateway key, without its secret."""
 
-
-def count() -> serializers.IntegerField:
-    return Number(min_value=1, max_value=2**53, required=False)
-
-
-class LimitsShape(Shape):
-    rpm = count()
-    tpm = count()
-    concurrency = count()
-
-
-class OptionsShape(Shape):
-    strict = serializers.BooleanField(required=False)
-    events = serializers.ListField(
-        child=Choice(choices=("metadata", "blocks")), required=False, max_length=2
-    )
-    store = Choice(choices=("metadata",), required=False)
-
-
-class MemberKeysShape(Shape):
-    """Limits of the keys that members make for themselves; without a count, they make none."""
-
-    count = Number(min_value=1, max_value=10_000, required=False, help_text="Keys per member.")
-    days = Number(min_value=1, max_value=36_500, required=False, help_text="Longest lifetime.")
-    scopes = serializers.ListField(
-        child=Choice(choices=("messages", "reports")), required=False, max_length=2
-    )
-    models = name_list(help_text="Names and globs; empty: every model of the team.")
-
-
-class KeyShape(Shape):
     team = Named(slug_field="name", queryset=Team.objects.all())
-    name = serializers.SlugField(max_length=64)
     user = Named(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
     )
-    scopes = serializers.ListField(
-        child=Choice(choices=Scope.values), required=False, min_length=1, max_length=3
-    )
+    scopes = ScopesColumn(default=messages_only, help_text="What the key may do.")
+    models_allowed = NamesColumn(required=False, help_text="Globs; empty: every model of the team.")
+    limits = LimitsColumn(required=False)
+    ip_allow = NamesColumn(required=False, help_text="Allowed client networks; empty: all.")
+    options = OptionsColumn(required=False)
+    created_at = serializers.DateTimeField(source="created", read_only=True)
     expires_at = serializers.DateTimeField(source="expires", required=False, allow_null=True)
-    models_allowed = name_list(help_text="Globs; empty: every model of the team.")
-    limits = LimitsShape(required=False)
-    ip_allow = serializers.ListField(
-        child=Network(max_length=50),
-        required=False,
-        max_length=MAX_ITEMS,
-        help_text="Allowed client networks.",
+    revoked_at = serializers.DateTimeField(source="revoked", read_only=True, allow_null=True)
+    last_used_at = serializers.DateTimeField(source="last_used", read_only=True, allow_null=True)
+    has_secret = serializers.BooleanField(
+        read_only=True,
+        help_text="false: the key is unusable until `createkey --team T --name N` sets a secret.",
     )
-    options = OptionsShape(required=False)
+
+    class Meta:
+        model = ApiKey
+        fields = (
+            "id", "name", "team", "user", "prefix", "has_secret", "scopes", "models_allowed",
+            "limits", "ip_allow", "options", "managed", "created_at", "expires_at", "revoked_at",
+            "last_used_at",
+        )  # fmt: skip
+        read_only_fields = ("prefix", "managed")
+        validators = ()
+        extra_kwargs: ClassVar = {
+            "id": {"help_text": "The key_id of the other reports."},
+            "prefix": {"help_text": "The start of the secret. The secret itself is not stored."},
+            "managed": {"help_text": "True if bridge.toml declares it."},
+        }
+
+    def create(self, validated_data: dict[str, Any]) -> Any:
+        """Create the key with a new secret, which only the response to this request contains."""
+        secret = new_secret()
+        for name, value in secret_columns(secret).items():
+            setattr(validated_data["row"], name, value)
+        self.new_secret = secret
+        return super().create(validated_data)
 
 
-class TeamShape(Shape):
-    name = serializers.SlugField(max_length=64)
-    store = Choice(choices=Store.values, required=False)
-    retention_days = Number(min_value=1, max_value=36_500, required=False)
-    models_allowed = name_list(help_text="Globs; empty: every model that has a route.")
-    limits = LimitsShape(required=False)
-    member_keys = MemberKeysShape(required=False)
+class TeamSerializer(ConfigSerializer):
+    """A team with its settings."""
+
+    models_allowed = NamesColumn(
+        required=False, help_text="Globs; empty: every model that has a route."
+    )
+    limits = LimitsColumn(required=False)
+    member_keys = MemberKeysColumn(
+        required=False,
+        help_text="Limits of the keys that members make; without a count, they make none.",
+    )
+    created_at = serializers.DateTimeField(source="created", read_only=True)
+
+    class Meta:
+        model = Team
+        fields = (
+            "name", "store", "retention_days", "models_allowed", "limits", "member_keys",
+            "managed", "created_at",
+        )  # fmt: skip
+        read_only_fields = ("managed",)
+        extra_kwargs: ClassVar = {
+            "name": {"validators": []},
+            "store": {"help_text": "full, or metadata: conversations are not stored"},
+        }
 
 
-class UserShape(Shape):
+class UserSerializer(ConfigSerializer):
     """A user, who signs in through the provider or gets a password in the admin."""
 
+    SEPARATE = frozenset({"groups"})
+
     name = serializers.CharField(source="username", max_length=150)
-    email = serializers.EmailField(required=False, allow_blank=True, max_length=254)
-    is_active = serializers.BooleanField(required=False)
-    is_staff = serializers.BooleanField(required=False)
-    is_superuser = serializers.BooleanField(required=False)
-    groups = serializers.ListField(
+    groups = RelatedNames(
         child=Named(slug_field="name", queryset=Group.objects.all()),
         required=False,
         max_length=MAX_ITEMS,
     )
+    joined_at = serializers.DateTimeField(source="date_joined", read_only=True)
+    last_login_at = serializers.DateTimeField(source="last_login", read_only=True, allow_null=True)
+
+    class Meta:
+        model = User
+        fields = (
+            "name", "email", "is_active", "is_staff", "is_superuser", "groups", "joined_at",
+            "last_login_at",
+        )  # fmt: skip
+
+    def complete(self, row: User, attrs: dict[str, Any]) -> None:
+        if not self.instance:
+            row.set_unusable_password()
+            if User.objects.filter(username__iexact=row.username).exists():
+                raise self.renamed({"username": ["a user with this name exists already"]})
+
+    def save_separate(self, row: User, values: dict[str, Any]) -> None:
+        if "groups" in values:
+            row.groups.set(values["groups"])
 
 
-class TargetShape(Shape):
+class TargetSerializer(StrictSerializer):
+    """An upstream and the model that it is asked for."""
+
     upstream = Named(slug_field="name", queryset=Upstream.objects.all())
-    model = serializers.CharField(max_length=200, required=False, allow_blank=True)
-    weight = Number(min_value=1, max_value=1_000_000, required=False)
-    when = JsonObject(required=False, help_text="The requests for which the target is used.")
+    weight = Number(min_value=0, max_value=1_000_000, default=1)
+    when = ObjectColumn(
+        default=dict,
+        help_text="The requests for which the target is used: min_input_tokens, "
+        "max_input_tokens, client, headers.",
+    )
+
+    class Meta:
+        model = RouteTarget
+        fields = ("upstream", "model", "weight", "when")
+        extra_kwargs: ClassVar = {
+            "model": {"default": "", "help_text": "Empty: the model name of the request."}
+        }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Require ``upstream`` even in a PATCH, because a PATCH replaces all targets of a route."""
-        if "upstream" not in attrs:
-            raise serializers.ValidationError({"upstream": "This field is required."})
+        try:
+            RouteTarget(**attrs).full_clean(exclude=["route", "position"])
+        except ModelInvalid as error:
+            raise serializers.ValidationError(error.message_dict) from None
         return attrs
 
 
-class ModelShape(Shape):
-    model = serializers.CharField(max_length=200, help_text="A name or a glob.")
-    team = Named(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
-    position = Number(min_value=0, max_value=2**31 - 1, required=False)
-    targets = serializers.ListField(child=TargetShape(), min_length=1, max_length=MAX_ITEMS)
+class RouteSerializer(ConfigSerializer):
+    """A route. The gateway tries its targets in the order of the list."""
 
-    def validate_targets(self, targets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add the position to each target: the gateway tries targets in the order of the list."""
-        return [{**target, "position": number} for number, target in enumerate(targets)]
+    SEPARATE = frozenset({"targets"})
 
-
-class ReferenceShape(Shape):
-    env = serializers.CharField(
-        max_length=200, required=False, help_text="Name of an environment variable."
+    team = Named(
+        slug_field="name",
+        queryset=Team.objects.all(),
+        required=False,
+        allow_null=True,
+        help_text="null: every team",
     )
-    file = serializers.CharField(max_length=1000, required=False, help_text="Path of a file.")
+    targets = TargetSerializer(many=True, min_length=1, max_length=MAX_ITEMS)  # type: ignore[call-arg]  # of ListSerializer
+
+    class Meta:
+        model = Route
+        fields = ("id", "model", "team", "position", "targets", "managed")
+        read_only_fields = ("managed",)
+        validators = ()
+        extra_kwargs: ClassVar = {
+            "model": {"help_text": "The requested model: a name or a glob."},
+            "position": {"help_text": "If several globs match, the lowest position is used."},
+        }
+
+    def save_separate(self, row: Route, values: dict[str, Any]) -> None:
+        if "targets" in values:
+            row.targets.all().delete()
+            for position, target in enumerate(values["targets"]):
+                RouteTarget.objects.create(route=row, position=position, **target)
 
 
-class UpstreamShape(Shape):
-    name = serializers.SlugField(max_length=64)
-    dialect = Choice(choices=DialectName.values)
-    base_url = serializers.CharField(max_length=500)
+class UpstreamSerializer(ConfigSerializer):
+    """An upstream, without its API key."""
+
+    SEPARATE = frozenset({"api_key"})
+
     api_key = serializers.CharField(
-        source="new_secret",
+        write_only=True,
         required=False,
         max_length=4096,
         help_text="Stored encrypted for this base URL and never returned.",
     )
-    api_key_from = ReferenceShape(source="secret", required=False)
-    credentials = JsonObject(
+    api_key_from = ObjectColumn(
+        source="secret",
+        write_only=True,
+        required=False,
+        help_text='{"env": "NAME"} or {"file": "/path"}',
+    )
+    credentials = ObjectColumn(
+        write_only=True,
         required=False,
         help_text='How to fetch a key that expires, such as {"kind": "aws"}; a command only in '
         "bridge.toml.",
     )
-    api_version = serializers.CharField(max_length=32, required=False, allow_blank=True)
-    profile = serializers.CharField(max_length=32, required=False)
-    capabilities = JsonObject(required=False)
-    timeouts = JsonObject(required=False)
-    extra_body = JsonObject(required=False)
-    when_client_leaves = Choice(choices=OnClientDisconnect.values, required=False)
-    connection_reuse = Choice(choices=ConnectionReuse.values, required=False)
-    connection = JsonObject(required=False)
-    allow_http = serializers.BooleanField(required=False)
-    enabled = serializers.BooleanField(required=False)
+    credentials_kind = serializers.SerializerMethodField(
+        help_text="How a key that expires is fetched: aws, google, azure or command; else null."
+    )
+    extra_body = ObjectColumn(write_only=True, required=False)
+    has_secret = serializers.SerializerMethodField(
+        help_text="Whether an API key is set. Neither the key nor its location is shown."
+    )
+
+    class Meta:
+        model = Upstream
+        fields = (
+            "name", "dialect", "base_url", "api_key", "api_key_from", "credentials",
+            "credentials_kind", "api_version", "profile", "capabilities", "timeouts", "extra_body",
+            "has_secret", "when_client_leaves", "connection_reuse", "connection", "allow_http",
+            "enabled", "managed",
+        )  # fmt: skip
+        read_only_fields = ("managed",)
+        extra_kwargs: ClassVar = {
+            "name": {"validators": []},
+            "when_client_leaves": {"help_text": "abort, or drain: read the response to its end"},
+            "connection_reuse": {"help_text": "shared, key or never"},
+            "connection": {"help_text": "proxy, TLS files and headers"},
+            "api_version": {"help_text": "Of Azure OpenAI; else empty."},
+        }
+
+    def get_has_secret(self, upstream: Upstream) -> bool:
+        return bool(upstream.secret)
+
+    def get_credentials_kind(self, upstream: Upstream) -> str | None:
+        return upstream.credentials.get("kind")
+
+    def validate_api_key_from(self, value: Any) -> Any:
+        if isinstance(value, dict) and not set(value) <= {"env", "file"}:
+            name = min(set(value) - {"env", "file"})
+            raise serializers.ValidationError({str(name)[:60]: "unknown field; known: env, file"})
+        return value
+
+    def complete(self, row: Upstream, attrs: dict[str, Any]) -> None:
+        if "api_key" in attrs:
+            try:
+                row.store_secret(attrs["api_key"])
+            except ModelInvalid as error:
+                raise serializers.ValidationError({"api_key": error.messages}) from None
 
 
-def usd(**options: Any) -> serializers.DecimalField:
-    return serializers.DecimalField(max_digits=14, decimal_places=6, min_value=0, **options)
-
-
-class PriceShape(Shape):
-    """US dollars per million tokens from a date on; null: priced as input."""
+class PriceSerializer(ConfigSerializer):
+    """US dollars per million tokens from a date on, as decimal strings; null: priced as input."""
 
     upstream = Named(
         slug_field="name",
@@ -226,13 +360,56 @@ class PriceShape(Shape):
         allow_null=True,
         help_text="null: every upstream with this model",
     )
-    model = serializers.CharField(max_length=200)
-    since = serializers.DateField()
-    input = usd()
-    output = usd()
-    cache_read = usd(required=False, allow_null=True)
-    cache_write_5m = usd(required=False, allow_null=True)
-    cache_write_1h = usd(required=False, allow_null=True)
-    source = serializers.CharField(  # type: ignore[assignment]  # DRF removes fields from the class
-        max_length=300, required=False, allow_blank=True
+
+    class Meta:
+        model = Price
+        fields = (
+            "id", "upstream", "model", "since", "input", "output", "cache_read", "cache_write_5m",
+            "cache_write_1h", "source", "managed",
+        )  # fmt: skip
+        read_only_fields = ("managed",)
+        validators = ()
+
+
+class BudgetSerializer(ConfigSerializer):
+    """A budget of exactly one team, key or user, with its state in the current period."""
+
+    id = serializers.CharField(read_only=True)
+    owner = serializers.CharField(read_only=True, help_text="team:name, key:team/name or user:name")
+    tz = serializers.CharField(source="zone", max_length=64, required=False)
+    starting_at = serializers.DateTimeField(read_only=True)
+    resets_at = serializers.DateTimeField(read_only=True)
+    limit_usd = serializers.DecimalField(source="usd", max_digits=14, decimal_places=6, min_value=0)
+    spent_usd = serializers.CharField(
+        read_only=True,
+        help_text="Settled requests only. A lower bound if some requests have no price.",
     )
+    left_usd = serializers.CharField(read_only=True)
+    unpriced_requests = serializers.IntegerField(read_only=True)
+    forecast_usd = serializers.CharField(
+        read_only=True, help_text="Projected spend at the end of the period, at the current rate."
+    )
+    state = serializers.CharField(read_only=True, help_text="ok, near (80 %) or over")
+    team = Named(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
+    key_id = Numbered(source="key", queryset=ApiKey.objects.all(), required=False, allow_null=True)
+    user = Named(
+        slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
+    )
+
+    class Meta:
+        model = Budget
+        fields = (
+            "id", "owner", "period", "tz", "hard", "starting_at", "resets_at", "limit_usd",
+            "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state", "team",
+            "key_id", "user", "managed",
+        )  # fmt: skip
+        read_only_fields = ("managed",)
+
+    def to_representation(self, instance: Budget) -> dict[str, Any]:
+        return {
+            **state_of(instance),
+            "team": instance.team.name if instance.team else None,
+            "key_id": instance.key_id,
+            "user": instance.user.get_username() if instance.user else None,
+            "managed": instance.managed,
+        }

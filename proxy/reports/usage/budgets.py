@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from proxy.models import ApiKey, Budget, Period, UsageQuarterHour
 from proxy.permissions.row_permissions import visible_budgets
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.rendering import Row, column_names
+from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import DAY, midnight
 
 from .rollup_queries import usd
@@ -43,10 +43,6 @@ class BudgetState(serializers.Serializer[Any]):
         help_text="Projected spend at the end of the period, at the current rate."
     )
     state = serializers.CharField(help_text="ok, near (80 %) or over")
-
-
-class BudgetsAnswer(serializers.Serializer[Any]):
-    data = BudgetState(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
 
 
 def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
@@ -126,19 +122,7 @@ def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
     return Budget.objects.filter(condition).select_related("team", "key__team", "user")
 
 
-class BudgetsView(ReportView):
-    """List budgets with their state."""
-
-    @extend_schema(responses=BudgetsAnswer)
-    def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
-        rows = [state_of(budget) for budget in visible_budgets(self.reader)]
-        if query["format"] != "json":
-            return self.rows_response(query, "budgets", rows, column_names(BudgetState()))
-        return Response({"data": rows})
-
-
-class BudgetView(ReportView):
+class BudgetStatusView(ReportView):
     """Return one budget with its state, by its id or by the number in the id."""
 
     @extend_schema(responses=BudgetState)

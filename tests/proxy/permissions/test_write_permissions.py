@@ -36,7 +36,8 @@ def test_a_key_with_invalid_scopes_can_be_changed_by_superusers_only(ada, scopes
 
 
 def test_models_and_actions_without_a_rule_are_for_superusers(ada):
-    assert Upstream not in WRITE_RULES
+    assert Group not in WRITE_RULES
+    assert not may_write(ada, CHANGE, Group)
     assert not may_write(ada, CHANGE, Upstream)
     assert not may_write(ada, "publish", ApiKey)
     assert may_write(factories.superuser(), CHANGE, Upstream)

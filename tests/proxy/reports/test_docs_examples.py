@@ -15,7 +15,7 @@ import yaml
 from proxy.metrics.definitions import BY_NAME
 from proxy.models import ApiKey
 from proxy.reports.exports import jobs
-from proxy.reports.routes import VIEWS
+from proxy.reports.urls import VIEWS, VIEWSETS
 from proxy.routing import EXACT_PATHS
 from tests.proxy.admin import factories
 
@@ -68,6 +68,8 @@ def test_each_curl_example_runs(environment, tmp_path, example):
         assert len((tmp_path / saved[1]).read_text().splitlines()) == 2
     elif "/rehearsal/" in example:
         assert json.loads(printed)["refused_by"] == "scope"  # the key has only the scope admin
+    elif "idempotency-key" in example:
+        assert json.loads(printed)["name"] == "mobile"
     else:
         assert json.loads(printed)["totals"]["requests"] == 1
 
@@ -138,7 +140,12 @@ def test_each_promql_query_names_existing_metrics_and_labels(query):
         assert used_labels <= set(BY_NAME[name].label_names)
 
 
-@pytest.mark.parametrize("route", VIEWS)
+READ = [route for route, view in VIEWS.items() if "get" in view.http_method_names]
+ROUTES = [*READ, *(one.resource for one in VIEWSETS)]
+ROUTES += [f"{one.resource}/<str:{one.lookup_url_kwarg}>" for one in VIEWSETS]
+
+
+@pytest.mark.parametrize("route", ROUTES)
 def test_every_path_is_in_the_docs(route):
     path = re.sub(r"<\w+:(\w+)>", r"{\1}", route)
     method = "GET" if hasattr(VIEWS[route], "get") else "POST"

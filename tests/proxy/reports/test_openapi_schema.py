@@ -89,6 +89,7 @@ BODIES = {  # by path: valid bodies; a PATCH has some of the fields
     "models": {"model": UNIQUE, "targets": st.lists(TARGET, min_size=1, max_size=3)},
     "upstreams": {"name": UNIQUE, **UPSTREAM},
     "prices": PRICE,
+    "budgets": {"team": st.just("platform"), "limit_usd": st.just("5")},
 }
 UNCHANGED = {"name", "team"}  # a PATCH does not change the fields that identify the row
 

@@ -7,7 +7,7 @@ from django.urls import get_resolver
 from django.utils.timezone import now
 
 from proxy.reports.organizations.urls import VIEWS as ADMIN_API_VIEWS
-from proxy.reports.routes import VIEWS
+from proxy.reports.urls import VIEWS, VIEWSETS
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 from tests.urls import url_routes
@@ -39,11 +39,16 @@ TABLE = {
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
     "outcomes": (DAY, OWN),
+    "search": ("?q=hello", TRANSCRIPT),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
     "budgets": ("", REPORT),
+    "budgets/<str:budget_id>": ("", REPORT),
     "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
+    "me/keys": ("", (401, 403, 403, 403, 200, 200, 200)),
+    "me/keys/<int:key_id>": ("", (401, 403, 403, 403, 404, 404, 404)),
+    "me/keys/<int:key_id>/rotate": ("", (401, 403, 403, 403, 405, 405, 405)),
     # 409 for permitted callers: no gateway runs in this process
     "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
     "keys/<int:key_id>/rehearsal": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
@@ -86,10 +91,15 @@ def test_every_route_of_ours_is_in_the_table():
 
     known = {f"api/v1/{route}{end}" for route in TABLE for end in ("", "/")}
     known |= {f"v1/organizations/{route}" for route in ADMIN_API_TABLE}
+    known |= {"api/v1/"}
     known |= {"api/v1/schema/", "api/v1/docs/"}  # public: no data of the installation
     known |= {rf"{prefix}\A(?P<rest>(?s:.*))\Z" for prefix in ("api/v1/", "v1/organizations/")}
     assert paths_of_reports == known
-    assert set(TABLE) == set(VIEWS)
+    tables = {one.resource for one in VIEWSETS}
+    for one in VIEWSETS:
+        kind = getattr(one, "lookup_value_converter", "str")
+        tables.add(f"{one.resource}/<{kind}:{one.lookup_url_kwarg}>")
+    assert set(TABLE) == set(VIEWS) | tables
     assert set(ADMIN_API_TABLE) == set(ADMIN_API_VIEWS)
 
 
@@ -179,7 +189,7 @@ def test_reports_refuse_writing_methods(callers, route, method):
     assert answer.json()["type"] == "error"
 
 
-@pytest.mark.parametrize("url", ["/api/v1/nothing", "/v1/organizations/nothing/here", "/api/v1/"])
+@pytest.mark.parametrize("url", ["/api/v1/nothing", "/v1/organizations/nothing/here"])
 def test_unknown_paths_return_anthropics_error_body(client, url):
     answer = client.get(url)
 

@@ -299,6 +299,22 @@ WRITES: dict[str, dict[str, Write]] = {
         {"company": {"model": "new", "since": "2026-01-01", "input": "1", "output": "2"}},
         {"company": ("{price}", {"input": "9"})}, {"company": "{price}"},
     ),
+    **api(
+        "budgets", "<str:budget_id>",
+        {
+            "own": {"team": "platform", "limit_usd": "77"},
+            "own_member": {"user": "ben", "limit_usd": "77"},
+            "foreign": {"team": "research", "limit_usd": "77"},
+        },
+        {
+            "own": ("{team_budget}", {"limit_usd": "77"}),
+            "own_key": ("{key_budget}", {"limit_usd": "77"}),
+            "own_member": ("{ben_budget}", {"limit_usd": "77"}),
+            "own_to_foreign": ("{team_budget}", {"team": "research"}),
+            "foreign": ("{lab_team_budget}", {"limit_usd": "77"}),
+        },
+        {"own": "{team_budget}", "own_member": "{ben_budget}", "foreign": "{lab_team_budget}"},
+    ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},
     })},

@@ -369,11 +369,14 @@ def test_every_view_and_its_columns_are_in_the_schema(client):
     schema = client.get("/api/v1/schema/").json()
     page = client.get("/api/v1/docs/").content.decode()
 
-    from proxy.reports.routes import VIEWS
+    from proxy.reports.urls import VIEWS, VIEWSETS
 
     paths = {path.replace("{", "<str:").replace("}", ">") for path in schema["paths"]}
     ours = {path for path in paths if path.startswith("/api/v1/")}
-    assert {f"/api/v1/{re.sub('<[a-z]+:', '<str:', route)}/" for route in VIEWS} == ours
+    routes = {f"/api/v1/{re.sub('<[a-z]+:', '<str:', route)}/" for route in VIEWS}
+    routes |= {f"/api/v1/{one.resource}/" for one in VIEWSETS} | {"/api/v1/"}
+    routes |= {f"/api/v1/{one.resource}/<str:{one.lookup_url_kwarg}>/" for one in VIEWSETS}
+    assert routes == ours
     assert "/v1/organizations/usage_report/messages" in paths
     assert "cost_is_floor" in schema["components"]["schemas"]["UsageRow"]["properties"]
     assert "cost_is_floor" in page

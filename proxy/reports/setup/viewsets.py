@@ -1,0 +1,350 @@
+"""The configuration over REST: list, read, create, change and delete rows.
+
+A key with the scope ``admin`` or ``config:write``, or for keys ``keys:write``, may read and write;
+so may the session of a user who may see all rows and has Django's permission for the table. A team
+lead may read and write the team and its keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, models, transaction
+from django.db.models import ProtectedError, QuerySet
+from django.http import Http404, HttpResponseBase
+from django.views.decorators.debug import sensitive_variables
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import ModelViewSet
+
+from proxy import audit_log
+from proxy.models import ApiKey, Budget, BudgetNotice, Price, Route, RouteTarget, Team, Upstream
+from proxy.permissions.row_permissions import (
+    Reader,
+    visible_budgets,
+    visible_keys,
+    visible_teams,
+)
+from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, REVOKE, has_permission
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import Conflict
+from proxy.reports.core.idempotency import idempotent
+from proxy.reports.core.json_bodies import BoundedJSON
+from proxy.reports.core.pagination import ColumnFilter, CursorPages, SortFilter, list_parameters
+from proxy.reports.core.permissions import MayReport, WritesConfig, caller_of, config_reader_of
+from proxy.reports.core.query_parameters import JsonOnlyParameters
+from proxy.reports.core.rendering import column_names
+from proxy.reports.usage.budgets import BUDGET_ID
+
+from . import serializers as shapes
+
+TAKEN = "another request created a row with these values at the same time"
+
+
+class ConfigViewSet(ReportView, ModelViewSet[Any]):
+    """Base of the viewsets of the configuration's tables."""
+
+    permission_classes = (WritesConfig,)
+    pagination_class = CursorPages
+    filter_backends = (ColumnFilter, SortFilter)
+    parser_classes = (BoundedJSON,)
+    http_method_names = ["get", "head", "options", "post", "patch", "delete"]  # noqa: RUF012  # as Django declares it
+    write_actions: ClassVar[Mapping[str, str]] = {
+        "create": ADD,
+        "partial_update": CHANGE,
+        "destroy": DELETE,
+    }
+    of_teams: ClassVar[bool] = False
+    """Whether rows belong to teams. If so, the lead of a team sees the rows of the team."""
+    refusal: ClassVar[str] = "this needs a key with the scope 'admin' or 'config:write'"
+    resource: ClassVar[str]
+    filter_columns: ClassVar[Mapping[str, str]] = {}
+    sort_columns: ClassVar[Mapping[str, str]]
+    ordering: ClassVar[tuple[str, ...]]
+    part_models: ClassVar[tuple[type[models.Model], ...]] = ()
+    """Models whose rows are parts of a row: they are written and deleted with it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.parameters = list_parameters(cls.filter_columns, cls.sort_columns)
+
+    @property
+    def reader(self) -> Reader:
+        return config_reader_of(self.request)
+
+    def get_object(self) -> Any:
+        name = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
+        wanted = self.lookup_value(name)
+        row = self.get_queryset().filter(**{self.lookup_field: wanted}).first()
+        if row is None:
+            raise Http404(f"no such row: {str(name)[:60]!r}")
+        self.check_object_permissions(self.request, row)
+        return row
+
+    def lookup_value(self, name: Any) -> Any:
+        """Return the value of the lookup field for the last part of the path."""
+        return name
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]  # downloads are not DRF responses
+        self.query = self.validated_query()
+        rows = self.filter_queryset(self.get_queryset())
+        if self.query["format"] != "json":
+            found = self.get_serializer(rows, many=True).data
+            columns = column_names(cast("Any", self.serializer_class)())
+            return self.rows_response(self.query, self.resource, found, columns)
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+
+    @idempotent
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().create(request, *args, **kwargs)
+
+    @idempotent
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().partial_update(request, *args, **kwargs)
+
+    @idempotent
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().destroy(request, *args, **kwargs)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        self.validated_query(JsonOnlyParameters)
+        return super().retrieve(request, *args, **kwargs)
+
+    def perform_create(self, serializer: "serializers.BaseSerializer[Any]") -> None:
+        self.write(serializer)
+
+    def perform_update(self, serializer: "serializers.BaseSerializer[Any]") -> None:
+        self.write(serializer)
+
+    def write(self, serializer: Any) -> None:
+        """Save a validated row with its parts and its entry in the audit log."""
+        self.check_parts(serializer.validated_data)
+        old = serializer.instance
+        before = {} if old is None else serializer.to_representation(old)
+        try:
+            with transaction.atomic():
+                row = serializer.save()
+                serializer.instance = self.fresh(row)
+                after = serializer.to_representation(serializer.instance)
+                secrets = set(serializer.initial_data) - set(after)
+                after = {
+                    name: value
+                    for name, value in after.items()
+                    if not serializer.fields[name].read_only
+                }
+                audit_log.note_write(caller_of(self.request), row, before, after, secrets)
+        except IntegrityError:
+            raise Conflict(TAKEN) from None
+
+    def fresh(self, row: Any) -> Any:
+        """Read a row again, with its relations, even if the caller may not see it any more."""
+        rows = cast("Any", self).queryset
+        return rows.get(pk=row.pk)
+
+    def check_parts(self, values: Mapping[str, Any]) -> None:
+        """Raise PermissionDenied if the caller may not replace the parts that the body contains."""
+
+    def perform_destroy(self, instance: Any) -> None:
+        """Delete a row with its parts. Raise Conflict if other rows refer to it."""
+        references = []
+        for relation in instance._meta.related_objects:  # noqa: SLF001 - documented by Django
+            related, names = relation.related_model, relation.related_model._meta  # noqa: SLF001 - as above
+            count = related.objects.filter(**{relation.field.name: instance}).count()
+            if count and related not in self.part_models:
+                noun = names.verbose_name if count == 1 else names.verbose_name_plural
+                references.append(f"{count} {noun}")
+        if references:
+            raise Conflict(f"{instance} is in use by {', '.join(references)}; delete these first")
+        try:
+            with transaction.atomic():
+                audit_log.note_deletion(caller_of(self.request), instance)
+                instance.delete()
+        except (IntegrityError, ProtectedError):
+            raise Conflict(f"another request started to use {instance} at the same time") from None
+
+
+class KeyWithSecret(shapes.KeySerializer):
+    secret = serializers.CharField(help_text="The secret. No other response contains it.")
+
+    class Meta(shapes.KeySerializer.Meta):
+        fields = (*shapes.KeySerializer.Meta.fields, "secret")  # type: ignore[assignment]  # one more
+
+
+@extend_schema_view(
+    create=extend_schema(responses={201: KeyWithSecret}),
+    destroy=extend_schema(request=None, responses={200: shapes.KeySerializer}),
+)
+class KeyViewSet(ConfigViewSet):
+    """Gateway keys, including revoked ones.
+
+    Only the response to a POST has the secret. DELETE revokes a key, even one that bridge.toml
+    declares; the row stays.
+    """
+
+    resource, of_teams = "keys", True
+    refusal = "this needs a key with the scope 'admin' or 'keys:write'"
+    queryset = ApiKey.objects.select_related("team", "user")
+    serializer_class = shapes.KeySerializer
+    lookup_url_kwarg, lookup_value_converter = "key_id", "int"
+    filter_columns: ClassVar = {"team": "team__name", "user": "user__username", "name": "name"}
+    sort_columns: ClassVar = {"id": "pk", "name": "name", "created_at": "created"}
+    ordering = ("pk",)
+    write_actions: ClassVar = {**ConfigViewSet.write_actions, "destroy": REVOKE}
+
+    def get_queryset(self) -> "QuerySet[ApiKey]":
+        return visible_keys(self.reader)
+
+    @idempotent
+    @sensitive_variables()
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        serializer: Any = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        self.perform_create(serializer)
+        body = {**serializer.data, "secret": str(serializer.new_secret)}
+        return Response(body, status=status.HTTP_201_CREATED)
+
+    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
+        self, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        final = super().finalize_response(request, response, *args, **kwargs)
+        if final.status_code == status.HTTP_201_CREATED:
+            final["Cache-Control"] = "no-store"
+        return final
+
+    @idempotent
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        key = self.get_object()
+        if key.revoke():
+            audit_log.note_by(caller_of(request), key, "Revoked.")
+        return Response(self.get_serializer(self.fresh(key)).data)
+
+
+class TeamViewSet(ConfigViewSet):
+    """Teams with their settings. A team can be deleted if it has no keys, budgets or routes."""
+
+    resource, of_teams = "teams", True
+    queryset = Team.objects.all()
+    serializer_class = shapes.TeamSerializer
+    lookup_field, lookup_url_kwarg = "name", "team"
+    sort_columns: ClassVar = {"name": "name", "created_at": "created"}
+    ordering = ("name",)
+
+    def get_queryset(self) -> "QuerySet[Team]":
+        return visible_teams(self.reader)
+
+
+@extend_schema_view(destroy=extend_schema(request=None, responses={200: shapes.UserSerializer}))
+class UserViewSet(ConfigViewSet):
+    """Users with their groups. A new user has no password; it is set in the admin.
+
+    DELETE deactivates the user and the user's keys; the row stays.
+    """
+
+    resource, refusal = "users", "this needs a key with the scope 'admin'"
+    queryset = User.objects.prefetch_related("groups")
+    serializer_class = shapes.UserSerializer
+    lookup_field, lookup_url_kwarg = "username", "user"
+    filter_columns: ClassVar = {"name": "username", "group": "groups__name"}
+    sort_columns: ClassVar = {"name": "username", "joined_at": "date_joined"}
+    ordering = ("pk",)
+    write_actions: ClassVar = {**ConfigViewSet.write_actions, "destroy": CHANGE}
+
+    @idempotent
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        user = self.get_object()
+        if user == request.user:
+            raise Conflict("you cannot deactivate yourself; another superuser can do it")
+        serializer = self.get_serializer(user, data={"is_active": False}, partial=True)
+        serializer.is_valid(raise_exception=True)
+        self.perform_update(serializer)
+        return Response(serializer.data)
+
+
+class RouteViewSet(ConfigViewSet):
+    """Routes: requested models with their targets. A new list of targets replaces the old one."""
+
+    resource = "models"
+    queryset = Route.objects.select_related("team").prefetch_related("targets__upstream")
+    serializer_class = shapes.RouteSerializer
+    lookup_url_kwarg, lookup_value_converter = "route_id", "int"
+    filter_columns: ClassVar = {"model": "model", "team": "team__name"}
+    sort_columns: ClassVar = {"id": "pk", "model": "model", "position": "position"}
+    ordering = ("position", "pk")
+    part_models = (RouteTarget,)
+
+    def check_parts(self, values: Mapping[str, Any]) -> None:
+        labels = ("proxy.add_routetarget", "proxy.delete_routetarget")
+        caller = caller_of(self.request)
+        if "targets" in values and not all(has_permission(caller, label) for label in labels):
+            raise PermissionDenied
+
+
+class UpstreamViewSet(ConfigViewSet):
+    """Upstreams, without their API keys and extra body fields.
+
+    An upstream can be deleted if no route and no price refers to it.
+    """
+
+    resource = "upstreams"
+    queryset = Upstream.objects.all()
+    serializer_class = shapes.UpstreamSerializer
+    lookup_field, lookup_url_kwarg = "name", "upstream"
+    filter_columns: ClassVar = {"dialect": "dialect"}
+    sort_columns: ClassVar = {"name": "name"}
+    ordering = ("name",)
+
+
+class PriceViewSet(ConfigViewSet):
+    """Prices by model and start date, newest first.
+
+    A price is never changed: a new price has a later start date.
+    """
+
+    resource = "prices"
+    queryset = Price.objects.select_related("upstream")
+    serializer_class = shapes.PriceSerializer
+    http_method_names = ["get", "head", "options", "post", "delete"]  # noqa: RUF012  # as Django declares it
+    lookup_url_kwarg, lookup_value_converter = "price_id", "int"
+    filter_columns: ClassVar = {"model": "model", "upstream": "upstream__name"}
+    sort_columns: ClassVar = {"id": "pk", "model": "model", "since": "since"}
+    ordering = ("model", "-since", "pk")
+
+
+class ReadsBudgets(WritesConfig):
+    """As the other tables, but all who may read reports read the budgets of the rows they see."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        is_read = view.write_actions.get(view.action) is None
+        if is_read and MayReport().has_permission(request, view):
+            return True
+        return super().has_permission(request, view)
+
+
+class BudgetViewSet(ConfigViewSet):
+    """Budgets with their state. A team lead writes the budgets of the team and of its keys."""
+
+    resource, of_teams = "budgets", True
+    permission_classes = (ReadsBudgets,)
+    queryset = Budget.objects.select_related("team", "key__team", "user").prefetch_related(
+        "key__retiring"
+    )
+    serializer_class = shapes.BudgetSerializer
+    lookup_url_kwarg = "budget_id"
+    filter_columns: ClassVar = {
+        "team": "team__name", "key_id": "key", "user": "user__username", "period": "period",
+    }  # fmt: skip
+    sort_columns: ClassVar = {"id": "pk", "limit_usd": "usd"}
+    ordering = ("pk",)
+    part_models = (BudgetNotice,)
+
+    def get_queryset(self) -> "QuerySet[Budget]":
+        return visible_budgets(self.reader)
+
+    def lookup_value(self, name: Any) -> Any:
+        """Return the number in the id: ``budget_12`` and ``12`` are the same budget."""
+        match = BUDGET_ID.fullmatch(name)
+        return int(match[1]) if match else 0

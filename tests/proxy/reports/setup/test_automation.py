@@ -1,0 +1,175 @@
+"""Automation by a gateway key: an infrastructure script, and repeated writes."""
+
+import json
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+
+from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Team, Upstream
+from tests.fakes.servers.served_client import ServedClient
+from tests.proxy.admin import factories
+
+pytestmark = pytest.mark.django_db
+
+DESIRED = [  # (list, the field that identifies a row, the wanted values), in order of creation
+    ("upstreams", "name", {"name": "vllm", "dialect": "chat", "base_url": "http://vllm/v1"}),
+    ("teams", "name", {"name": "mobile", "retention_days": 30, "limits": {"rpm": 600}}),
+    ("users", "name", {"name": "zoe", "email": "zoe@example.com", "is_staff": True}),
+    ("keys", "name", {"team": "mobile", "name": "app", "user": "zoe", "limits": {"rpm": 60}}),
+    ("models", "model", {"model": "claude-*", "team": "mobile", "position": 1,
+                         "targets": [{"upstream": "vllm", "model": "qwen3", "weight": 1}]}),
+    ("prices", "model", {"upstream": "vllm", "model": "qwen3", "since": "2026-01-01",
+                         "input": "0.500000", "output": "1.000000"}),
+    ("budgets", "team", {"team": "mobile", "limit_usd": "500", "period": "month", "tz": "UTC"}),
+]  # fmt: skip
+CHANGED = {
+    "upstreams": {"enabled": False},
+    "teams": {"retention_days": 7},
+    "users": {"email": "z@example.org"},
+    "keys": {"limits": {"rpm": 5}},
+    "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2}]},
+    "budgets": {"limit_usd": "250", "hard": False},
+}
+IDENTIFIED_BY_NAME = {"upstreams", "teams", "users"}
+
+
+@pytest.fixture
+def send():
+    """Send a request with a key of the scope ``admin``; return the response."""
+    secret = factories.key("terraform", of="ops", scopes=["admin"])[1]
+
+    def send(method, path, body=None, **headers):
+        text = "" if body is None else json.dumps(body)
+        sent = {"x-api-key": secret, **headers}
+        return ServedClient().generic(
+            method, f"/api/v1/{path}", text, "application/json", headers=sent
+        )
+
+    return send
+
+
+class Script:
+    """Applies a list of wanted rows, as Terraform does: read, plan, write, and delete in the end."""
+
+    def __init__(self, send):
+        self.send = send
+        self.paths = {}
+
+    def read(self, kind):
+        response = self.send("GET", self.paths[kind])
+        assert response.status_code == 200, response.content
+        return response.json()
+
+    def plan(self, desired):
+        """Return the values by list that differ from the rows, or all values of a missing row."""
+        found = {}
+        for kind, _, wanted in desired:
+            row = self.read(kind) if kind in self.paths else {}
+            if differing := {
+                name: wanted[name] for name in wanted if row.get(name) != wanted[name]
+            }:
+                found[kind] = differing
+        return found
+
+    def apply(self, desired):
+        for kind, values in self.plan(desired).items():
+            exists = kind in self.paths
+            method, path = ("PATCH", self.paths[kind]) if exists else ("POST", f"{kind}/")
+            response = self.send(method, path, values)
+            assert response.status_code == (200 if exists else 201), response.content
+            row = response.json()
+            ident = row["name"] if kind in IDENTIFIED_BY_NAME else row["id"]
+            self.paths[kind] = f"{kind}/{ident}/"
+
+    def destroy(self, desired):
+        for kind, *_ in reversed(desired):
+            response = self.send("DELETE", self.paths[kind])
+            assert response.status_code in {200, 204}, (kind, response.content)
+
+
+def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
+    script = Script(send)
+
+    script.apply(DESIRED)
+    assert script.plan(DESIRED) == {}
+
+    changed = [(kind, by, wanted | CHANGED.get(kind, {})) for kind, by, wanted in DESIRED]
+    assert script.plan(changed) == CHANGED
+    script.apply(changed)
+    assert script.plan(changed) == {}
+    listed = send("GET", "keys/?team=mobile&sort=-created_at").json()["data"]
+    assert [row["name"] for row in listed] == ["app"]
+
+    without_keys = [row for row in changed if row[0] != "teams"]
+    script.destroy(without_keys)
+    assert ApiKey.objects.get(name="app").revoked
+    assert not User.objects.get(username="zoe").is_active
+    assert not any(
+        model.objects.exists() for model in (Upstream, Route, RouteTarget, Price, Budget)
+    )
+    # a revoked key keeps its team, because its requests show the name of both
+    assert send("DELETE", "teams/mobile/").status_code == 409
+    entries = list(LogEntry.objects.values_list("change_message", flat=True))
+    assert len(entries) == len(DESIRED) + len(CHANGED) + len(without_keys)
+    assert all("with key ops/terraform" in entry for entry in entries)
+
+
+def test_a_repeated_write_gets_the_first_response(send, settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    factories.team()
+    body = {"team": "platform", "name": "ci"}
+
+    first, second = (send("POST", "keys/", body, **{"idempotency-key": "k1"}) for _ in range(2))
+    other = send("POST", "keys/", body | {"name": "cd"}, **{"idempotency-key": "k1"})
+    long = send("POST", "keys/", body | {"name": "cd"}, **{"idempotency-key": "k" * 256})
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json() == second.json()
+    assert second["Idempotent-Replayed"] == "true"
+    assert (other.status_code, long.status_code) == (400, 400)
+    assert ApiKey.objects.filter(team__name="platform").count() == 1
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert first.json()["secret"].encode() not in stored
+
+
+def test_a_refused_write_can_be_sent_again(send, settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    body = {"team": "platform", "name": "ci"}
+
+    refused = send("POST", "keys/", body, **{"idempotency-key": "k1"})
+    factories.team()
+    accepted = send("POST", "keys/", body, **{"idempotency-key": "k1"})
+
+    assert (refused.status_code, accepted.status_code) == (400, 201)
+
+
+@pytest.mark.parametrize("path", ["keys/?sort=secret", "keys/?page=page_abc", "budgets/?key_id=x",
+                                  "models/?colour=red"])  # fmt: skip
+def test_wrong_list_parameters_are_named(send, path):
+    response = send("GET", path)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(path.split("?")[1].split("=")[0])
+
+
+def test_a_sorted_list_has_pages(send):
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        Team.objects.create(name=name)
+    found, page = [], ""
+    while page is not None:
+        body = send("GET", f"teams/?sort=-name&limit=2&page={page}").json()
+        found += [row["name"] for row in body["data"]]
+        page = body["next_page"]
+
+    assert found == sorted([*names, "ops"], reverse=True)
+
+
+def test_the_index_links_every_list(send):
+    index = send("GET", "").json()
+
+    assert {"usage", "requests", "schema", *(kind for kind, *_ in DESIRED)} <= set(index)
+    lists = [index[kind].partition("/api/v1/")[2] for kind, *_ in DESIRED]
+    assert [send("GET", one).status_code for one in lists] == [200] * len(lists)
+    assert all(one.endswith("/") for one in lists)
