@@ -171,6 +171,9 @@ TABLE: Final = (
         "deletes them.",
     ),
     Variable(
+        "BRIDGE_AUDIT_DAYS", "730", "Days after which the purge deletes entries of the audit log."
+    ),
+    Variable(
         "BRIDGE_SHED_LAG_S", "0.25", "A worker whose event loop is late by this rejects with 529."
     ),
     Variable(

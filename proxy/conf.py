@@ -45,6 +45,8 @@ class Conf:
     purge_hour: int | None = 3
     """The hour (UTC) from which the daily purge of expired ledger data may begin; None: no daily
     purge."""
+    audit_days: int = 730
+    """Days after which a purge deletes an entry of the audit log."""
     end_revoked: bool = False
     """Whether the gateway stops the running requests of a key that is revoked."""
     refuse_unpriced: bool = True
@@ -80,6 +82,7 @@ class Conf:
             max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
+            audit_days=settings.AUDIT_DAYS,
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),

@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 
+from .audit import entry_admin
 from .requests import exchange_admin
 from .setup import (
     budget_admin,
@@ -16,6 +17,7 @@ from .setup import (
 __all__ = [
     "budget_admin",
     "drift_admin",
+    "entry_admin",
     "exchange_admin",
     "key_admin",
     "price_admin",

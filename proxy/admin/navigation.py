@@ -27,6 +27,9 @@ WATCH: Final = (
     SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
     SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
+    SidebarItem(
+        "Audit log", "policy", "admin:proxy_auditentry_changelist", "proxy.view_auditentry"
+    ),
     SidebarItem("Drift", "radar", "admin:proxy_drift_changelist", "proxy.view_drift"),
 )
 CONTROL: Final = (

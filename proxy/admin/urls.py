@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
+from .audit import entry_admin
 from .live import views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
@@ -35,6 +36,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
             admission_dry_run.dry_run_view,
             "proxy_admission_dry_run",
         ),
+        _page("my-readings/", entry_admin.my_readings_view, "proxy_my_readings"),
         _page("sessions/", list_view.list_view, "proxy_sessions"),
         _page("sessions/one/", detail_view.session_view, "proxy_session"),
         _page("sessions/export/", detail_view.export_view, "proxy_session_export"),

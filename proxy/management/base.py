@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError
 from django.db import DatabaseError
 
+from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.errors import OldRecordsFound
 from proxy.secrets import ConfigError
 
@@ -32,7 +33,8 @@ class BridgeCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
-            return super().execute(*args, **options)
+            with acting_as(actor_of_command(type(self).__module__.rpartition(".")[2])):
+                return super().execute(*args, **options)
         except (ConfigError, OldRecordsFound) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except SystemCheckError as error:

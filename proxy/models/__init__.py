@@ -1,5 +1,6 @@
 """The database models."""
 
+from .audit import Action, ActorKind, AuditEntry
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
@@ -34,7 +35,10 @@ from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
 
 __all__ = [
+    "Action",
+    "ActorKind",
     "ApiKey",
+    "AuditEntry",
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",

@@ -38,6 +38,7 @@ READ: Final = tuple(
     f"proxy.view_{model}"
     for model in (
         *CONFIGURED,
+        "auditentry",
         "budgetnotice",
         "drift",
         "upstream",

@@ -5,6 +5,7 @@ from typing import Final
 
 from proxy.reports.core.base_views import ReportView
 
+from .audit import views as audit_views
 from .exports import views as exports_views
 from .requests import raw_bodies, sessions, transcripts
 from .requests import views as requests_views
@@ -31,6 +32,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,
+    "audit": audit_views.AuditView,
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "keys": setup.KeysView,

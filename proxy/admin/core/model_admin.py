@@ -1,20 +1,19 @@
-"""Base classes of model admins: some are read-only, the others log the values that users change."""
+"""Base classes of model admins: some are read-only, the others check what users write."""
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import unfold.fields
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
+from django.db.models import Field, ForeignKey, JSONField
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from proxy.decode_errors import MANAGED
-from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
 
 from .json_column_field import StorableJson
@@ -28,17 +27,13 @@ else:
     from unfold.admin import TabularInline as Inline
 
 __all__ = [
+    "ChecksWrites",
     "Inline",
-    "LogsFieldChanges",
     "ManagedAdmin",
     "ModelForm",
     "ReadOnlyAdmin",
     "refuse_managed",
 ]
-
-
-SECRET_FIELDS: Final = ("password", "password1", "password2", "new_secret")
-"""Form fields whose values are never written to Django's admin log."""
 
 
 def plain_json(data: Any, encoder: Any) -> SafeString:
@@ -80,11 +75,8 @@ def form_with_write_check(form: Any, user: Any, action: str) -> Any:
     return FormWithWriteCheck
 
 
-class LogsFieldChanges(CheckedModelAdmin):
-    """A model admin that permits the writes that ``proxy.permissions.write_permissions`` permits.
-
-    Its entries in Django's admin log have the old and new value of each changed field (T43).
-    """
+class ChecksWrites(CheckedModelAdmin):
+    """A model admin that permits the writes that ``write_permissions`` permits."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return may_write(request.user, ADD, self.model) and super().has_add_permission(request)
@@ -137,22 +129,8 @@ class LogsFieldChanges(CheckedModelAdmin):
         title = str(self.opts.verbose_name_plural).capitalize()
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
-    def construct_change_message(
-        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
-    ) -> Any:
-        """Return Django's log message, which names the changed fields, with old and new values."""
-        message = super().construct_change_message(request, form, formsets, add)
-        lines = [] if add else _differences(form)
-        for formset in formsets or ():
-            for inline in formset.initial_forms:
-                if inline not in formset.deleted_forms:
-                    lines += [f"{inline.instance}: {line}" for line in _differences(inline)]
-        if not lines:
-            return message
-        return [*message, {"changed": {"name": "values", "object": "", "fields": lines}}]
 
-
-class ManagedAdmin(LogsFieldChanges):
+class ManagedAdmin(ChecksWrites):
     """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
 
     Bulk deletion is off, because it would skip the check of each single row.
@@ -204,23 +182,3 @@ def refuse_managed(obj: Any) -> None:
 
 def _is_managed(obj: Any) -> bool:
     return obj is not None and bool(getattr(obj, "managed", False))
-
-
-def _differences(form: Any) -> list[str]:
-    """Return ``field: before → after`` for each changed field, without the values of secrets."""
-    return [
-        f"{name}: changed"
-        if name in SECRET_FIELDS
-        else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
-        for name in form.changed_data
-    ]
-
-
-def _short(value: object) -> str:
-    if isinstance(value, dict) and SEALED in value:
-        return "a stored secret"
-    has_models = isinstance(value, QuerySet | list | tuple) and any(
-        isinstance(entry, Model) for entry in value
-    )
-    text = ", ".join(sorted(map(str, value))) if has_models else str(value)  # type: ignore[call-overload]  # mypy does not narrow ``value`` by ``has_models``
-    return text if len(text) <= 120 else f"{text[:119]}…"

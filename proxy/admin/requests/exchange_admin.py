@@ -157,8 +157,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return views.transcript_view(request, object_id, self.admin_site)
 
 
-def list_context(cl: Any) -> dict[str, Any]:
-    """Return the template context of the request list: rows, active filters and links."""
+def filter_context(cl: Any) -> dict[str, Any]:
+    """Return the template context of the filter form and of the active filters."""
     fields: list[FormFilter] = list(cl.filter_specs)
     active_filters = [
         {
@@ -177,6 +177,16 @@ def list_context(cl: Any) -> dict[str, Any]:
                 "url": cl.get_query_string(remove=["q", *PAGE_PARAMS]),
             }
         )
+    return {
+        "main_fields": [field for field in fields if not field.folded],
+        "more_fields": [field for field in fields if field.folded],
+        "more_open": any(field.value for field in fields if field.folded),
+        "active_filters": active_filters,
+    }
+
+
+def list_context(cl: Any) -> dict[str, Any]:
+    """Return the template context of the request list: rows, filters and links."""
 
     def filter_url(more: dict[str, Any]) -> str:
         return str(cl.get_query_string(new_params=more, remove=list(PAGE_PARAMS)))
@@ -184,10 +194,7 @@ def list_context(cl: Any) -> dict[str, Any]:
     csv = reverse("admin:proxy_exchange_csv") + cl.get_query_string(remove=list(PAGE_PARAMS))
     return {
         "rows": [list_row(row, filter_url) for row in cl.result_list],
-        "main_fields": [field for field in fields if not field.folded],
-        "more_fields": [field for field in fields if field.folded],
-        "more_open": any(field.value for field in fields if field.folded),
-        "active_filters": active_filters,
+        **filter_context(cl),
         "csv_url": csv,
         "shorter_url": filter_url({"within": "24h"}),
     }

@@ -20,7 +20,6 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
-from proxy.audit_log import note, rotated
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
@@ -220,10 +219,7 @@ class KeyAdmin(ManagedAdmin):
         if request.method != "POST" or not form.is_valid():
             return self._confirmation_page(request, key, "Rotate", form)
         with transaction.atomic():
-            retiring, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
-            note(request.user, key, rotated(retiring))
-            if retiring:
-                note(request.user, retiring, f"Created by rotation of {key}.")
+            _, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
         return self.show_secret_once(request, key, secret)
 
     def render_change_form(
@@ -250,7 +246,6 @@ class KeyAdmin(ManagedAdmin):
         if request.method != "POST":
             return self._confirmation_page(request, key, "Revoke", None)
         if key.revoke():
-            note(request.user, key, "Revoked.")
             self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
         return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from proxy.audit_log import note_of_command, rotated
 from proxy.bootstrap import data_directory, first_start
 from proxy.conf import conf
 from proxy.management.base import BridgeCommand
@@ -84,6 +83,5 @@ def _rotate_by_name(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey
 def _rotate(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
     if key.revoked:
         raise ConfigError(f"key {key} is revoked; create another one")
-    retiring, secret = key.rotate(overlap)
-    note_of_command("createkey", key, rotated(retiring))
+    _, secret = key.rotate(overlap)
     return key, secret

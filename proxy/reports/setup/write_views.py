@@ -19,7 +19,6 @@ from rest_framework.exceptions import ParseError, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import note
 from proxy.models import ApiKey, Price, Route, Team, Upstream
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON
@@ -202,8 +201,7 @@ class KeyView(DetailView, read_views.KeysView):
         key = self.get_object()
         if not admin_form_writer.model_admin_for(ApiKey).has_revoke_permission(request, key):
             raise PermissionDenied
-        if key.revoke():
-            note(request.user, key, "Revoked.")
+        key.revoke()
         return self.refreshed_response(key)
 
 

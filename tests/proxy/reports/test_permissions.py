@@ -23,6 +23,7 @@ OWN = (401, 200, 200, 200, 200, 200, 200)
 OF_PLATFORM = (401, 404, 200, 200, 404, 200, 200)
 TRANSCRIPT = (401, 403, 403, 200, 403, 200, 200)
 OTHERS_EXPORT = (401, 404, 404, 404, 404, 404, 404)
+AUDIT = (401, 403, 200, 200, 403, 403, 200)
 SETUP = (401, 403, 403, 200, 403, 403, 200)
 NOT_FOUND = (404,) * 7
 
@@ -39,6 +40,7 @@ TABLE = {
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
+    "audit": ("", AUDIT),
     "budgets": ("", REPORT),
     "budgets/<str:budget_id>/status": ("", REPORT),
     "me": ("", OWN),
