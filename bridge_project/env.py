@@ -174,6 +174,11 @@ TABLE: Final = (
         "BRIDGE_AUDIT_DAYS", "730", "Days after which the purge deletes entries of the audit log."
     ),
     Variable(
+        "BRIDGE_SEARCH",
+        "1",
+        "Whether new transcripts are indexed and can be searched; `0` writes no index.",
+    ),
+    Variable(
         "BRIDGE_SHED_LAG_S", "0.25", "A worker whose event loop is late by this rejects with 529."
     ),
     Variable(

@@ -45,6 +45,7 @@ MAX_CONNECTIONS = env_int("BRIDGE_MAX_CONNECTIONS")
 MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
 PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
 AUDIT_DAYS = env_int("BRIDGE_AUDIT_DAYS")
+SEARCH = env_bool("BRIDGE_SEARCH")
 SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
 TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
 REVOKED_STREAMS = env_choice("BRIDGE_REVOKED_STREAMS", "finish", "end")
@@ -215,12 +216,15 @@ LOGGING = {
         },
         "json": {"()": "proxy.log_format.JsonLines"},
     },
-    "filters": {"refusals": {"()": "proxy.log_format.Refusals"}},
+    "filters": {
+        "refusals": {"()": "proxy.log_format.Refusals"},
+        "repeated": {"()": "proxy.log_format.RepeatedLines"},
+    },
     "handlers": {
         "stderr": {
             "class": "proxy.log_format.NonBlockingStderrHandler",
             "formatter": LOG_FORMAT,
-            "filters": ["refusals"],
+            "filters": ["refusals", "repeated"],
         }
     },
     "root": {"handlers": ["stderr"], "level": "WARNING"},

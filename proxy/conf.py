@@ -47,6 +47,8 @@ class Conf:
     purge."""
     audit_days: int = 730
     """Days after which a purge deletes an entry of the audit log."""
+    search: bool = True
+    """Whether the texts of transcripts are indexed and can be searched."""
     end_revoked: bool = False
     """Whether the gateway stops the running requests of a key that is revoked."""
     refuse_unpriced: bool = True
@@ -83,6 +85,7 @@ class Conf:
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
             audit_days=settings.AUDIT_DAYS,
+            search=settings.SEARCH,
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),

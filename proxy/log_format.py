@@ -6,6 +6,8 @@ import os
 import re
 import stat
 import sys
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,6 +22,13 @@ HIDDEN: Final = "[hidden]"
 CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters that start a new line, color a terminal or reverse text (docs/promises.md,
 T50)."""
+
+
+REPEATED_S: Final = 60.0
+"""Seconds in which a line is logged only once."""
+
+REPEATED_LINES: Final = 256
+"""Maximum number of different lines that are remembered."""
 
 
 def without_secrets(text: str) -> str:
@@ -62,6 +71,40 @@ class Refusals(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "status_code", 500) < 500:  # Django's loggers set ``status_code``
             record.exc_info = record.exc_text = None
+        return True
+
+
+class RepeatedLines(logging.Filter):
+    """Drop a line that was logged less than a minute ago, and count it.
+
+    The first line after that minute says how often it was dropped. While Redis is away, each
+    process would otherwise log the same lines every second. The line of a failed request contains
+    its id, so it is never dropped; neither is a line of the access log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lines: dict[tuple[str, int, str], tuple[float, int]] = {}
+        """By logger, level and message: when the line was last logged, and how many were dropped
+        since then. The line that was logged first is first."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == access.name:
+            return True
+        line = record.name, record.levelno, record.getMessage()
+        now = self._clock()
+        logged_at, dropped = self._lines.get(line, (-REPEATED_S, 0))
+        if now - logged_at < REPEATED_S:
+            self._lines[line] = logged_at, dropped + 1
+            return False
+        self._lines.pop(line, None)
+        self._lines[line] = now, 0
+        if len(self._lines) > REPEATED_LINES:
+            del self._lines[next(iter(self._lines))]
+        if dropped:
+            text = f"{line[2]} ({dropped} more times in the last {now - logged_at:.0f} s)"
+            record.msg, record.args = text, None
         return True
 
 

@@ -26,6 +26,7 @@ WATCH: Final = (
     SidebarItem("Dashboard", "monitoring", "admin:index"),
     SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
     SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
+    SidebarItem("Outcomes", "task_alt", "admin:proxy_outcomes"),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
     SidebarItem(
         "Audit log", "policy", "admin:proxy_auditentry_changelist", "proxy.view_auditentry"
@@ -45,6 +46,8 @@ CONTROL: Final = (
     SidebarItem("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (
+    SidebarItem("My page", "account_circle", "admin:proxy_me"),
+    SidebarItem("Invite", "person_add", "admin:proxy_invite", "proxy.invite_member"),
     SidebarItem("Users", "person", "admin:auth_user_changelist", "auth.view_user"),
     SidebarItem("Groups", "badge", "admin:auth_group_changelist", "auth.view_group"),
 )

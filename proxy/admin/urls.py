@@ -8,7 +8,9 @@ from django.http import HttpResponseBase
 from django.urls import path
 
 from .audit import entry_admin
+from .dashboard.outcomes import outcomes_view
 from .live import views
+from .people import invitation, overview, own_key_form
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
 
@@ -37,9 +39,15 @@ def admin_urls() -> tuple[list[Any], str, str]:
             "proxy_admission_dry_run",
         ),
         _page("my-readings/", entry_admin.my_readings_view, "proxy_my_readings"),
+        _page("me/", overview.me_view, "proxy_me"),
+        _page("me/keys/add/", own_key_form.own_key_view, "proxy_own_key"),
+        _page("people/invite/", invitation.invitation_view, "proxy_invite"),
+        _page("people/team/<int:team_id>/", overview.team_view, "proxy_team_overview"),
+        _page("people/user/<int:user_id>/", overview.user_view, "proxy_user_overview"),
         _page("sessions/", list_view.list_view, "proxy_sessions"),
         _page("sessions/one/", detail_view.session_view, "proxy_session"),
         _page("sessions/export/", detail_view.export_view, "proxy_session_export"),
+        _page("outcomes/", outcomes_view, "proxy_outcomes"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]

@@ -40,6 +40,7 @@ def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "store": entry.store,
             "retention_days": entry.retention_days,
             "limits": msgspec.to_builtins(entry.limits),
+            "member_keys": msgspec.to_builtins(entry.member_keys),
             "models_allowed": entry.models,
         }
         where = f"teams[{place}]"
@@ -64,6 +65,7 @@ def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "extra_body": entry.extra_body,
             "when_client_leaves": entry.when_client_leaves,
             "connection_reuse": entry.connection_reuse,
+            "connection": msgspec.to_builtins(entry.connection),
             "allow_http": entry.allow_http,
             "enabled": entry.enabled,
         }

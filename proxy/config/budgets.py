@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from django.contrib.auth import get_user_model
-
 from proxy.decode_errors import did_you_mean
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
 
 from . import schema
-from .row_writer import ConfigWriter
+from .row_writer import ConfigWriter, find_user
 
 
 class BudgetEntry(NamedTuple):
@@ -67,7 +65,7 @@ def _top_level(one: schema.OwnedBudget, where: str, rows: ConfigWriter) -> Budge
     if one.key is not None:
         return BudgetEntry(where, "key", _key(one.key, f"{where}.key"), one.key, one)
     name = one.user or ""
-    return BudgetEntry(where, "user", _user(name, f"{where}.user"), name, one)
+    return BudgetEntry(where, "user", find_user(name, f"{where}.user"), name, one)
 
 
 def _key(name: str, where: str) -> ApiKey:
@@ -76,13 +74,4 @@ def _key(name: str, where: str) -> ApiKey:
     if found is None:
         known = [str(each) for each in ApiKey.objects.select_related("team")]
         raise ConfigError(f"{where}: no key {name!r}{did_you_mean(name, known)}")
-    return found
-
-
-def _user(name: str, where: str) -> Any:
-    users = get_user_model().objects
-    found = users.filter(username=name).first()
-    if found is None:
-        known = users.values_list("username", flat=True)
-        raise ConfigError(f"{where}: no user {name!r}{did_you_mean(name, known)}")
     return found

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from proxy.ledger.transcripts.visible_text import INVISIBLE
 from proxy.models import (
     ApiKey,
     Budget,
@@ -35,7 +36,10 @@ def export() -> str:
         ("teams", map(_team, Team.objects.all())),
         (
             "keys",
-            map(_key, ApiKey.objects.filter(revoked=None, successor=None).select_related("team")),
+            map(
+                _key,
+                ApiKey.objects.filter(revoked=None, successor=None).select_related("team", "user"),
+            ),
         ),
         ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
     )
@@ -58,6 +62,7 @@ def _upstream(upstream: Upstream) -> Table:
         "connection_reuse": None
         if upstream.connection_reuse == ConnectionReuse.SHARED
         else upstream.connection_reuse,
+        "connection": upstream.connection or None,
         "allow_http": upstream.allow_http or None,
         "enabled": None if upstream.enabled else False,
     }
@@ -94,6 +99,7 @@ def _team(team: Team) -> Table:
         "store": team.store,
         "retention_days": team.retention_days,
         "limits": team.limits,
+        "member_keys": team.member_keys,
         "models": team.models_allowed,
         "budgets": _budgets(Budget.objects.filter(team=team)),
     }
@@ -103,6 +109,7 @@ def _key(key: ApiKey) -> Table:
     return {
         "team": key.team.name,
         "name": key.name,
+        "user": key.user.get_username() if key.user else None,
         "scopes": key.scopes,
         "expires": key.expires,
         "limits": key.limits,
@@ -156,7 +163,8 @@ def _value(value: Any) -> str:
         case dt.date():  # matches datetime too, which is a subclass
             return value.isoformat()
         case _:
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            text = json.dumps(value, ensure_ascii=False)
+            return INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}", text)
 
 
 def _name(name: str) -> str:

@@ -12,11 +12,12 @@ import msgspec
 from django.utils import timezone
 
 from proxy.models import ApiKey, Team
+from proxy.models.setup.json_field_types import SecretReference
 from proxy.models.setup.keys import Stored, secret_columns
 from proxy.secrets import ConfigError, resolve
 
 from . import schema
-from .row_writer import ConfigWriter
+from .row_writer import ConfigWriter, find_user
 
 SECRET_LENGTH: Final = 32  # minimum characters of a gateway key that the operator supplies
 
@@ -43,6 +44,7 @@ def _apply_key(entry: schema.Key, team: Team, rows: ConfigWriter, where: str) ->
         rows.add_plan_line("=", "key", name, _replaced_detail(other))
         given = {}
     fields: dict[str, Any] = {
+        "user": find_user(entry.user, f"{where}.user") if entry.user is not None else None,
         "scopes": list(entry.scopes),
         "limits": msgspec.to_builtins(entry.limits),
         "models_allowed": entry.models,
@@ -82,7 +84,7 @@ def _day(at: datetime) -> str:
     return f"{at:%Y-%m-%d}"
 
 
-def _stored(reference: schema.SecretReference, where: str) -> Stored:
+def _stored(reference: SecretReference, where: str) -> Stored:
     try:
         secret = resolve(reference.stored)
     except ConfigError as missing:

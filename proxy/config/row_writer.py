@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
+from django.contrib.auth import get_user_model
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from proxy.decode_errors import did_you_mean
@@ -114,6 +115,16 @@ class ConfigWriter:
             field = next(iter(by_field), NON_FIELD_ERRORS)
             path = where if field == NON_FIELD_ERRORS else f"{where}.{field}"
             raise ConfigError(f"{path}: {' '.join(wrong.messages)}") from None
+
+
+def find_user(name: str, where: str) -> Any:
+    """Return the user with this name. Raises ConfigError, which suggests a similar name."""
+    users = get_user_model().objects
+    found = users.filter(username=name).first()
+    if found is None:
+        known = users.values_list("username", flat=True)
+        raise ConfigError(f"{where}: no user {name!r}{did_you_mean(name, known)}")
+    return found
 
 
 def kind_of(model: type[Any]) -> str:

@@ -14,30 +14,19 @@ from msgspec import UNSET, Meta, UnsetType, field
 from proxy.models.setup.json_field_types import (
     Count,
     Limits,
+    MemberKeys,
     Model,
     Network,
     Options,
     ScopeName,
+    SecretReference,
     Strict,
 )
+from proxy.models.setup.upstream_connection import Connection
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Username = Annotated[str, Meta(min_length=1, max_length=150)]
 Seconds = Annotated[float, Meta(gt=0)]
-
-
-class SecretReference(Strict):
-    """A reference to a secret: the name of an environment variable or the path of a file."""
-
-    env: str = ""
-    file: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.env) == bool(self.file):
-            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
-
-    @property
-    def stored(self) -> dict[str, str]:
-        return {"env": self.env} if self.env else {"file": self.file}
 
 
 class Timeouts(Strict):
@@ -58,6 +47,7 @@ class Upstream(Strict):
     extra_body: dict[str, Any] = {}
     when_client_leaves: Literal["abort", "drain"] = "abort"
     connection_reuse: Literal["shared", "key", "never"] = "shared"
+    connection: Connection = field(default_factory=Connection)
     allow_http: bool = False
     enabled: bool = True
 
@@ -116,7 +106,7 @@ class OwnedBudget(Budget):
 
     team: Name | None = None
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}/[A-Za-z0-9_-]{1,64}$")] | None = None
-    user: Annotated[str, Meta(min_length=1, max_length=150)] | None = None
+    user: Username | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,12 +127,14 @@ class Team(Strict):
     retention_days: Count = 90
     budgets: list[Budget] = []
     limits: Limits = field(default_factory=Limits)
+    member_keys: MemberKeys = field(default_factory=MemberKeys)
     models: list[Model] = []
 
 
 class Key(Strict):
     team: Name
     name: Name
+    user: Username | None = None  # if absent, the key belongs to the team as a whole
     scopes: Annotated[list[ScopeName], Meta(min_length=1)] = field(
         default_factory=lambda: ["messages"]
     )

@@ -1,20 +1,39 @@
 """Base class of the management commands: an example in ``--help``, and exit statuses."""
 
 import os
+import re
 import signal
 import sys
 from argparse import RawDescriptionHelpFormatter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    OutputWrapper,
+    SystemCheckError,
+)
 from django.db import DatabaseError
 
 from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.errors import OldRecordsFound
+from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.secrets import ConfigError
 
 FINDING = 1
 MISUSE = 2
+STYLE: Final = re.compile("(\x1b\\[[0-9;]*m)")
+"""The color codes of tables and messages."""
+
+
+class VisibleOutput(OutputWrapper):
+    """The output of a command, in which invisible characters of names and texts are visible."""
+
+    def write(self, msg: str = "", *args: Any, **options: Any) -> None:  # type: ignore[override]  # as in Django's class, whose stubs are narrower
+        parts = STYLE.split(msg) if self.isatty() else [msg]
+        parts[::2] = map(show_invisible, parts[::2])
+        super().write("".join(parts), *args, **options)
 
 
 class BridgeCommand(BaseCommand):
@@ -26,12 +45,21 @@ class BridgeCommand(BaseCommand):
 
     example: ClassVar[str]
 
+    def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
+        super().__init__(stdout, stderr, **options)
+        self.stdout = VisibleOutput(stdout or sys.stdout)
+        style = self.stderr.style_func
+        self.stderr = VisibleOutput(stderr or sys.stderr)
+        self.stderr.style_func = style
+
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         kwargs["epilog"] = f"example:\n  {self.example}"
         kwargs["formatter_class"] = RawDescriptionHelpFormatter
         return super().create_parser(prog_name, subcommand, **kwargs)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
+        if stdout := options.pop("stdout", None):
+            self.stdout = VisibleOutput(stdout)
         try:
             with acting_as(actor_of_command(type(self).__module__.rpartition(".")[2])):
                 return super().execute(*args, **options)

@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 from proxy.ledger.database.partitions import REQUESTS, TRANSCRIPTS, partitioned_by_month
+from proxy.ledger.search.term_index import create_term_index
 
 
 class CreateModelByMonth(migrations.CreateModel):
@@ -25,7 +26,7 @@ def skip_pattern_indexes(apps, schema_editor):
         statement
         for statement in schema_editor.deferred_sql
         if "_pattern_ops" not in str(statement)
-        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink"))
+        or not any(statement.references_table(table) for table in (REQUESTS, TRANSCRIPTS, "proxy_hashchainlink", "proxy_searchoccurrence"))
     ]
 
 
@@ -47,6 +48,7 @@ class Migration(migrations.Migration):
                 ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.')),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
+                ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
                 ('managed', models.BooleanField(default=False, editable=False)),
                 ('created', models.DateTimeField(auto_now_add=True)),
             ],
@@ -136,6 +138,7 @@ class Migration(migrations.Migration):
                 ('extra_body', models.JSONField(blank=True, default=dict)),
                 ('when_client_leaves', models.CharField(choices=[('abort', 'Close the connection at once'), ('drain', 'Read it to its end')], default='abort', max_length=8)),
                 ('connection_reuse', models.CharField(choices=[('shared', 'Of all keys'), ('key', 'Of the same key'), ('never', 'None: a new connection for each request')], default='shared', max_length=8)),
+                ('connection', models.JSONField(blank=True, default=dict)),
                 ('allow_http', models.BooleanField(default=False)),
                 ('enabled', models.BooleanField(default=True)),
                 ('managed', models.BooleanField(default=False, editable=False)),
@@ -331,6 +334,7 @@ class Migration(migrations.Migration):
                 ('has_images', models.BooleanField(default=False)),
                 ('has_thinking', models.BooleanField(default=False)),
                 ('preview', models.CharField(blank=True, max_length=200)),
+                ('prompt', models.CharField(blank=True, max_length=200)),
                 ('request_bytes', models.PositiveBigIntegerField(default=0)),
                 ('response_bytes', models.PositiveBigIntegerField(default=0)),
                 ('delivered', models.BooleanField(default=True)),
@@ -859,6 +863,61 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='CountedToolCall',
+            fields=[
+                ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),
+                ('team', models.CharField(blank=True, default='', max_length=64)),
+                ('created', models.DateTimeField()),
+            ],
+            options={
+                'indexes': [models.Index(fields=['team', 'created'], name='proxy_count_team_8522b7_idx')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SessionOutcomeDay',
+            fields=[
+                ('usage', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, primary_key=True, related_name='outcome', serialize=False, to='proxy.usagebysessionday')),
+                ('team', models.CharField(blank=True, default='', max_length=64)),
+                ('start', models.DateTimeField()),
+                ('repository', models.CharField(blank=True, default='', max_length=200)),
+                ('branch', models.CharField(blank=True, default='', max_length=200)),
+                ('requests_read', models.BigIntegerField(default=0)),
+                ('requests_unread', models.BigIntegerField(default=0)),
+                ('tool_results', models.BigIntegerField(default=0)),
+                ('edit_accepted', models.BigIntegerField(default=0)),
+                ('edit_rejected', models.BigIntegerField(default=0)),
+                ('edit_failed', models.BigIntegerField(default=0)),
+                ('multi_edit_accepted', models.BigIntegerField(default=0)),
+                ('multi_edit_rejected', models.BigIntegerField(default=0)),
+                ('multi_edit_failed', models.BigIntegerField(default=0)),
+                ('write_accepted', models.BigIntegerField(default=0)),
+                ('write_rejected', models.BigIntegerField(default=0)),
+                ('write_failed', models.BigIntegerField(default=0)),
+                ('notebook_edit_accepted', models.BigIntegerField(default=0)),
+                ('notebook_edit_rejected', models.BigIntegerField(default=0)),
+                ('notebook_edit_failed', models.BigIntegerField(default=0)),
+                ('files_edited', models.BigIntegerField(default=0)),
+                ('lines_added', models.BigIntegerField(default=0)),
+                ('lines_removed', models.BigIntegerField(default=0)),
+                ('edits_without_lines', models.BigIntegerField(default=0)),
+                ('commands_run', models.BigIntegerField(default=0)),
+                ('commands_failed', models.BigIntegerField(default=0)),
+                ('commands_rejected', models.BigIntegerField(default=0)),
+                ('test_runs', models.BigIntegerField(default=0)),
+                ('test_runs_passed', models.BigIntegerField(default=0)),
+                ('test_runs_failed', models.BigIntegerField(default=0)),
+                ('commits_reported', models.BigIntegerField(default=0)),
+                ('commits_derived', models.BigIntegerField(default=0)),
+                ('commit_lines_added', models.BigIntegerField(default=0)),
+                ('commit_lines_removed', models.BigIntegerField(default=0)),
+                ('commits_without_lines', models.BigIntegerField(default=0)),
+                ('pull_requests', models.BigIntegerField(default=0)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['team', 'start'], name='proxy_sessi_team_756e59_idx')],
+            },
+        ),
+        migrations.CreateModel(
             name='SavedView',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -872,5 +931,25 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('user', 'name'), name='savedview_user_name')],
             },
         ),
+        migrations.CreateModel(
+            name='SearchEntry',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('part', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='proxy.part')),
+                ('team', models.CharField(max_length=64)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('part', 'team'), name='searchentry_part_team')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SearchOccurrence',
+            fields=[
+                ('pk', models.CompositePrimaryKey('entry_id', 'exchange_id', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('entry', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='occurrences', to='proxy.searchentry')),
+                ('exchange', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='occurrences', to='proxy.exchange')),
+            ],
+        ),
+        migrations.RunPython(create_term_index, migrations.RunPython.noop),
         migrations.RunPython(skip_pattern_indexes, migrations.RunPython.noop),
     ]

@@ -16,6 +16,7 @@ from .ledger import (
     Transcript,
 )
 from .oidc_identity import Identity
+from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
     UsageByCallerDay,
@@ -28,6 +29,7 @@ from .rollups import (
     UsageSummaryDay,
 )
 from .saved_view import SavedView
+from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
 from .setup.prices import Price
@@ -42,6 +44,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CountedToolCall",
     "DialectName",
     "DrainWatermark",
     "Drift",
@@ -66,6 +69,9 @@ __all__ = [
     "RouteTarget",
     "SavedView",
     "Scope",
+    "SearchEntry",
+    "SearchOccurrence",
+    "SessionOutcomeDay",
     "State",
     "Store",
     "Team",

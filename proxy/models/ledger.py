@@ -123,8 +123,10 @@ class Exchange(models.Model):
     tool_names = models.JSONField(default=list)
     has_images = models.BooleanField(default=False)
     has_thinking = models.BooleanField(default=False)
-    # The first words of the newest user message.
+    # What the request adds: the first words of the newest message, or the tool calls with results.
     preview = models.CharField(max_length=200, blank=True)
+    # The first words of the user's last message, in this request or before it.
+    prompt = models.CharField(max_length=200, blank=True)
     request_bytes = models.PositiveBigIntegerField(default=0)
     response_bytes = models.PositiveBigIntegerField(default=0)
     # false: the response was complete, but the client had disconnected

@@ -19,12 +19,16 @@ OWN_REQUESTS: Final = "view_own_exchange"
 """Permission to see one's own requests in the admin; ``view_exchange`` shows other users' too."""
 
 STOP_REQUESTS: Final = "stop_exchange"
+INVITE_MEMBERS: Final = "invite_member"
+"""Permission to create a user in the group ``member``, with a first key, for one's own teams."""
+
 PROBE_UPSTREAMS: Final = "probe_upstream"
 PURGE_TRANSCRIPTS: Final = "purge_transcript"
 
 CUSTOM_PERMISSIONS: Final[Mapping[str, tuple[str, str]]] = {
     OWN_REQUESTS: ("exchange", "Can view own requests"),
     STOP_REQUESTS: ("exchange", "Can stop running requests"),
+    INVITE_MEMBERS: ("team", "Can invite members"),
     PROBE_UPSTREAMS: ("upstream", "Can test upstreams"),
     PURGE_TRANSCRIPTS: ("transcript", "Can purge transcripts past their retention"),
 }
@@ -54,6 +58,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"proxy.{verb}_{model}" for verb in ("add", "change") for model in CONFIGURED),
         *(f"proxy.delete_{model}" for model in DELETED),
         f"proxy.{STOP_REQUESTS}",
+        f"proxy.{INVITE_MEMBERS}",
         f"proxy.{PROBE_UPSTREAMS}",
         f"proxy.{PURGE_TRANSCRIPTS}",
         "auth.view_user",

@@ -6,6 +6,9 @@ checked twice: for the row before the change and for the row after it. A user in
 permission may write rows of every team. A user cannot create a key with more access than the user
 has.
 
+A member of a team is a user in the group ``team:<name>``, with or without permissions. Members may
+make and rotate keys for themselves within the limits that the team sets (``member_keys``).
+
 Gateway keys cannot write. Management commands are not checked, because the operator who runs them
 has access to the database.
 """
@@ -19,7 +22,8 @@ from django.db.models import Model, Q, QuerySet
 
 from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, UpstreamPolicy
 
-from .roles import PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
+from .member_keys import allowed_count, limit_faults, member_limits
+from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
 from .row_permissions import TEAM_GROUP, Reader, reader_of_user, teams_of
 
 ADD: Final = "add"
@@ -29,6 +33,10 @@ ROTATE: Final = "rotate"
 """The action that replaces a key's secret. The new secret is shown, so the action needs the rights
 to create the key."""
 REVOKE: Final = "revoke"
+ADD_OWN: Final = "add own"
+ROTATE_OWN: Final = "rotate own"
+"""The actions of members on their own keys. They need no permission, only the team's consent."""
+INVITE: Final = "invite"
 
 Fault = tuple[str, str]
 """The name of a field, and the reason why the user may not write its value."""
@@ -41,6 +49,8 @@ class Writer:
     is_superuser: bool
     teams: frozenset[str] | None
     """Names of the teams whose rows the user may write. None means all rows of the table."""
+    groups: frozenset[str]
+    """Names of the teams in whose group the user is."""
     username: str
     reader: Reader
     """What this user may see. A key that the user creates must not see more."""
@@ -76,9 +86,11 @@ def writer_of(user: Any) -> Writer:
     The result is cached as an attribute of the user object, which exists for one HTTP request.
     """
     if not hasattr(user, "writer"):
+        groups = teams_of(user)
         user.writer = Writer(
             is_superuser=user.is_superuser,
-            teams=None if user.is_superuser else teams_of(user) or None,
+            teams=None if user.is_superuser else groups or None,
+            groups=groups,
             username=user.get_username(),
             reader=reader_of_user(user),
         )
@@ -101,9 +113,24 @@ def for_all_teams(writer: Writer, row: Any) -> Iterator[Fault]:
         yield "", "it applies to every team, and you may write only for your teams"
 
 
+def new_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
+    yield from for_all_teams(writer, team)
+    yield from grantable_to_members(writer, team)
+
+
 def own_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
     if team is not None and not writer.leads(team):
         yield "name", f"{team.name!r} is not one of your teams"
+    yield from grantable_to_members(writer, team)
+
+
+def grantable_to_members(writer: Writer, team: Team | None) -> Iterator[Fault]:
+    """Let members give their keys only scopes that the writer may grant."""
+    if team is None or writer.is_superuser:
+        return
+    for scope in member_limits(team).scopes or ():
+        if reason := GRANTS[scope](writer.reader, team):
+            yield "member_keys", reason
 
 
 def of_own_team(writer: Writer, row: Any) -> Iterator[Fault]:
@@ -133,6 +160,22 @@ def within_own_access(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
         reason = grant(writer.reader, key.team) if grant else f"{scope!r} is not a scope"
         if reason:
             yield "scopes", reason
+
+
+def own_key(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
+    """Allow keys of the writer in a team of the writer, within the team's limits for members."""
+    if key is None:
+        return
+    if key.team.name not in writer.groups:
+        yield "team", f"you are not in the group 'team:{key.team.name}'"
+    if key.user is None or key.user.get_username() != writer.username:
+        yield "user", "it is not your own key"
+    yield from limit_faults(key)
+
+
+def own_team_for_members(writer: Writer, team: Team | None) -> Iterator[Fault]:
+    if team is not None and not writer.leads(team):
+        yield "team", f"{team.name!r} is not one of your teams"
 
 
 GRANTS: Final[Mapping[str, Callable[[Reader, Team], str]]] = {
@@ -166,12 +209,19 @@ def budget_of_own_team(writer: Writer, budget: Budget | None) -> Iterator[Fault]
 
 
 WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
-    Team: {ADD: for_all_teams, CHANGE: own_team, DELETE: for_all_teams},
+    Team: {
+        ADD: new_team,
+        CHANGE: own_team,
+        DELETE: for_all_teams,
+        INVITE: own_team_for_members,
+    },
     ApiKey: {
         ADD: within_own_access,
         CHANGE: within_own_access,
         ROTATE: within_own_access,
         REVOKE: of_own_team_or_name,
+        ADD_OWN: own_key,
+        ROTATE_OWN: own_key,
     },
     Budget: dict.fromkeys((ADD, CHANGE, DELETE), budget_of_own_team),
     Route: dict.fromkeys((ADD, CHANGE, DELETE), of_own_team),
@@ -208,6 +258,31 @@ def choices(user: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
     if rows.model is get_user_model():
         return rows.filter(pk__in=writer.people().values("pk"))
     return rows
+
+
+def may_revoke(user: Any, key: ApiKey) -> bool:
+    """Whether this user may revoke the key: an own key, or with permission a key of own teams."""
+    is_own = key.user is not None and key.user == user
+    return may_write(user, REVOKE, ApiKey, key) and (
+        is_own or bool(user.has_perm("proxy.change_apikey"))
+    )
+
+
+def may_rotate(user: Any, key: ApiKey) -> bool:
+    """Whether this user may rotate the key, which shows its new secret."""
+    with_permission = user.has_perm("proxy.change_apikey") and may_write(user, ROTATE, ApiKey, key)
+    return with_permission or may_write(user, ROTATE_OWN, ApiKey, key)
+
+
+def own_key_teams(user: Any) -> list[Team]:
+    """Return the teams of which this user is a member and may make keys for themselves."""
+    teams = Team.objects.filter(name__in=writer_of(user).groups)
+    return [team for team in teams if allowed_count(team)]
+
+
+def may_invite(user: Any, team: Team | None = None) -> bool:
+    """Whether this user may create users, who become members of the team."""
+    return bool(user.has_perm(f"proxy.{INVITE_MEMBERS}")) and may_write(user, INVITE, Team, team)
 
 
 def may_stop(user: Any, *, owner: str) -> bool:

@@ -7,11 +7,11 @@ from proxy.reports.core.base_views import ReportView
 
 from .audit import views as audit_views
 from .exports import views as exports_views
-from .requests import raw_bodies, sessions, transcripts
+from .requests import raw_bodies, search, sessions, transcripts
 from .requests import views as requests_views
 from .setup import admission_dry_run
 from .setup import write_views as setup
-from .usage import budgets, latency_errors_cache, me, summary, usage
+from .usage import budgets, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -21,10 +21,12 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "latency": latency_errors_cache.LatencyView,
     "errors": latency_errors_cache.ErrorsView,
     "cache": latency_errors_cache.CacheView,
+    "outcomes": outcomes.OutcomesView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
+    "search": search.SearchView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets": budgets.BudgetsView,

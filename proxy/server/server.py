@@ -19,6 +19,7 @@ from proxy.config.schema import BridgeFile
 from proxy.metrics import multiprocess as shared_metrics
 from proxy.secrets import ConfigError
 
+from . import service_manager
 from .connection_limits import raise_file_limit, warn_of_low_limit
 from .http_timeouts import GatewayHttpProtocol
 from .sighup_reload import Reloader
@@ -58,6 +59,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept waiting connections, then shut down: closing the listener would reset them."""
+        service_manager.notify(service_manager.STOPPING)
         for _ in range(ACCEPT_ITERATIONS):
             await asyncio.sleep(0)
         await super().shutdown(sockets)
@@ -84,11 +86,21 @@ class _Server(uvicorn.Server):
 
 
 class _Supervisor(Multiprocess):
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        service_manager.notify(service_manager.WATCHDOG)
+
     def terminate_all(self) -> None:
         """Close the supervisor's listener, which would accept connections without serving them."""
+        service_manager.notify(service_manager.STOPPING)
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
+
+
+async def _send_watchdog_message() -> None:
+    """Tell the service manager that the event loop runs."""
+    service_manager.notify(service_manager.WATCHDOG)
 
 
 def load() -> None:
@@ -126,6 +138,9 @@ def run(
         timeout_keep_alive=conf.keep_alive_s,  # type: ignore[arg-type]  # annotated as int
         timeout_graceful_shutdown=round(conf.drain_s),
     )
+    if (interval := service_manager.watchdog_interval_s()) and workers == 1:
+        config.callback_notify = _send_watchdog_message
+        config.timeout_notify = interval  # type: ignore[assignment]  # annotated as int
     if workers > 1:
         shared_metrics.prepare(conf.data_dir)
         supervisor = _Supervisor(config, [listener])

@@ -13,15 +13,15 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
 from proxy.audit_log import Actor, acting_as, current_actor
-from proxy.models import ActorKind, Exchange, Identity
+from proxy.models import ActorKind, Identity
 from proxy.permissions.roles import ROLES
 from proxy.permissions.row_permissions import TEAM_GROUP
+from proxy.permissions.usernames import is_taken
 
 from .oidc_settings import OIDCConfig
 
 MAX_NAME_LENGTH: Final = 64
 NOT_IN_NAMES: Final = re.compile(r"[^\w.@+-]+", re.ASCII)
-RESERVED: Final = frozenset({"gateway", "admin", "root"})
 
 
 class SignInDenied(Exception):
@@ -126,19 +126,10 @@ def _subject(claims: dict[str, Any]) -> str:
 
 
 def _name(config: OIDCConfig, claims: dict[str, Any]) -> str:
-    """Return an unused user name for a new user.
-
-    The ledger records the user name of each request, so a name in the ledger counts as used even
-    if the user was deleted.
-    """
+    """Return a user name that is not taken, for a new user."""
     preferred = _text(claims, "preferred_username", 150) or _text(claims, "email", 254)
     name = NOT_IN_NAMES.sub("-", preferred)[:MAX_NAME_LENGTH].strip("-.") or "user"
-    is_used = (
-        name.lower() in RESERVED
-        or get_user_model().objects.filter(username__iexact=name).exists()
-        or Exchange.objects.filter(user=name).exists()
-    )
-    if not is_used:
+    if not is_taken(name):
         return name
     suffix = hashlib.sha256(f"{config.issuer}\0{_subject(claims)}".encode()).hexdigest()[:8]
     return f"{name}-{suffix}"

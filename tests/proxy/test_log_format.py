@@ -5,7 +5,15 @@ import logging
 
 import pytest
 
-from proxy.log_format import REQUEST, JsonLines, TextLines, without_secrets
+from proxy.log_format import (
+    REPEATED_LINES,
+    REPEATED_S,
+    REQUEST,
+    JsonLines,
+    RepeatedLines,
+    TextLines,
+    without_secrets,
+)
 
 SECRETS = [
     "sk-br-abcdefghijklmnop",
@@ -75,3 +83,43 @@ def test_a_secret_in_a_message_is_hidden(lines, secret):
 )
 def test_text_without_a_secret_is_unchanged(text):
     assert without_secrets(text) == text
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_line_that_repeats_within_a_minute_is_counted_instead():
+    clock = Clock()
+    repeated = RepeatedLines(clock)
+
+    assert repeated.filter(record("redis: %s", "away"))
+    for _ in range(184):
+        clock.now += 0.3
+        assert not repeated.filter(record("redis: %s", "away"))
+    assert repeated.filter(record("redis: %s", "another cause"))
+    clock.now = 1_000 + REPEATED_S + 1
+    last = record("redis: %s", "away")
+    assert repeated.filter(last)
+
+    assert last.getMessage() == "redis: away (184 more times in the last 61 s)"
+
+
+def test_lines_of_the_access_log_are_never_counted():
+    repeated = RepeatedLines(Clock())
+    line = record("request finished", name="proxy.access")
+
+    assert repeated.filter(line)
+    assert repeated.filter(line)
+
+
+def test_the_number_of_remembered_lines_is_limited():
+    repeated = RepeatedLines(Clock())
+    for number in range(REPEATED_LINES + 1):
+        assert repeated.filter(record("line %d", number))
+
+    assert repeated.filter(record("line %d", 0))
+    assert not repeated.filter(record("line %d", REPEATED_LINES))

@@ -45,12 +45,21 @@ def _thinking_switch(name: str, *, off: bool) -> dict[str, Any]:
 
 
 def restore_reasoning(
-    thinking_blocks: list[dict[str, Any]], path: str, builder: RequestBuilder, *, with_tools: bool
+    thinking_blocks: list[dict[str, Any]],
+    carried_details: list[dict[str, Any]],
+    path: str,
+    builder: RequestBuilder,
+    *,
+    with_tools: bool,
 ) -> dict[str, Any]:
-    """Return the reasoning field of an assistant message, with reasoning of this upstream only."""
+    """Return the reasoning field of an assistant message, with reasoning of this upstream only.
+
+    ``carried_details`` is the reasoning in the ids of the message's tool calls.
+    """
     field, target = builder.profile.reasoning_field, builder.target
     signed_items = [_verify_block(block, target) for block in thinking_blocks]
-    details, opaque = split_opaque([entry for signed in signed_items for entry in _details(signed)])
+    signed_details = [entry for signed in signed_items for entry in _details(signed)]
+    details, opaque = split_opaque(signed_details or carried_details)
     if not (field or opaque):
         if thinking_blocks:
             builder.add_note(path, "ignored", "this upstream does not accept earlier reasoning")

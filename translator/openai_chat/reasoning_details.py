@@ -19,6 +19,9 @@ REASONING_FIELDS: Final = (
 """Fields with reasoning text; only the first non-empty one is read, since several repeat the
 text."""
 
+REASONING_DETAILS: Final = "reasoning_details"
+"""OpenRouter's field. A tool call's id carries it if the client asked for no thinking blocks."""
+
 OPAQUE: Final = "reasoning_opaque"
 """Copilot's field for encrypted reasoning, which later requests must repeat with the text.
 

@@ -37,6 +37,11 @@ def server_result_text(block: Block) -> str:
     return render(block) if render is not None else ""
 
 
+REPEATED_RESULT: Final = ("repaired", "several results of the same call are sent as one")
+"""The note for several results of one call. Anthropic rejects them ("each tool_use must have a
+single result"), but a client with such a history could never continue its session."""
+
+
 def tool_error_text(text: str) -> str:
     """Return a failed tool's output as text, for upstreams without an error flag."""
     return f"Error: {text}" if text else "Error"

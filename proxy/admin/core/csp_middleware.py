@@ -1,10 +1,16 @@
-"""Security headers of the admin pages: they block scripts, styles and frames of other origins."""
+"""Security headers of the admin pages, and visible invisible characters in their texts.
 
+The headers block scripts, styles and frames of other origins.
+"""
+
+import re
 from typing import Final, TypeVar
 
-from django.http import Http404, HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
+
+from proxy.ledger.transcripts.visible_text import INVISIBLE, show_invisible
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
@@ -13,6 +19,8 @@ CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea.*?</textarea>)', re.DOTALL)
+"""The parts of a page that a form sends back; they stay unchanged."""
 BARE_CSP: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
 
 
@@ -26,7 +34,10 @@ def set_security_headers(response: Response, *, csp: str = CSP) -> Response:
 
 
 class AdminCspMiddleware(MiddlewareMixin):
-    """Set security headers on admin responses without a Content-Security-Policy of their own."""
+    """Set security headers on admin responses without a Content-Security-Policy of their own.
+
+    On all pages, invisible characters of the texts become visible.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
         """Raise Http404 if the path contains a NUL, because PostgreSQL raises an error on it."""
@@ -34,9 +45,17 @@ class AdminCspMiddleware(MiddlewareMixin):
             raise Http404("no such page")
 
     def process_response(self, request: HttpRequest, response: Response) -> Response:
-        is_admin = request.path.startswith(reverse("admin:index"))
-        return (
-            set_security_headers(response)
-            if is_admin and not response.has_header(POLICY)
-            else response
-        )
+        if not request.path.startswith(reverse("admin:index")):
+            return response
+        if isinstance(response, HttpResponse) and "text/html" in response.get("Content-Type", ""):
+            _show_invisible_of_page(response)
+        return response if response.has_header(POLICY) else set_security_headers(response)
+
+
+def _show_invisible_of_page(response: HttpResponse) -> None:
+    """Replace invisible characters in the page, except in the values of forms."""
+    page = response.content.decode()
+    if INVISIBLE.search(page):
+        parts = FORM_VALUE.split(page)
+        parts[::2] = map(show_invisible, parts[::2])
+        response.content = "".join(parts)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.utils.timezone import now
 
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
@@ -24,10 +24,12 @@ from proxy.reports.core.time_ranges import (
     build_time_range,
     ceil_quarter,
     load_zone,
+    midnight,
     parse_instant,
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
+from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
     Key,
@@ -58,7 +60,11 @@ __all__ = [
     "known_tokens",
     "last_days",
     "load_dashboard",
+    "load_usage_of",
     "load_zone",
+    "midnight",
+    "outcome_row",
+    "outcome_sums",
     "parse_instant",
     "percent_change",
     "read_health",
@@ -143,6 +149,21 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
     )
 
 
+def load_usage_of(
+    reader: Reader, time_range: TimeRange, condition: Q, columns: Mapping[str, Sequence[str]]
+) -> tuple[Counts, dict[str, Mapping[Key, Counts]]]:
+    """Return the totals of the requests that match the condition, and their sums by group.
+
+    ``columns``: group -> its dimensions. The group ``session`` has the most expensive sessions.
+    """
+    groups: dict[str, Mapping[Key, Counts]] = {
+        name: sum_by_group(usage(reader, time_range, keys, condition))
+        for name, keys in columns.items()
+    }
+    groups["session"] = _most_expensive_sessions(reader, time_range, condition)
+    return merge_counts([*usage(reader, time_range, [], condition).values()]), groups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """The requests, errors and latency of one upstream in the last 24 hours."""
@@ -183,15 +204,17 @@ def read_health(
     }
 
 
-def _most_expensive_sessions(reader: Reader, time_range: TimeRange) -> Mapping[Key, Counts]:
-    """Return the sums of the most expensive sessions.
+def _most_expensive_sessions(
+    reader: Reader, time_range: TimeRange, condition: Q | None = None
+) -> Mapping[Key, Counts]:
+    """Return the sums of the most expensive sessions that match the condition.
 
     A first query ranks the sessions by cost, a second one reads the other sums of the top ones
     only, because there may be 100,000 sessions.
     """
     first = datetime.combine(time_range.start.date(), time(), tzinfo=UTC)
     rows = UsageBySessionDay.objects.filter(
-        visible_rows(reader), start__gte=first, start__lt=time_range.end
+        visible_rows(reader) & (condition or Q()), start__gte=first, start__lt=time_range.end
     )
     sessions: Any = rows.exclude(session_id="").order_by().values("session_id")
     ranked = sessions.annotate(cost=Sum("cost_nanousd"), requests_total=Sum("requests"))

@@ -78,7 +78,7 @@ TABLES: Final = (
     TableSpec(
         "stop_reason",
         "By stop reason",
-        lambda key: key[0].replace("_", " ") or "none (incomplete or failed)",
+        lambda key: key[0] or "none (incomplete or failed)",
         lambda key: {"stopped": key[0] or "none"},
     ),
 )
@@ -86,8 +86,12 @@ SESSIONS_NOTE: Final = "The most expensive sessions, by whole days in UTC."
 
 
 def rankings_of(data: DashboardData, link: Link) -> list[Ranking]:
-    groups = {**data.groups, "session": data.sessions}
-    return [_ranking(kind, groups[kind.slug], link) for kind in TABLES if groups[kind.slug]]
+    return rankings_of_groups({**data.groups, "session": data.sessions}, link)
+
+
+def rankings_of_groups(groups: Mapping[str, Mapping[Key, Counts]], link: Link) -> list[Ranking]:
+    """Return a table for each group that is not empty, in the order of ``TABLES``."""
+    return [_ranking(kind, groups[kind.slug], link) for kind in TABLES if groups.get(kind.slug)]
 
 
 def _ranking(kind: TableSpec, groups: Mapping[Key, Counts], link: Link) -> Ranking:

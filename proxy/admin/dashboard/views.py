@@ -181,14 +181,14 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             value=dollars(queries.cost_of(now_)),
             url=link(),
             **_unpriced_detail(data, link),
-            **_change(queries.cost_of(before), queries.cost_of(now_)),
+            **change(queries.cost_of(before), queries.cost_of(now_)),
         ),
         Card(
             label="Tokens",
             value=short_count(queries.tokens_of(now_)),
             url=link(),
             detail=f"{short_count(queries.known_tokens(now_, 'output'))} output",
-            **_change(queries.tokens_of(before), queries.tokens_of(now_)),
+            **change(queries.tokens_of(before), queries.tokens_of(now_)),
         ),
         Card(
             label="Requests",
@@ -198,21 +198,21 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             if now_["client_gone"]
             else "",
             detail_url=link(result="client_gone"),
-            **_change(before["requests"], now_["requests"]),
+            **change(before["requests"], now_["requests"]),
         ),
         Card(
             label="Errors",
             value=short_count(now_["errors"]),
             url=link(result="failed"),
             detail=f"{percent(now_['errors'], now_['requests'])} of all requests",
-            **_change(before["errors"], now_["errors"], more_is="bad"),
+            **change(before["errors"], now_["errors"], more_is="bad"),
         ),
         Card(
             label="First byte, p95",
             value=duration(p95),
             url=link(),
             detail=f"p50 {duration(p50)}",
-            **_change(p95_before, p95, more_is="bad"),
+            **change(p95_before, p95, more_is="bad"),
         ),
         Card(
             label="Cache-hit rate",
@@ -233,7 +233,7 @@ def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
     return {"detail": f"{count} of the sandbox, without a price"} if data.now["unpriced"] else {}
 
 
-def _change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
+def change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
     """Return the change from ``before`` to ``now_`` as card fields; empty if one is unknown."""
     if not before or now_ is None:
         return {}

@@ -23,6 +23,7 @@ from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url
 from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
+from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import STATES, LiveRow, running_rows, seen_by
 from proxy.models import Exchange, State, TokenSource
@@ -79,7 +80,7 @@ def live_cells(row: LiveRow, user: Any) -> Cells:
     """Return the table cells of one running request; the page's script advances ``age_ms``."""
     upstream = " · ".join(filter(None, (row["upstream"], row["upstream_model"])))
     session = row["session"]
-    return {
+    cells = {
         "id": row["id"],
         "url": reverse("admin:proxy_exchange_change", args=[row["id"]]),
         "age_ms": row["age_ms"],
@@ -103,6 +104,15 @@ def live_cells(row: LiveRow, user: Any) -> Cells:
         if row["state"] != "stopping" and may_stop(user, owner=row["user"])
         else "",
     }
+    return _visible(cells)
+
+
+def _visible(cells: Cells) -> Cells:
+    """Return the cells with invisible characters shown as code points."""
+    return {
+        name: show_invisible(value) if isinstance(value, str) else value
+        for name, value in cells.items()
+    }
 
 
 def _token_text(count: int | None, estimated: bool) -> str:
@@ -119,7 +129,7 @@ def finished_rows(reader: Reader, ids: Iterable[str]) -> list[Cells]:
 def _ended_cells(row: Exchange) -> Cells:
     tone, outcome_text = outcome_label(row)
     stopped = row.detail == "stopped"
-    return {
+    cells = {
         "id": row.pk,
         "tone": tone,
         "text": "stopped" if stopped else outcome_text,
@@ -130,6 +140,7 @@ def _ended_cells(row: Exchange) -> Cells:
         "total_ms": row.total_ms,
         "total": duration(row.total_ms),
     }
+    return _visible(cells)
 
 
 @require_GET

@@ -6,11 +6,13 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.urls import URLPattern, path, reverse
 
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ReadOnlyAdmin
+from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.models import ApiKey, Exchange
@@ -18,8 +20,8 @@ from proxy.permissions.row_permissions import can_open_admin, reader_of_user, vi
 
 from . import saved_views
 from .filters import FILTERS, LINKED_FIELDS, FormFilter
-from .keyset_changelist import KeysetChangeList
-from .request_row import list_row
+from .keyset_changelist import GROUP, KeysetChangeList
+from .request_row import group_rows, list_row
 
 LIST_FIELDS = (
     "id",
@@ -47,12 +49,15 @@ LIST_FIELDS = (
     "ttft_ms",
     "total_ms",
     "session_id",
-    "tool_calls",
-    "stream",
+    "agent_id",
+    "tool_names",
     "preview",
+    "prompt",
 )
 
 PAGE_PARAMS: Final = ("older_than", "newer_than")  # query parameters that select a page of the list
+ERROR_CHARS: Final = 400
+"""Characters of an error message that the list reads: an upstream can send megabytes."""
 MIN_SEARCH = 3  # characters; a shorter session id prefix matches too much of the ledger (T29)
 LAST_CHARACTER = "\U0010ffff"
 
@@ -77,7 +82,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return can_open_admin(request.user)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Exchange]:
-        return visible_exchanges(reader_of_user(request.user)).only(*LIST_FIELDS)
+        rows = visible_exchanges(reader_of_user(request.user)).only(*LIST_FIELDS)
+        return rows.annotate(error_start=Left("error_message", ERROR_CHARS))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
         return KeysetChangeList
@@ -105,7 +111,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         }
         response = super().changelist_view(request, context)
         if (cl := getattr(response, "context_data", {}).get("cl")) is not None:
-            response.context_data |= list_context(cl)  # type: ignore[attr-defined]  # it is a TemplateResponse
+            may_read = request.user.has_perm(READ_TRANSCRIPT)
+            response.context_data |= list_context(cl, may_read=may_read)  # type: ignore[attr-defined]  # it is a TemplateResponse
         return set_security_headers(response)
 
     def csv_view(self, request: HttpRequest) -> HttpResponseBase:
@@ -185,15 +192,18 @@ def filter_context(cl: Any) -> dict[str, Any]:
     }
 
 
-def list_context(cl: Any) -> dict[str, Any]:
+def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
     """Return the template context of the request list: rows, filters and links."""
 
     def filter_url(more: dict[str, Any]) -> str:
         return str(cl.get_query_string(new_params=more, remove=list(PAGE_PARAMS)))
 
     csv = reverse("admin:proxy_exchange_csv") + cl.get_query_string(remove=list(PAGE_PARAMS))
+    rows = [list_row(row, filter_url, may_read=may_read) for row in cl.result_list]
     return {
-        "rows": [list_row(row, filter_url) for row in cl.result_list],
+        "groups": group_rows(rows, by_session=cl.by_session),
+        "by_session": cl.by_session,
+        "group_url": filter_url({GROUP: None if cl.by_session else "session"}),
         **filter_context(cl),
         "csv_url": csv,
         "shorter_url": filter_url({"within": "24h"}),

@@ -190,7 +190,7 @@ class StopReasonFilter(FixedFilter):
     column = "stop_reason"
     choices_ = {
         **{
-            reason: (reason.replace("_", " "), Q(stop_reason=reason))
+            reason: (reason, Q(stop_reason=reason))
             for reason in (
                 "end_turn",
                 "tool_use",

@@ -11,6 +11,10 @@ from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
+GROUP: Final = "group"
+"""Query parameter of the layout; with the value ``session``, the page groups its rows."""
+LAYOUT: Final = frozenset({BEFORE, AFTER, GROUP})
+"""The query parameters that are no filters."""
 
 
 class KeysetChangeList(CheckedChangeList):
@@ -22,11 +26,12 @@ class KeysetChangeList(CheckedChangeList):
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         self._before = request.GET.get(BEFORE, "")
         self._after = request.GET.get(AFTER, "")
+        self.by_session = request.GET.get(GROUP) == "session"
         super().__init__(request, *args, **kwargs)
 
     def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
         filters = super().get_filters_params(params)
-        return {name: value for name, value in filters.items() if name not in {BEFORE, AFTER}}
+        return {name: value for name, value in filters.items() if name not in LAYOUT}
 
     def get_ordering(self, request: HttpRequest, queryset: Any) -> list[Any]:
         return ["-created", "-pk"]
@@ -85,7 +90,9 @@ class KeysetChangeList(CheckedChangeList):
         return self.root_queryset.filter(pk=key).only("created").first() if key else None
 
     def _page_url(self, name: str, key: str) -> str:
-        params = {k: v for k, v in self.filter_params.items() if k not in {BEFORE, AFTER}}
+        params = {k: v for k, v in self.filter_params.items() if k not in LAYOUT}
+        if self.by_session:
+            params[GROUP] = ["session"]
         if name:
             params[name] = [key]
         return "?" + urlencode(sorted(params.items()), doseq=True)

@@ -29,6 +29,7 @@ from proxy.admin.core.number_format import (
 from proxy.admin.core.outcome_label import outcome_label
 from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url
+from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
 from proxy.admin.dashboard import queries
 from proxy.admin.transcript.conversation import Turn, read_answer, read_turn, results_by_call
 from proxy.admin.transcript.export import (
@@ -59,7 +60,7 @@ STEP_FIELDS: Final = (
     "client_name", "client_version", "model_requested", "model_upstream", "upstream",
     "input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens",
     "output_tokens", "cost_nanousd", "price", "message_count", "tool_calls", "preview",
-    "previous_id", "new_from",
+    "prompt", "previous_id", "new_from",
 )  # fmt: skip
 
 
@@ -162,7 +163,8 @@ def _request_row(step: Step) -> dict[str, Any]:
         "row": row,
         "tone": tone,
         "outcome_text": outcome_text,
-        "stop": row.stop_reason or row.error_type,
+        "stop": row.stop_reason,
+        "error": row.error_type,
         "context": short_count(step.context_tokens),
         "cached": cache_percent(
             row.cache_read_tokens, (step.context_tokens or 0) - (row.cache_read_tokens or 0)
@@ -195,8 +197,11 @@ def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str,
     _record_people(
         Action.READ, page_rows, detail=f"session {session_id}, requests {start + 1} to {last}"
     )
+    mode = text_mode(request)
+    truncator = Truncator(render_markdown=mode == RENDERED)
     return {
-        "entries": _conversation_entries(page, added),
+        "entries": _conversation_entries(page, added, truncator),
+        "text_modes": text_mode_links(request, mode),
         "page_from": start + 1,
         "page_to": start + len(page),
         "earlier": max(1, start + 1 - REQUESTS_PER_PAGE) if start else None,
@@ -225,14 +230,13 @@ class ConversationEntry:
 
 
 def _conversation_entries(
-    page: Sequence[Step], added: Mapping[str, Addition]
+    page: Sequence[Step], added: Mapping[str, Addition], truncator: Truncator
 ) -> list[ConversationEntry]:
     results = results_by_call(
         (f"{step.row.pk}:{path}", message)
         for step in page
         for path, message in _messages_of(added[step.row.pk])
     )
-    truncator = Truncator()
     entries = []
     for step in page:
         one, owner = added[step.row.pk], f"{step.row.pk}:"

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET
 
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import UNKNOWN, cache_percent, dollars, duration, short_count
-from proxy.admin.core.permissions import require_reader
+from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
@@ -25,6 +25,10 @@ from proxy.models import Exchange, State, Team
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
 
 PER_PAGE: Final = 50
+TITLE_FIELDS: Final = (
+    "session_id", "preview", "prompt", "team", "key_name", "user", "client_name", "client_version",
+)  # fmt: skip
+"""Columns of the request that represents a session."""
 
 ENDED: Final = Max(Coalesce("finished", "created"))
 SORTS: Final[Mapping[str, tuple[str, Any]]] = {
@@ -124,7 +128,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Sessions",
         "params": params,
-        "sessions": _session_rows(shown, rows),
+        "sessions": _session_rows(shown, rows, may_read=request.user.has_perm(READ_TRANSCRIPT)),
         "spans": [
             ChoiceLink(label=label, url=params.url(span=name, day=""), current=name == params.span)
             for name, label in SPANS.items()
@@ -206,7 +210,9 @@ def _search_condition(query: str) -> Q:
     )
 
 
-def _session_rows(page: Sequence[Any], rows: QuerySet[Exchange]) -> list[dict[str, Any]]:
+def _session_rows(
+    page: Sequence[Any], rows: QuerySet[Exchange], *, may_read: bool
+) -> list[dict[str, Any]]:
     """Return the totals of each session with its models, caller and first message."""
     ids = [one["session_id"] for one in page]
     models: dict[str, set[str]] = {}
@@ -216,13 +222,26 @@ def _session_rows(page: Sequence[Any], rows: QuerySet[Exchange]) -> list[dict[st
     firsts = {
         row.session_id: row
         for row in Exchange.objects.filter(pk__in=[one["first_id"] for one in page]).only(
-            "session_id", "preview", "team", "key_name", "user", "client_name", "client_version"
+            "session_id",
+            "preview",
+            "prompt",
+            "team",
+            "key_name",
+            "user",
+            "client_name",
+            "client_version",
         )
     }
-    return [_session_row(one, firsts[one["session_id"]], models[one["session_id"]]) for one in page]
+    return [
+        _session_row(one, firsts[one["session_id"]], models[one["session_id"]], may_read=may_read)
+        for one in page
+    ]
 
 
-def _session_row(one: Mapping[str, Any], first: Exchange, models: Iterable[str]) -> dict[str, Any]:
+def _session_row(
+    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, may_read: bool
+) -> dict[str, Any]:
+    """Return one row; its title, the user's words, is empty if not ``may_read``."""
     session = one["session_id"]
     uncached = queries.sum_known([one["fresh"], one["short"], one["long"]])
     cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
@@ -230,7 +249,7 @@ def _session_row(one: Mapping[str, Any], first: Exchange, models: Iterable[str])
         "id": session,
         "short": short_id(session),
         "url": session_url(session),
-        "preview": first.preview or "(no text)",
+        "title": (first.prompt or first.preview) if may_read else "",
         "caller": f"{first.team} / {first.key_name}",
         "user": first.user,
         "client": f"{first.client_name} {first.client_version}".strip(),

@@ -52,6 +52,18 @@ OPTIONS: Final[Mapping[str, tuple[str, Sequence[tuple[str, str]]]]] = {
         ),
     ),
 }
+MEMBER_KEYS: Final[Mapping[str, str]] = {
+    "count": "Working keys per member",
+    "days": "Longest lifetime, in days",
+    "scopes": "Scopes",
+    "models": "Models, one per line",
+}
+MEMBER_SCOPES: Final = (
+    ("", "only messages"),
+    ("messages", "messages"),
+    ("messages,reports", "messages and reports"),
+    ("reports", "only reports"),
+)
 INDEX: Final = re.compile(r"^\[(\d+)\]")
 BOOLS: Final = {"true": True, "false": False}
 
@@ -85,7 +97,7 @@ class LinesField(forms.Field):
         return value or []
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(initial != self.to_python(data))
+        return bool((initial or []) != self.to_python(data))
 
 
 class MultiInput(forms.MultiWidget):
@@ -158,6 +170,54 @@ class LimitsField(PartsField):
     def compress(self, data_list: Sequence[int | None]) -> dict[str, int]:
         counts = zip(LIMITS, data_list, strict=False)  # data_list is empty if all inputs are empty
         return {key: count for key, count in counts if count is not None}
+
+
+class MemberKeysParts(MultiInput):
+    def __init__(self) -> None:
+        number = {"min": 1, "inputmode": "numeric"}
+        inputs = (
+            NumberInput(attrs=number),
+            NumberInput(attrs=number),
+            SelectInput(choices=MEMBER_SCOPES),
+            LinesInput(attrs={"rows": 3}),
+        )
+        super().__init__("Keys of members", list(MEMBER_KEYS.values()), inputs)
+
+    def keys(self) -> Sequence[str]:
+        return list(MEMBER_KEYS)
+
+    def decompress(self, value: Any) -> list[Any]:
+        count, days, scopes, models = super().decompress(value)
+        return [count, days, ",".join(map(str, scopes or ())), models]
+
+
+class MemberKeysField(PartsField):
+    """The limits of the keys that members of a team make for themselves."""
+
+    kind = json_field_types.MemberKeys
+
+    def __init__(self, **kwargs: Any) -> None:
+        numbers = [
+            forms.IntegerField(
+                min_value=1,
+                max_value=highest,
+                required=False,
+                error_messages=dict.fromkeys(
+                    ("invalid", "min_value"), NUMBER_ERROR.format(MEMBER_KEYS[name])
+                ),
+            )
+            for name, highest in (("count", 10_000), ("days", 36_500))
+        ]
+        scopes = forms.ChoiceField(choices=MEMBER_SCOPES, required=False)
+        models = LinesField(list[json_field_types.Model])
+        super().__init__([*numbers, scopes, models], MemberKeysParts(), **kwargs)
+
+    def compress(self, data_list: Sequence[Any]) -> dict[str, Any]:
+        given = dict(zip(MEMBER_KEYS, data_list, strict=False))
+        scopes = given.get("scopes")
+        return {key: value for key, value in given.items() if value} | (
+            {"scopes": scopes.split(",")} if scopes else {}
+        )
 
 
 class OptionSelect(SelectInput):

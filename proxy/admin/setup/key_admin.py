@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -20,13 +19,20 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
-from proxy.permissions.write_permissions import REVOKE, ROTATE, may_write
+from proxy.permissions.write_permissions import may_revoke, may_rotate
 
-from .json_form_fields import LimitsField, LinesField, OptionsField, explain_unreadable_fields
+from .json_form_fields import (
+    LimitsField,
+    LinesField,
+    MemberKeysField,
+    OptionsField,
+    explain_unreadable_fields,
+)
 
 CREATE_KEY_HINT: Final = "no secret: createkey --team {key.team.name} --name {key.name} creates one"
 
@@ -44,6 +50,12 @@ class TeamForm(TeamModelForm):
         help_text="Names or globs such as claude-*, one per line; empty: all models with a route.",
     )
     limits = LimitsField(required=False, help_text="For all its keys together; empty: no limit.")
+    member_keys = MemberKeysField(
+        required=False,
+        label="Keys of members",
+        help_text="Users in the group of this team make and rotate their own keys on My page. "
+        "Without a number of keys, they make none.",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,13 +65,20 @@ class TeamForm(TeamModelForm):
 @admin.register(Team)
 class TeamAdmin(ManagedAdmin):
     form = TeamForm
-    list_display = ("name", "store", "retention_days", "from_file")
+    list_display = ("name", "store", "retention_days", "overview", "from_file")
     search_fields = ("name",)
-    fields = ("name", "store", "retention_days", "models_allowed", "limits")
+    fields = ("name", "store", "retention_days", "models_allowed", "limits", "member_keys")
+    change_form_template = "admin/proxy/team/change_form.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
         reader = reader_of_user(request.user)
         return visible_teams(reader) if reader.teams else super().get_queryset(request)
+
+    @admin.display(description="overview")
+    def overview(self, obj: Team) -> SafeString:
+        url = reverse("admin:proxy_team_overview", args=[obj.pk])
+        text = '<a class="mb-link" href="{}" aria-label="Overview of {}">Spend and people</a>'
+        return format_html(text, url, obj)
 
 
 class ScopesField(forms.MultipleChoiceField):
@@ -181,21 +200,7 @@ class KeyAdmin(ManagedAdmin):
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
     ) -> HttpResponse:
-        return self.show_secret_once(request, obj, request.new_secret)  # type: ignore[attr-defined]
-
-    @sensitive_variables("secret")
-    def show_secret_once(self, request: HttpRequest, key: ApiKey, secret: str) -> HttpResponse:
-        """Show the secret in the response to the POST, so that it is never stored in plain text."""
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Key {key}",
-            "key": key,
-            "secret": secret,
-            "base_url": request.build_absolute_uri("/").rstrip("/"),
-        }
-        return set_security_headers(
-            TemplateResponse(request, "admin/proxy/apikey/secret.html", context)
-        )
+        return secret_page(request, obj, request.new_secret)  # type: ignore[attr-defined]
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -210,24 +215,26 @@ class KeyAdmin(ManagedAdmin):
         """Issue a new secret; the old one stays valid for a while, as a key of another name."""
         key = self._find_key(request, key_id)
         refuse_managed(key)
-        allowed = may_write(request.user, ROTATE, ApiKey, key)
-        if not (allowed and self.has_change_permission(request, key)):
+        if not may_rotate(request.user, key):
             raise PermissionDenied
         if key.successor:
             raise Http404("this is the old secret of a rotated key; rotate the key itself")
         form = RotateForm(request.POST or None)
         if request.method != "POST" or not form.is_valid():
             return self._confirmation_page(request, key, "Rotate", form)
-        with transaction.atomic():
-            _, secret = key.rotate(timedelta(hours=form.cleaned_data["overlap_h"]))
-        return self.show_secret_once(request, key, secret)
+        overlap = timedelta(hours=form.cleaned_data["overlap_h"])
+        return secret_page(request, key, rotate_key(request.user, key, overlap))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         key = context.get("original")
-        if key is not None and (key.revoked is None or key.dropped):
-            context["may_revoke"] = self.has_revoke_permission(request, key)
+        if key is not None:
+            working = key.revoked is None or key.dropped
+            context["may_revoke"] = working and self.has_revoke_permission(request, key)
+            context["may_rotate"] = not (
+                key.revoked or key.managed or key.successor
+            ) and may_rotate(request.user, key)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_revoke_permission(self, request: HttpRequest, key: ApiKey) -> bool:
@@ -236,8 +243,7 @@ class KeyAdmin(ManagedAdmin):
         A key that bridge.toml declares may be revoked too: applying the file again does not
         restore the key.
         """
-        allowed = may_write(request.user, REVOKE, ApiKey, key)
-        return allowed and request.user.has_perm("proxy.change_apikey")
+        return may_revoke(request.user, key)
 
     def revoke(self, request: HttpRequest, key_id: int) -> HttpResponse:
         key = self._find_key(request, key_id)
@@ -288,14 +294,41 @@ class KeyAdmin(ManagedAdmin):
 
     @admin.display(description="state")
     def state(self, obj: ApiKey) -> str:
-        """Return why and since when the gateway rejects the key, or how long the key is valid."""
-        ends, instant = ends_of(obj), time.time()
-        expired = next((end for end in ends if end.at <= instant), None)
-        if expired is None:
-            return f"valid until {_day(min(end.at for end in ends))}" if ends else "valid"
-        if expired.reason is Reason.EMPTY and obj.successor is None:
-            return CREATE_KEY_HINT.format(key=obj)
-        return f"{expired.reason} {_day(expired.at)}".rstrip()
+        return key_state(obj)
+
+
+def key_state(key: ApiKey) -> str:
+    """Return why and since when the gateway rejects the key, or how long the key is valid.
+
+    The related rows in ``key_validity.RELATED`` are read.
+    """
+    ends, instant = ends_of(key), time.time()
+    expired = next((end for end in ends if end.at <= instant), None)
+    if expired is None:
+        return f"valid until {_day(min(end.at for end in ends))}" if ends else "valid"
+    if expired.reason is Reason.EMPTY and key.successor is None:
+        return CREATE_KEY_HINT.format(key=key)
+    return f"{expired.reason} {_day(expired.at)}".rstrip()
+
+
+@sensitive_variables("secret")
+def secret_page(request: HttpRequest, key: ApiKey, secret: str, **more: str) -> HttpResponse:
+    """Show the secret in the response to the POST, so that it is never stored in plain text.
+
+    ``more``: further context of the template, such as the password of a new user.
+    """
+    context = {
+        **admin.site.each_context(request),
+        "title": f"Key {key}",
+        "key": key,
+        "secret": secret,
+        "base_url": request.build_absolute_uri("/").rstrip("/"),
+        "back_url": reverse("admin:proxy_apikey_changelist"),
+        **more,
+    }
+    return set_security_headers(
+        TemplateResponse(request, "admin/proxy/apikey/secret.html", context)
+    )
 
 
 def _day(at: float) -> str:

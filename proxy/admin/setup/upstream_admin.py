@@ -31,6 +31,7 @@ class UpstreamAdmin(ManagedAdmin):
                     "extra_body",
                     "when_client_leaves",
                     "connection_reuse",
+                    "connection",
                     "allow_http",
                 )
             },

@@ -57,6 +57,8 @@ class UpstreamForm(UpstreamModelForm):
             "then the row has the billed tokens, not the delivered ones.",
             "connection_reuse": "Connections per key limit a response that the upstream sends "
             "without a request to that key, but need more connections.",
+            "connection": "Proxy, trusted CAs, client certificate and headers: "
+            '{"proxy": "http://proxy:3128", "ca_file": "/etc/ssl/company.pem"}',
             "allow_http": "Also for a public host: the secret is sent unencrypted.",
         }
 

@@ -42,6 +42,7 @@ admin.site.unregister(Group)
 @admin.register(User)
 class PeopleAdmin(ChecksWrites, Users):
     actions = None
+    change_form_template = "admin/proxy/user/change_form.html"
     form = UserChangeForm
     add_form = UserCreationForm
     add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none

@@ -89,6 +89,7 @@ def read_conversation(
     *,
     start: int | None = None,
     new_from: int = 0,
+    render_markdown: bool = False,
 ) -> Conversation:
     """Return one page of the request's turns, beginning at turn ``start``, and the answer.
 
@@ -96,7 +97,7 @@ def read_conversation(
     0 if that is unknown. If ``start`` is None, the page begins at the previous answer, so that the
     new turns follow it; if ``new_from`` is 0, the function returns the last page.
     """
-    truncator = Truncator()
+    truncator = Truncator(render_markdown=render_markdown)
     messages = _list(request.get("messages"))
     first_new = new_from or _first_new(messages)
     if new_from and _role(messages, first_new) == "assistant":
@@ -277,7 +278,7 @@ def _text(block: dict[str, Any], path: str, truncator: Truncator, results: Resul
     return Block(
         kind="reminder" if reminder else "text",
         path=path,
-        text=truncator.truncate_text(text),
+        text=truncator.truncate_text(text) if reminder else truncator.truncate_markdown(text),
         cache_breakpoint=block.get("cache_control") is not None,
         title=f"{count} citations" if (count := len(_list(block.get("citations")))) else "",
     )

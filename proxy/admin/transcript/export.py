@@ -16,6 +16,7 @@ from django.http import HttpResponse
 from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.number_format import dollars, duration
 from proxy.ledger.transcripts.session_diff import Addition
+from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models import Exchange
 
 from .truncation import as_text, dump_json, size_of_base64
@@ -144,7 +145,7 @@ def _fence(text: str, language: str = "") -> str:
     fence = "```"
     while fence in text and len(fence) < MAX_FENCE:
         fence += "`"
-    return f"{fence}{language}\n{text.replace(fence, '')}\n{fence}\n\n"
+    return f"{fence}{language}\n{show_invisible(text.replace(fence, ''))}\n{fence}\n\n"
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,12 @@
 """Truncate stored texts to a size that a page can show, and make all characters printable."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from proxy.ledger.transcripts.visible_text import show_invisible
+
+from .markdown import MarkdownRenderer
 
 BLOCK_CHARS: Final = 16 * 1024  # characters; limit of one content block on the page
 PAGE_CHARS: Final = 256 * 1024  # characters; limit of all blocks of a page (T27)
@@ -16,6 +20,8 @@ class TruncatedText:
 
     shown: str = ""
     size: int = 0
+    html: str = ""
+    """The whole text as safe HTML; empty if the text is shown raw."""
 
     @property
     def is_truncated(self) -> bool:
@@ -31,17 +37,15 @@ class TruncatedText:
 
 
 def printable(text: str) -> str:
-    """Return the text with visible replacements for NULs and unpaired surrogates.
+    """Return the text with visible invisible characters and escaped unpaired surrogates.
 
     JSON strings may contain unpaired surrogates, but UTF-8 cannot encode them.
     """
-    if "\x00" in text:
-        text = text.replace("\x00", "\N{SYMBOL FOR NULL}")
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
+        text = text.encode(errors="backslashreplace").decode()
+    return show_invisible(text)
 
 
 def as_text(value: Any) -> str:
@@ -83,16 +87,27 @@ def size_of_base64(encoded: str) -> int:
 
 
 class Truncator:
-    """Truncate the texts of a page. After the page limit, texts are empty but keep their size."""
+    """Truncate the texts of a page. After the page limit, texts are empty but keep their size.
 
-    def __init__(self, max_chars: int = PAGE_CHARS) -> None:
+    With ``render_markdown``, the Markdown of whole texts is rendered, within the renderer's limits.
+    """
+
+    def __init__(self, max_chars: int = PAGE_CHARS, *, render_markdown: bool = False) -> None:
         self.remaining = max_chars
+        self._markdown = MarkdownRenderer() if render_markdown else None
 
     def truncate_text(self, text: str) -> TruncatedText:
         head = text[: max(0, min(BLOCK_CHARS, self.remaining))]
         self.remaining -= len(head)
         shown = printable(head)
         return TruncatedText(shown, len(shown) + len(text) - len(head))
+
+    def truncate_markdown(self, text: str) -> TruncatedText:
+        """Return the truncated text, with its Markdown as HTML if it is whole."""
+        truncated = self.truncate_text(text)
+        if self._markdown is None or truncated.is_truncated:
+            return truncated
+        return replace(truncated, html=self._markdown.render(text))
 
     def truncate_json(self, value: Any) -> TruncatedText:
         """Return truncated JSON; a large value is not indented, because that takes a second."""

@@ -16,6 +16,7 @@ from django.template.response import TemplateResponse
 from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT
 from proxy.admin.core.session_links import session_url
+from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
 from proxy.audit_log import Action, record
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.session_diff import Addition, additions
@@ -181,14 +182,20 @@ def _tab_context(
     if tab == "conversation":
         text = request.GET.get("from", "")
         start = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+        mode = text_mode(request)
         conversation = read_conversation(
-            stored.request, stored.answer, start=start, new_from=exchange.new_from
+            stored.request,
+            stored.answer,
+            start=start,
+            new_from=exchange.new_from,
+            render_markdown=mode == RENDERED,
         )
         origin = request.build_absolute_uri("/").rstrip("/")
         may_read_raw = request.user.has_perm(READ_RAW)
         command = curl_command(exchange, stored, origin) if may_read_raw else ""
         return {
             "conversation": conversation,
+            "text_modes": text_mode_links(request, mode),
             "curl": command,
             "curl_needs_file": command.endswith((".json", ".txt")),
             "has_start": start is not None,

@@ -21,6 +21,7 @@ from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.token_estimates import calibrated_estimate
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.upstream.client import post
 from proxy.gateway.upstream.passthrough import (
@@ -111,6 +112,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         Return the body of a 200 response, else None; remember a 404 or 405.
         """
         server = target.server
+        headers = matching_headers(self.headers.headers, server.forwarded_headers) | headers
         attempt = AttemptRecord(server.name, target.model, self.deadlines.now())
         call = await post(server, url, body, headers, attempt, key_id=key_id)
         try:

@@ -21,6 +21,8 @@ from proxy.ledger.maintenance.token_calibration import factor_of
 log = logging.getLogger("proxy.gateway")
 
 REFRESH_EVERY_S: Final = 600
+RETRY_AFTER_S: Final = 10
+"""A model without a factor is looked up again sooner: its first response gives one."""
 LEARNING_RANGE: Final = timedelta(days=7)
 # The number is limited, because with a target model "*" clients choose the names.
 MAX_MODELS: Final = 1_024
@@ -42,12 +44,13 @@ async def calibrated_estimate(
 
 
 async def _factor(upstream: str, model: str) -> float | None:
-    """Return the cached correction factor of a model, and refresh it after ``REFRESH_EVERY_S``.
+    """Return the cached correction factor of a model, and refresh it when it is due.
 
     Requests that arrive during the refresh get the previous factor.
     """
     key, at = (upstream, model), time.monotonic()
-    if key not in _learned_at or at - _learned_at[key] >= REFRESH_EVERY_S:
+    due_after = RETRY_AFTER_S if _factors.get(key) is None else REFRESH_EVERY_S
+    if key not in _learned_at or at - _learned_at[key] >= due_after:
         _learned_at[key] = at
         if (
             len(_learned_at) > MAX_MODELS

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +73,19 @@ def parse_user_agent(user_agent: str) -> Client:
     if found is None:
         return Client(user_agent.split(" ", 1)[0][:64], "")
     return Client(found[1][:64], found[2][:32])
+
+
+def matching_headers(
+    headers: Mapping[bytes, bytes], names: "re.Pattern[bytes] | None"
+) -> dict[str, str]:
+    """Return the client's headers whose names match, to send them to an upstream."""
+    if names is None:
+        return {}
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in headers.items()
+        if names.fullmatch(name)
+    }
 
 
 @lru_cache(maxsize=512)  # clients repeat their headers; the cache takes at most 2 MB

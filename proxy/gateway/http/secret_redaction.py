@@ -22,16 +22,25 @@ MOST_ERROR_BYTES: Final = 64 * 1024
 
 
 @lru_cache(maxsize=256)
-def spellings(secret: bytes) -> tuple[bytes, ...]:
+def spellings(secrets: bytes) -> tuple[bytes, ...]:
+    """Return the possible encodings of each secret; ``secrets`` has one in each line.
+
+    The longest spelling is first, because one may contain another.
+    """
+    found = {each for secret in secrets.split(b"\n") for each in _spellings_of(secret)}
+    return tuple(sorted(found, key=lambda one: (-len(one), one)))
+
+
+def _spellings_of(secret: bytes) -> set[bytes]:
     """Return the possible encodings of the secret: plain, URL-encoded, in JSON and in base64.
 
     ``secret`` is the UTF-8 encoding of a header value, so it consists of Latin-1 characters.
     Base64, as in ``Authorization: Basic``, depends on the number of bytes before the secret, modulo
     three. So there are three base64 spellings, each without the characters that depend on other
-    bytes. The longest spelling is first, because one may contain another.
+    bytes.
     """
     if len(secret) < SHORTEST:
-        return ()
+        return set()
     text = secret.decode()
     quoted, written = quote(text, safe=""), json.dumps(text)[1:-1]
     found = {secret, text.encode("latin-1"), quoted.encode(), written.encode()}
@@ -43,7 +52,7 @@ def spellings(secret: bytes) -> tuple[bytes, ...]:
         # the secret.
         coded = coded[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6]
         found |= {coded, coded.translate(bytes.maketrans(b"+/", b"-_"))}
-    return tuple(sorted(found, key=lambda one: (-len(one), one)))
+    return found
 
 
 def redact(raw: bytes, secret: bytes) -> bytes:
@@ -83,7 +92,7 @@ def redact_error_body(reads: Reads) -> Reads:
 
 
 class Redactor:
-    """Redacts a secret in a sequence of reads, even if the secret is split between reads.
+    """Redacts an upstream's secrets in a sequence of reads, even if one is split between reads.
 
     If the end of a read may be the start of the secret, it is buffered until the next read. SSE
     frames end in a line feed, which no secret contains, so no event is delayed.

@@ -36,6 +36,8 @@ from proxy.models import (
     UpstreamPolicy,
 )
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
+from proxy.models.setup.upstream_connection import resolve_connection
+from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
 from translator.capabilities import Profile, profile_with
@@ -305,11 +307,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         prices=PriceList(configuration.rows_of(Price)),
         content_rules=build_policies(rule.as_rule() for rule in _message_rules(rules)),
         broken=broken,
-        secret_files={
-            upstream.name: upstream.secret_file
-            for upstream in configuration.rows_of(Upstream)
-            if upstream.enabled and upstream.secret_file
-        },
+        secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,
     )
 
@@ -333,6 +331,7 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         capabilities=upstream.capabilities,
         drains_on_disconnect=upstream.when_client_leaves == OnClientDisconnect.DRAIN,
         connection_reuse=upstream.connection_reuse,
+        connection=resolve_connection(upstream.connection, upstream.base_url),
     )
     rules = list(rules)
     policies = build_policies(

@@ -4,15 +4,21 @@ from typing import NamedTuple, Self
 
 from yarl import URL
 
+from proxy.models.setup.upstream_connection import DEFAULT_TLS, HttpProxy, TlsFiles
+
 
 class Origin(NamedTuple):
+    """Where a connection goes, and how. Requests with equal origins may share a connection."""
+
     tls: bool
     host: str
     port: int
+    proxy: HttpProxy | None = None
+    files: TlsFiles = DEFAULT_TLS
 
     @classmethod
-    def of(cls, url: URL) -> Self:
-        return cls(url.scheme == "https", url.raw_host or "", url.port or 80)
+    def of(cls, url: URL, proxy: HttpProxy | None = None, files: TlsFiles = DEFAULT_TLS) -> Self:
+        return cls(url.scheme == "https", url.raw_host or "", url.port or 80, proxy, files)
 
 
 def request_head(url: URL, headers: dict[str, str]) -> bytes:

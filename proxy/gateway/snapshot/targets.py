@@ -1,12 +1,15 @@
 """The targets of a route. A target is an upstream server with one of its models."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from yarl import URL
 
+from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.capabilities import Profile
 from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
@@ -14,6 +17,8 @@ from translator.stream.reasoning_signature import SigningKeys
 
 from .request_head import Origin, request_head
 from .upstream_policies import NO_POLICIES, Policies
+
+USER_AGENT: Final = f"messages-bridge/{version('messages-bridge')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class UpstreamServer:
     head: bytes = field(repr=False)
     """The request line and headers of each request to ``url``, built by ``request_head``."""
     secret: bytes = field(repr=False)
+    """All secrets in ``headers``, one in each line, to redact them from responses."""
     profile: Profile
     profile_name: str
     timeouts: Timeouts
@@ -48,6 +54,8 @@ class UpstreamServer:
     drains_on_disconnect: bool
     """Whether to read a response to its end after the client disconnects, because the upstream
     bills the whole response anyway."""
+    forwarded_headers: re.Pattern[bytes] | None = None
+    """The names of client headers that are sent on, in lower case."""
     connection_reuse: str = "shared"
     """Which requests may share a connection to the upstream: ``shared`` (all requests), ``key``
     (requests of the same gateway key) or ``never``."""
@@ -68,6 +76,7 @@ class UpstreamServer:
         capabilities: Mapping[str, Any],
         drains_on_disconnect: bool = False,
         connection_reuse: str = "shared",
+        connection: ResolvedConnection = DIRECT,
     ) -> Self:
         """Return an UpstreamServer. Raises ValueError if the secret is not a valid header value."""
         count = COUNT_PATHS.get(dialect_name) if profile.count_tokens else None
@@ -75,6 +84,8 @@ class UpstreamServer:
         headers = {
             "content-type": "application/json",
             "accept-encoding": "identity",
+            "user-agent": USER_AGENT,
+            **connection.headers,
             **_credential(dialect_name, profile, secret),
         }
         return cls(
@@ -84,9 +95,10 @@ class UpstreamServer:
             url=url,
             count_url=_endpoint(base_url, count) if count else None,
             headers=headers,
-            origin=Origin.of(url),
+            origin=Origin.of(url, connection.proxy, connection.tls),
             head=request_head(url, headers),
-            secret=secret.encode(),
+            secret="\n".join(filter(None, (secret, *connection.secrets))).encode(),
+            forwarded_headers=connection.forwarded,
             profile=profile,
             profile_name=profile.name,
             timeouts=timeouts,

@@ -22,6 +22,7 @@ from proxy.gateway.http.error_log import log_non_json_response
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
+from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
@@ -263,6 +264,9 @@ class Attempt:
         model = self.target.model_for(self.entry.request.model)
         record = AttemptRecord(server.name, model, self.watch.now())
         self.entry.attempt_started(record, self.target, self.stream)
+        if server.forwarded_headers is not None:
+            client_headers = self.entry.headers.headers
+            headers = matching_headers(client_headers, server.forwarded_headers) | headers
         if self.entry.trace is not None:
             headers = headers | self.entry.trace.start_attempt_span(
                 self.target, self.entry.request.fields, model

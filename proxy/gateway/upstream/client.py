@@ -5,7 +5,6 @@ connections.
 """
 
 import asyncio
-import os
 import re
 import ssl
 import zlib
@@ -13,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import certifi
 from yarl import URL
 
 from proxy.gateway.exchange.attempt_record import AttemptRecord
@@ -22,6 +20,7 @@ from proxy.gateway.http.request_headers import printable
 from proxy.gateway.http.secret_redaction import Redactor, redact_headers
 from proxy.gateway.snapshot.request_head import request_head
 from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
 
 from .connection import (
@@ -29,6 +28,8 @@ from .connection import (
     ConnectTimeout,
     EarlyResponse,
     InvalidHttpResponse,
+    ProxyRefused,
+    ProxyUnreachable,
     UpstreamConnection,
 )
 from .connection_pool import OWNERS, SHARED, ConnectionPool
@@ -45,6 +46,10 @@ def _fault(status: int, error_type: str, message: str, *, retry: bool | None) ->
     return UpstreamError(status=status, error_type=error_type, message=message, should_retry=retry)
 
 
+NO_PROXY: Final = _fault(502, "api_error", "cannot reach the proxy before the upstream", retry=True)
+PROXY_REFUSED: Final = _fault(
+    502, "api_error", "the proxy before the upstream refused the connection", retry=False
+)
 UNREACHABLE: Final = _fault(502, "api_error", "cannot reach the upstream", retry=True)
 BAD_TLS: Final = _fault(502, "api_error", "no trusted TLS connection to the upstream", retry=False)
 CONNECT_TIMEOUT: Final = _fault(
@@ -68,6 +73,8 @@ class ErrorMapping:
 ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
     (ssl.SSLError, ErrorMapping(BAD_TLS)),
     (ConnectTimeout, ErrorMapping(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
+    (ProxyRefused, ErrorMapping(PROXY_REFUSED, undelivered=True)),
+    (ProxyUnreachable, ErrorMapping(NO_PROXY, undelivered=True)),
     (ConnectError, ErrorMapping(UNREACHABLE, undelivered=True)),
     (OSError, ErrorMapping(LOST, maybe_stale=True)),
     (EarlyResponse, ErrorMapping(GARBAGE, undelivered=True)),
@@ -88,17 +95,8 @@ _pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
 def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
     """Return the connection pool of this event loop. It is created on first use."""
     if loop not in _pools:
-        _pools[loop] = ConnectionPool(_tls_context)
+        _pools[loop] = ConnectionPool(tls_context)
     return _pools[loop]
-
-
-def _tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the CAs of SSL_CERT_FILE or SSL_CERT_DIR, else with Mozilla's."""
-    if file := os.environ.get("SSL_CERT_FILE"):
-        return ssl.create_default_context(cafile=file)
-    if folder := os.environ.get("SSL_CERT_DIR"):
-        return ssl.create_default_context(capath=folder)
-    return ssl.create_default_context(cafile=certifi.where())
 
 
 async def close_transport() -> None:

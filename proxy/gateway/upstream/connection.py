@@ -7,6 +7,7 @@ retries.
 """
 
 import asyncio
+import re
 import select
 import socket
 import struct
@@ -26,12 +27,22 @@ BYTES_ACKNOWLEDGED: Final = struct.Struct("120xQ")
 """``tcpi_bytes_acked`` in Linux's ``struct tcp_info``."""
 TCP_INFO_BYTES: Final = BYTES_ACKNOWLEDGED.size
 
+PROXY_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: |\r|$)")
+
 StrayTiming = Literal["idle", "after_response", "before_request_sent"]
 """When stray bytes (bytes that belong to no request) arrived."""
 
 
 class ConnectError(OSError):
     """No connection was established, so the upstream certainly did not receive the request."""
+
+
+class ProxyUnreachable(ConnectError):
+    """No connection to the forward proxy was established, or it did not answer in HTTP."""
+
+
+class ProxyRefused(ConnectError):
+    """The forward proxy refused to open a tunnel to the upstream."""
 
 
 class ConnectTimeout(OSError):
@@ -287,6 +298,46 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_complete:
             self._body_complete = True
             self._keep_alive = self._parser.should_keep_alive() and not self._early
+
+
+class ProxyTunnel(asyncio.Protocol):
+    """Asks a forward proxy for a tunnel (CONNECT, RFC 9110, 9.3.6) on a new connection.
+
+    ``opened`` is done when the proxy has agreed; then another protocol takes over the transport.
+    It raises ConnectError, ProxyRefused or ProxyUnreachable.
+    """
+
+    def __init__(self, authority: str, authorization: str) -> None:
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines = [f"CONNECT {authority} HTTP/1.1", f"host: {authority}"]
+        if authorization:
+            lines.append(f"proxy-authorization: {authorization}")
+        self._request = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        self._head = b""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._request)
+
+    def data_received(self, raw: bytes) -> None:
+        self._head += raw
+        head, end, rest = self._head.partition(b"\r\n\r\n")
+        if self.opened.done() or not (end or len(head) > MAX_HEAD_BYTES):
+            return
+        match = PROXY_STATUS.match(head)
+        if match is None or not end:
+            self.opened.set_exception(ProxyUnreachable("the proxy does not answer in HTTP"))
+        elif match[1][:1] == b"5":  # the proxy cannot reach the upstream
+            self.opened.set_exception(ConnectError(f"status {match[1].decode()} of the proxy"))
+        elif match[1][:1] != b"2":
+            self.opened.set_exception(ProxyRefused(f"status {match[1].decode()}"))
+        elif rest:  # the upstream has not received anything yet, so these bytes are not its own
+            self.opened.set_exception(ProxyUnreachable("the proxy sent bytes before the upstream"))
+        else:
+            self.opened.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(ProxyUnreachable("the proxy closed the connection"))
 
 
 def _acknowledged_bytes(transport: Any) -> int | None:

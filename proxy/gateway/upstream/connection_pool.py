@@ -21,8 +21,17 @@ import aiohappyeyeballs
 
 from proxy.gateway.snapshot.request_head import Origin
 from proxy.metrics.definitions import STRAY_RESPONSES
+from proxy.models.setup.upstream_connection import HttpProxy, TlsFiles
+from proxy.secrets import ConfigError
 
-from .connection import ConnectError, ConnectTimeout, StrayTiming, UpstreamConnection
+from .connection import (
+    ConnectError,
+    ConnectTimeout,
+    ProxyTunnel,
+    ProxyUnreachable,
+    StrayTiming,
+    UpstreamConnection,
+)
 
 log = logging.getLogger("proxy.gateway")
 
@@ -46,13 +55,12 @@ of the gateway key."""
 class ConnectionPool:
     """The upstream connections of one event loop.
 
-    The number of connections has no limit, because the number of requests has one. ``trusted``
-    creates the TLS context when it is first needed.
+    The number of connections has no limit, because the number of requests has one.
+    ``context_for`` returns the TLS context for an upstream's files.
     """
 
-    def __init__(self, trusted: Callable[[], ssl.SSLContext]) -> None:
-        self._trusted = trusted
-        self._context: ssl.SSLContext | None = None
+    def __init__(self, context_for: Callable[[TlsFiles], ssl.SSLContext]) -> None:
+        self._context_for = context_for
         self._idle: dict[tuple[Origin, int], list[tuple[float, UpstreamConnection]]] = {}
         self._waiting = 0  # the number of connections in ``_idle``
         # Time until which connections to the origin are not reused.
@@ -83,8 +91,15 @@ class ConnectionPool:
                 return await self._open(origin)
         except ssl.SSLError:
             raise
+        except ConfigError as exc:  # a certificate was replaced by an invalid one
+            log.warning("no TLS to %s: %s", origin.host, exc)
+            raise ssl.SSLError(str(exc)) from None
         except OSError as exc:  # a TimeoutError is an OSError too
-            self._addresses.pop((origin.host, origin.port), None)
+            self._addresses.pop(_address(origin), None)
+            if isinstance(exc, ConnectError):
+                raise
+            if origin.proxy is not None and not isinstance(exc, TimeoutError):
+                raise ProxyUnreachable(str(exc)) from exc
             late = isinstance(exc, TimeoutError)
             raise (ConnectTimeout if late else ConnectError)(str(exc)) from exc
 
@@ -143,38 +158,56 @@ class ConnectionPool:
 
     async def _open(self, origin: Origin) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
-        addresses = await self._resolve(origin)
-        factory = partial(UpstreamConnection, partial(self._on_stray, origin))
-        connection: UpstreamConnection
-        if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
-            # A single address needs no Happy Eyeballs (RFC 8305), which saves 120 µs.
-            tcp, connection = await loop.create_connection(factory, *addresses[0][4])
+        connection = UpstreamConnection(partial(self._on_stray, origin))
+        tcp: Any
+        if origin.proxy is None:
+            tcp = await self._open_tcp(origin, lambda: connection)
         else:
-            sock = await aiohappyeyeballs.start_connection(
-                addresses, happy_eyeballs_delay=SECOND_ADDRESS_S, loop=loop
-            )
-            try:
-                tcp, connection = await loop.create_connection(factory, sock=sock)
-            except BaseException:
-                sock.close()
-                raise
+            tcp = await self._open_tunnel(origin, origin.proxy)
+            tcp.set_protocol(connection)
+            connection.connection_made(tcp)
         if origin.tls:
-            self._context = self._context or self._trusted()
-            secured = await loop.start_tls(
-                tcp, connection, self._context, server_hostname=origin.host
-            )
+            context = self._context_for(origin.files)
+            secured = await loop.start_tls(tcp, connection, context, server_hostname=origin.host)
             if secured is None:
                 raise ConnectionAbortedError("the connection was closed during the TLS handshake")
             connection.connection_made(secured)
         return connection
 
-    async def _resolve(self, origin: Origin) -> list[Any]:
-        key = (origin.host, origin.port)
+    async def _open_tunnel(self, origin: Origin, proxy: HttpProxy) -> Any:
+        """Open a tunnel through the proxy. Raises ProxyRefused, ProxyUnreachable or OSError."""
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        tunnel = ProxyTunnel(f"{host}:{origin.port}", proxy.authorization)
+        tcp = await self._open_tcp(origin, lambda: tunnel)
+        try:
+            await tunnel.opened
+        except BaseException:
+            tcp.abort()
+            raise
+        return tcp
+
+    async def _open_tcp(self, origin: Origin, factory: Callable[[], asyncio.Protocol]) -> Any:
+        """Open a TCP connection to the upstream, or to its proxy; return the transport."""
+        loop = asyncio.get_running_loop()
+        addresses = await self._resolve(_address(origin))
+        if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
+            # A single address needs no Happy Eyeballs (RFC 8305), which saves 120 µs.
+            return (await loop.create_connection(factory, *addresses[0][4]))[0]
+        sock = await aiohappyeyeballs.start_connection(
+            addresses, happy_eyeballs_delay=SECOND_ADDRESS_S, loop=loop
+        )
+        try:
+            return (await loop.create_connection(factory, sock=sock))[0]
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _resolve(self, key: tuple[str, int]) -> list[Any]:
         loop = asyncio.get_running_loop()
         known = self._addresses.get(key)
         if known is not None and loop.time() - known[0] < ADDRESSES_S:
             return known[1]
-        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        found = await loop.getaddrinfo(*key, type=socket.SOCK_STREAM)
         self._addresses[key] = (loop.time(), found)
         return found
 
@@ -196,3 +229,9 @@ class ConnectionPool:
                 del self._idle[key]
         if self._idle:
             self._sweep = loop.call_later(IDLE_S, self._close_expired)
+
+
+def _address(origin: Origin) -> tuple[str, int]:
+    """Return host and port of the upstream, or of the proxy before it."""
+    way = origin.proxy or origin
+    return way.host, way.port

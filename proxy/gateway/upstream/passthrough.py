@@ -16,7 +16,7 @@ from yarl import URL
 from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_event, decode_json
-from proxy.gateway.http.request_headers import RequestHeaders
+from proxy.gateway.http.request_headers import RequestHeaders, matching_headers
 from proxy.gateway.http.sse_encoder import encode_events
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.dialect import UpstreamError
@@ -178,11 +178,7 @@ def endpoint(url: URL, head: RequestHeaders) -> URL:
 
 def forwarded_headers(head: RequestHeaders) -> dict[str, str]:
     """Return the client's headers to send to the upstream. ``anthropic-version`` is always set."""
-    headers = {
-        name.decode("latin-1"): value.decode("latin-1")
-        for name, value in head.headers.items()
-        if FORWARDED.fullmatch(name)
-    }
+    headers = matching_headers(head.headers, FORWARDED)
     headers.setdefault("anthropic-version", head.version)
     return headers
 

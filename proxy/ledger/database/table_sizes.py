@@ -12,6 +12,10 @@ SQLITE = """SELECT sum(pgsize) FROM dbstat WHERE name IN
 POSTGRESQL = """SELECT coalesce(sum(pg_total_relation_size(relid)), pg_total_relation_size(%s))
                 FROM pg_partition_tree(%s)"""
 
+SEARCH_TERMS = "proxy_searchterms"
+"""The full-text index, which has no model. SQLite stores it as tables with this prefix."""
+SQLITE_TERMS = "SELECT sum(pgsize) FROM dbstat WHERE name GLOB 'proxy_searchterms_*'"
+
 
 class TableSize(NamedTuple):
     table: str
@@ -30,6 +34,10 @@ def sizes() -> list[TableSize]:
             row = cursor.fetchone()
             rows = table._default_manager.count()  # noqa: SLF001 -- Django's documented model API
             found.append(TableSize(name, rows, int(row[0] or 0) if row else 0))
+        is_sqlite = connection.vendor == "sqlite"
+        cursor.execute(*((SQLITE_TERMS,) if is_sqlite else (sql, [SEARCH_TERMS] * 2)))
+        entries = next(size.rows for size in found if size.table == "proxy_searchentry")
+        found.append(TableSize(SEARCH_TERMS, entries, int(cursor.fetchone()[0] or 0)))
     return sorted(found, key=lambda size: size.bytes, reverse=True)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from django.db.models import QuerySet
 
+from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
 from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 
@@ -38,6 +39,7 @@ TEXT_COLUMNS: Final = (
     "traceparent",
     "previous_id",
     "preview",
+    "prompt",
 )
 OTHER_COLUMNS: Final = (
     "betas",
@@ -206,7 +208,7 @@ def rows_between(
 def ndjson(rows: "QuerySet[Exchange]") -> Iterator[str]:
     """Yield one line of JSON for each row."""
     for row in rows.iterator(chunk_size=1000):
-        yield msgspec.json.encode(request_row(row)).decode() + "\n"
+        yield escape_invisible_json(msgspec.json.encode(request_row(row)).decode()) + "\n"
 
 
 def as_csv(rows: "QuerySet[Exchange]") -> Iterator[str]:
@@ -255,5 +257,8 @@ def _line(cells: list[Any]) -> str:
 
 
 def _safe(cell: Any) -> Any:
-    is_formula = isinstance(cell, str) and cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)
-    return f"'{cell}" if is_formula else cell
+    if not isinstance(cell, str):
+        return cell
+    is_formula = cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)
+    text = show_invisible(cell)
+    return f"'{text}" if is_formula else text

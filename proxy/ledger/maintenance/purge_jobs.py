@@ -194,6 +194,9 @@ def _delete(purge: Purge) -> None:
     for count in retention.prune_transcripts(purge.created):
         purge.transcripts += count
         throttle.pause()
+    _save_progress(purge, step="outcomes")
+    for _ in retention.prune_outcomes(purge.created):
+        throttle.pause()
     _save_progress(purge, step="unused parts")
     for count in retention.prune_parts(purge.created, pause=throttle.pause):
         purge.parts += count

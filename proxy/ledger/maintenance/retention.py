@@ -1,4 +1,7 @@
-"""Delete transcripts past their team's retention, in batches. Ledger rows and rollups stay."""
+"""Delete transcripts past their team's retention, in batches. Ledger rows and rollups stay.
+
+The outcomes of coding agents are derived from transcripts, so they are deleted at the same age.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,10 +14,20 @@ from django.db.models import Max, Min
 from proxy.conf import conf
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
+from proxy.ledger.search import indexer, term_index
 from proxy.ledger.transcripts import zstd_dictionary
 from proxy.ledger.transcripts.encoding import unpack
 from proxy.ledger.transcripts.storage import part_ids_in
-from proxy.models import AuditEntry, Exchange, Part, Team, Transcript
+from proxy.models import (
+    AuditEntry,
+    CountedToolCall,
+    Exchange,
+    Part,
+    SearchOccurrence,
+    SessionOutcomeDay,
+    Team,
+    Transcript,
+)
 
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
@@ -34,12 +47,33 @@ def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
     """Delete transcripts past their team's retention; yield the size of each batch."""
     teams = dict(expired(now))
     rest = now - timedelta(days=DELETED_TEAM_DAYS)
-    yield from partitions.drop_months_before(min([*teams.values(), rest]) - GRACE)
+    oldest = min([*teams.values(), rest]) - GRACE
+    for dropped in partitions.drop_months_before(oldest):
+        yield dropped
+        yield from _forget_occurrences(partitions.first_id(oldest), batch)
     for team, before in teams.items():
         yield from _prune(batch, exchange__team=team, created__lt=before)
     gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
     for (team,) in list(gone.values_list("exchange__team").distinct()):
         yield from _prune(batch, exchange__team=team, created__lt=rest)
+
+
+def prune_outcomes(now: datetime, batch: int = 500) -> Iterator[int]:
+    """Delete the outcomes of the days before their team's retention; yield the size of each batch.
+
+    Calls that were counted in those days would be counted again if a client resent them.
+    """
+    teams = dict(expired(now))
+    rest = now - timedelta(days=DELETED_TEAM_DAYS)
+    for table, time in ((SessionOutcomeDay, "start"), (CountedToolCall, "created")):
+        rows = table._default_manager  # noqa: SLF001 -- Django's documented model API
+        for team in {*teams, *rows.values_list("team", flat=True).distinct()}:
+            before = teams.get(team, rest)
+            if table is SessionOutcomeDay:
+                before -= timedelta(days=1)  # the day ends within the retention
+            old = rows.filter(team=team, **{f"{time}__lt": before})
+            while found := list(old.values_list("pk", flat=True)[:batch]):
+                yield rows.filter(pk__in=found).delete()[0]
 
 
 def _prune(batch: int, **where: object) -> Iterator[int]:
@@ -54,11 +88,27 @@ def _prune(batch: int, **where: object) -> Iterator[int]:
             rest = Transcript.objects.filter(**where, exchange__created__gte=since)
             oldest = rest.order_by("exchange__created").values_list("pk", "exchange__created")
             found = list(oldest[:batch])
+            if found:
+                lock_ledger()
+                indexer.forget_exchanges([pk for pk, _ in found])
             Transcript.objects.filter(pk__in=[pk for pk, _ in found]).delete()
         if not found:
             return
         since = found[-1][1]
         yield len(found)
+
+
+def _forget_occurrences(before: str, batch: int) -> Iterator[int]:
+    """Remove requests with ids below ``before`` from the search index; yield 0 for each batch."""
+    old = SearchOccurrence.objects.filter(exchange_id__lt=before).order_by("exchange_id")
+    while True:
+        with transaction.atomic():
+            lock_ledger()
+            ids = list(dict.fromkeys(old.values_list("exchange_id", flat=True)[:batch]))
+            indexer.forget_exchanges(ids)
+        if not ids:
+            return
+        yield 0
 
 
 def _no_pause() -> None:
@@ -101,7 +151,9 @@ def _prune_range(
         if free:
             with transaction.atomic():
                 lock_ledger()
-                yield Part.objects.filter(pk__in=free, used__lt=before).delete()[0]
+                unused = Part.objects.filter(pk__in=free, used__lt=before)
+                indexer.forget_parts(list(unused.values_list("pk", flat=True)))
+                yield unused.delete()[0]
 
 
 class _UsedIds:
@@ -153,6 +205,7 @@ def free_space(*, full: bool = False) -> None:
         return
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
+            term_index.optimize()
             cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         else:

@@ -19,11 +19,12 @@ from translator.request.token_estimate import estimate_tokens
 SAMPLES: Final = 12
 MAX_ROWS: Final = 60  # rows to read for the samples; rows without a transcript cannot be used
 MIN_SAMPLES: Final = 5
+"""Fewer samples only raise the factor, and only the large ones count."""
 MIN_TOKENS: Final = 300
 """In smaller requests, the constant prompt that the upstream server adds would dominate."""
-MIN_TOKENS_TO_LOWER: Final = 4_000
-"""Requests below this estimate only raise the factor: their estimates include constants for tools
-and messages that are too high for a small request, but not for a large one."""
+LARGE_TOKENS: Final = 4_000
+"""Only samples above this estimate lower the factor: estimates include constants for tools and
+messages that are too high for a small request, but not for a large one."""
 BOUNDS: Final = (0.5, 5.0)
 HEADROOM: Final = 1.05
 # The percentile is high, so that 90 % of the samples have fewer tokens than estimated.
@@ -33,18 +34,20 @@ def factor_of(upstream: str, model: str, since: datetime) -> float | None:
     """Return the factor by which to multiply ``estimate_tokens`` for this model.
 
     No sample has more tokens than its estimate times this factor, which is below 1 only if enough
-    large requests show it.
+    large requests show it. One large request suffices to raise it, because the second request of a
+    session is as large as the first, and an estimate that is too low overruns the context window.
     Returns None if there are too few stored requests after ``since``. Raises DatabaseError or
     LedgerUnavailable.
     """
     check_present()
     samples = list(_samples(upstream, model, since))
-    if len(samples) < MIN_SAMPLES:
+    large = [sample for sample in samples if sample[1] >= LARGE_TOKENS]
+    counted = samples if len(samples) >= MIN_SAMPLES else large
+    if not counted:
         return None
     low, high = BOUNDS
-    ratio = max(tokens / estimate for tokens, estimate in samples) * HEADROOM
-    large = sum(estimate >= MIN_TOKENS_TO_LOWER for _, estimate in samples)
-    return round(min(max(ratio, low if large >= MIN_SAMPLES else 1.0), high), 2)
+    ratio = max(tokens / estimate for tokens, estimate in counted) * HEADROOM
+    return round(min(max(ratio, low if len(large) >= MIN_SAMPLES else 1.0), high), 2)
 
 
 def _samples(upstream: str, model: str, since: datetime) -> Iterator[tuple[int, int]]:

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 
 from django.db import transaction
 
+from proxy.conf import conf
 from proxy.ledger.database.bulk_sql import write
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord, Record
+from proxy.ledger.search import indexer
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.encoding import (
     Conversation,
@@ -22,7 +24,7 @@ from proxy.ledger.transcripts.encoding import (
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
-from . import budget_sync, drift, hash_chain, key_last_used, rollups, sessions
+from . import budget_sync, drift, hash_chain, key_last_used, outcomes, rollups, sessions
 from .exchange_columns import (
     FIELDS,
     Row,
@@ -127,8 +129,11 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
             rows.append(row)
         write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
         bodies = storage.store(list(conversations.values()), now)
+        if conf.search:
+            _index(rows, conversations)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
+        outcomes.add([row for row in rows if row.id in new], conversations)
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
@@ -136,6 +141,13 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )
     return len(done)
+
+
+def _index(rows: Iterable[Row], conversations: Mapping[str, Conversation]) -> None:
+    """Add the texts of the stored transcripts to the search index."""
+    indexer.index_conversations(
+        (one, row.team, row.new_from) for row in rows if (one := conversations.get(row.id))
+    )
 
 
 def _prices(batch: Iterable[ExchangeRecords]) -> PriceList:

@@ -215,6 +215,13 @@ def _group_by_table(table: type[UsageCounts], finest: Iterable[Bucket]) -> dict[
     return {_key(group): bucket for group, bucket in buckets.items()}
 
 
+def key_of(table: type[UsageCounts], row: AnyRow) -> bytes:
+    """Return the primary key of the table's row to which this ledger row is added."""
+    return _key(
+        (start_of(table, row.created), *(dimension(row, name) for name in DIMENSIONS[table]))
+    )
+
+
 def _key(group: tuple[Any, ...]) -> bytes:
     values = [group[0].isoformat(), *group[1:]]
     return hashlib.sha256(_canonical(values)).digest()[:16]

@@ -15,7 +15,6 @@ from .exchange_columns import AnyRow
 # The user_id of Claude Code before it sent JSON: user_<hash>_account_<uuid>_session_<uuid>
 OLD_USER_ID: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 LOOK_BACK: Final = 64  # message prefixes to look up; with more new messages, no link is found
-MAX_PREVIEW: Final = 200  # characters
 # Characters; a longer id is ignored, because a truncated id could be ambiguous.
 MAX_SESSION_ID: Final = 200
 IMAGE: Final = b'"type":"image"'  # this text occurs in the JSON of a message with an image
@@ -45,28 +44,9 @@ def request_columns(one: Conversation, row: AnyRow) -> dict[str, Any]:
         "message_count": len(one.messages),
         "session_id": row.session_id or session_id_of(user_id),
         "has_images": row.has_images or any(IMAGE in piece.text for piece in one.messages),
-        "preview": preview(one.request.newest_message),
+        "preview": one.request.summary.preview,
+        "prompt": one.request.summary.prompt,
     }
-
-
-def preview(message: Any) -> str:
-    """Return the first words of a message as one line.
-
-    A message without text gives the type of its first block, such as ``[tool result]``.
-    """
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, str):
-        return _one_line(content)
-    blocks = [block for block in content or () if isinstance(block, dict)]
-    texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
-    shown = [text for text in texts if not text.lstrip().startswith("<system-reminder>")]
-    if shown or texts:
-        return _one_line((shown or texts)[-1])
-    return f"[{str(blocks[0].get('type')).replace('_', ' ')}]" if blocks else ""
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text[: MAX_PREVIEW * 8].split())[:MAX_PREVIEW]
 
 
 class SessionLinker:

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from .turn_summary import TurnSummary, summarize_turn
+
 LIST_FIELDS: Final = ("system", "messages")  # each element of the list is a piece
 WHOLE_FIELDS: Final = ("tools",)  # the whole list is one piece, as it rarely changes
 MARK: Final = "cache_control"
@@ -44,8 +46,8 @@ class SplitBody(NamedTuple):
     marks: list[Mark]
     values: Mapping[str, Any] = {}
     """The decoded envelope; empty if the pieces come from the database."""
-    newest_message: Any = None
-    """The last message whose role is not ``system``; None if the pieces come from the database."""
+    summary: TurnSummary = TurnSummary()
+    """What the newest message adds; empty if the pieces come from the database."""
 
 
 class CannotSplit(Exception):
@@ -64,7 +66,7 @@ def split_body(body: bytes) -> SplitBody:
     if not isinstance(request, dict):
         raise CannotSplit("not a JSON object")
     messages = request.get("messages")
-    newest = _newest(messages) if messages and isinstance(messages, list) else None
+    summary = summarize_turn(messages) if isinstance(messages, list) else TurnSummary()
     marks: list[Mark] = []
     fields: dict[str, list[Piece] | Piece] = {}
     for name in LIST_FIELDS:
@@ -76,18 +78,7 @@ def split_body(body: bytes) -> SplitBody:
             marks += _extract_cache_control(request[name], [name])
             fields[name] = piece(request[name])
             request[name] = None
-    return SplitBody(piece(request), fields, marks, request, newest)
-
-
-def _newest(messages: list[Any]) -> Any:
-    """Return the last message whose role is not ``system``.
-
-    Claude Code's last message is a system message, which lists the available tools and agents.
-    """
-    for message in reversed(messages):
-        if not isinstance(message, dict) or message.get("role") != "system":
-            return message
-    return messages[-1]
+    return SplitBody(piece(request), fields, marks, request, summary)
 
 
 def _pieces(value: Any, name: str, marks: list[Mark]) -> list[Piece] | Piece:

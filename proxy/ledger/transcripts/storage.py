@@ -62,7 +62,7 @@ def _part_ids(
     """Return the part ids of all pieces, by digest; insert parts for new pieces."""
     pieces = {piece.digest: piece for one in conversations for piece in one.pieces()}
     hour = now.replace(minute=0, second=0, microsecond=0)
-    known = _stored_ids(list(pieces))
+    known = part_ids(list(pieces))
     for some in _slices(list(known)):  # this updates ``used``, so that the parts are not pruned
         Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
@@ -76,10 +76,11 @@ def _part_ids(
         for piece in fresh
     ]
     write(Part, rows)
-    return known | _stored_ids([piece.digest for piece in fresh])
+    return known | part_ids([piece.digest for piece in fresh])
 
 
-def _stored_ids(digests: list[bytes]) -> dict[bytes, int]:
+def part_ids(digests: list[bytes]) -> dict[bytes, int]:
+    """Return the ids of stored parts, by digest."""
     return {bytes(digest): pk for digest, pk in select(Part, ("digest", "id"), "digest", digests)}
 
 

@@ -44,6 +44,9 @@ class Command(BridgeCommand):
             for deleted in retention.prune_transcripts(now, options["batch"]):
                 transcripts += deleted
                 bar.advance(task, deleted)
+            task = bar.add_task("outcomes", total=None)
+            for deleted in retention.prune_outcomes(now, options["batch"]):
+                bar.advance(task, deleted)
             task = bar.add_task("unused parts", total=None)
             parts = 0
             for deleted in retention.prune_parts(min(now, datetime.now(UTC)), options["batch"]):

@@ -26,7 +26,7 @@ from proxy.config.schema import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.ledger.journal.locks import refuse_old_records
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.server import server
+from proxy.server import server, service_manager
 
 
 class Command(BridgeCommand):
@@ -73,6 +73,7 @@ class Command(BridgeCommand):
                 stack.callback(data_directory.Address(conf.data_dir, url).withdraw)
                 self.stdout.write(f"\nMessages Bridge listens on {url}  (data: {conf.data_dir})\n")
                 self.stdout.flush()
+                service_manager.notify(service_manager.READY)
 
             self.stdout.flush()
             log_format.set_stderr_nonblocking()

@@ -20,6 +20,7 @@ Count = Annotated[int, Meta(ge=1)]
 Model = Annotated[str, Meta(min_length=1, max_length=200)]
 Extra = Literal["metadata", "blocks"]
 ScopeName = Literal["messages", "reports", "admin"]
+MemberScope = Literal["messages", "reports"]
 
 
 class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,6 +31,21 @@ class Network(str):
     """An IP network such as ``10.0.0.0/8``."""
 
     __slots__ = ()
+
+
+class SecretReference(Strict):
+    """A reference to a secret: the name of an environment variable or the path of a file."""
+
+    env: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.env) == bool(self.file):
+            raise ValueError('expected { env = "NAME" } or { file = "/path" }')
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return {"env": self.env} if self.env else {"file": self.file}
 
 
 class Limits(Strict):
@@ -44,11 +60,21 @@ class Options(Strict):
     store: Literal["metadata"] | UnsetType = UNSET  # "metadata": no content, whatever the team has
 
 
+class MemberKeys(Strict):
+    """The limits of the keys that members of a team make for themselves."""
+
+    count: Count | UnsetType = UNSET  # working keys per member; absent: members make no keys
+    days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET  # absent: keys need no expiry
+    scopes: list[MemberScope] | UnsetType = UNSET  # absent or empty: only messages
+    models: list[Model] | UnsetType = UNSET  # absent or empty: all models of the team
+
+
 METADATA_ONLY: Final = "metadata"
 """The only permitted value of ``store`` in the options of a key."""
 
 FIELDS: Final[Mapping[str, tuple[type[Any], Any]]] = {
     "limits": (dict, Limits),
+    "member_keys": (dict, MemberKeys),
     "models_allowed": (list, list[Model]),
     "ip_allow": (list, list[Network]),
     "options": (dict, Options),

@@ -34,6 +34,11 @@ class Team(models.Model):
     limits = models.JSONField(
         default=dict, blank=True, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}'
     )
+    member_keys = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Limits of the keys that members make for themselves; empty: they make none.",
+    )
     # The team comes from bridge.toml, so it is read-only.
     managed = models.BooleanField(default=False, editable=False)
     created = models.DateTimeField(auto_now_add=True)

@@ -1,6 +1,7 @@
 """Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
 
 import ipaddress
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -10,6 +11,8 @@ from proxy.secret_encryption import decrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
+
+from .upstream_connection import check_connection, secret_files_in
 
 SEALED = "sealed"
 """The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
@@ -125,6 +128,8 @@ class Upstream(models.Model):
     connection_reuse = models.CharField(
         max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
     )
+    # Proxy, TLS files and headers: see ``upstream_connection``
+    connection = models.JSONField(default=dict, blank=True)
     allow_http = models.BooleanField(default=False)
     enabled = models.BooleanField(default=True)
     managed = models.BooleanField(default=False, editable=False)
@@ -153,6 +158,10 @@ class Upstream(models.Model):
         except ValidationError as error:
             raise ValidationError({"base_url": error.messages}) from None
         self._check_objects()
+        try:
+            check_connection(self.connection)
+        except ValidationError as error:
+            raise ValidationError({"connection": error.messages}) from None
         for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
             try:
                 profile_with(self.profile, capabilities)
@@ -214,3 +223,16 @@ class Upstream(models.Model):
             or not all(isinstance(place, str) and place for place in self.secret.values())
         ):
             raise ValidationError('a secret is {"env": "NAME"} or {"file": "/path"}')
+
+
+def secret_files(upstreams: Iterable[Upstream]) -> dict[str, str]:
+    """Return the paths of the secret files of all enabled upstreams, by upstream and use."""
+    files = {}
+    for upstream in upstreams:
+        if not upstream.enabled:
+            continue
+        if upstream.secret_file:
+            files[upstream.name] = upstream.secret_file
+        for use, path in secret_files_in(upstream.connection):
+            files[f"{upstream.name} ({use})"] = path
+    return files

@@ -16,6 +16,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from proxy.audit_log import Action, record
+from proxy.ledger.transcripts.visible_text import show_invisible
 
 Row = dict[str, Any]
 RowsAndColumns = tuple[Iterable[Row], Sequence[str]]
@@ -61,13 +62,16 @@ def paginate(rows: Sequence[Row], limit: int, cursor: str) -> tuple[list[Row], s
 
 
 def csv_cell(value: Any) -> Any:
-    """Return the value as a CSV cell. Text like a spreadsheet formula is prefixed (T28)."""
+    """Return the value as a CSV cell. Text like a spreadsheet formula is prefixed (T28).
+
+    Invisible characters are shown as their code points, because people read CSV.
+    """
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if isinstance(value, (dict, list)):
         value = json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, str):
-        text = value.replace("\x00", "")
+        text = show_invisible(value.replace("\x00", ""))
         is_formula = text.lstrip(" \n\ufeff").startswith(FORMULA_STARTS) and not _is_number(text)
         return f"'{text}" if is_formula else text
     return value

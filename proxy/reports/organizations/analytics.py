@@ -1,22 +1,16 @@
-"""GET /v1/organizations/analytics/usage and /cost (no nested buckets), usage_report/claude_code."""
+"""GET /v1/organizations/analytics/usage and /cost, whose rows are not nested in buckets."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 
-from django.db.models import Count, Sum
 from django.http import HttpResponseBase
-from django.utils.dateparse import parse_date
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.models import State
-from proxy.permissions.row_permissions import visible_exchanges
 from proxy.reports.core.query_parameters import Choice, Number
 from proxy.reports.core.rendering import paginate
-from proxy.reports.core.time_ranges import DAY, load_zone, midnight
 from proxy.reports.usage.rollup_queries import (
     COST_COUNTS,
     COUNT_NAMES,
@@ -29,8 +23,8 @@ from proxy.reports.usage.rollup_queries import (
 from proxy.reports.usage.summary import INPUTS
 
 from . import openapi_schemas
-from .admin_api_views import AdminApiView, organization_id
-from .buckets import AdminApiParameters, WindowParameters, repeatable, rfc3339
+from .admin_api_views import AdminApiView
+from .buckets import WindowParameters, repeatable, rfc3339
 from .group_by import DIMENSIONS, build_condition, group_usage
 from .usage_report import cents, token_fields
 
@@ -176,93 +170,3 @@ class AnalyticsCostView(AnalyticsView):
                 "requests": sums["requests"],
             }
         }
-
-
-class ClaudeCodeParameters(AdminApiParameters):
-    starting_at = serializers.CharField(max_length=40)
-    limit = Number(min_value=1, max_value=1000, default=20)
-    page = serializers.CharField(max_length=500, default="")
-
-    def validate_starting_at(self, value: str) -> datetime:
-        try:
-            day = parse_date(value)
-        except ValueError:
-            day = None
-        if day is None or not 1970 <= day.year <= 9990:
-            raise serializers.ValidationError(f"{value!r} is not a UTC day; expected YYYY-MM-DD")
-        return midnight(day, load_zone("UTC"))
-
-
-class ClaudeCodeView(AdminApiView):
-    """Return the Claude Code usage of one UTC day by key.
-
-    Values that the gateway cannot know are null: lines, commits, edits, and unreported tokens.
-    """
-
-    parameters = ClaudeCodeParameters
-    answer = openapi_schemas.CLAUDE_CODE
-
-    def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
-        start = query["starting_at"]
-        rows = visible_exchanges(self.reader).filter(
-            state=State.CLOSED,
-            client_name="claude-cli",
-            created__gte=start,
-            created__lt=start + DAY,
-        )
-        actors = rows.order_by().values("team", "key_name")
-        sessions = actors.annotate(n=Count("session_id", distinct=True)).order_by(
-            "team", "key_name"
-        )
-        models = actors.values("team", "key_name", "model_requested").annotate(
-            input=Sum("input_tokens"),
-            out=Sum("output_tokens"),
-            read=Sum("cache_read_tokens"),
-            short=Sum("cache_write_5m_tokens"),
-            long=Sum("cache_write_1h_tokens"),
-            cost=Sum("cost_nanousd"),
-        )
-        used: dict[tuple[str, str], list[Row]] = {}
-        for row in models.order_by("model_requested"):
-            used.setdefault((row["team"], row["key_name"]), []).append(_model(row))
-        data = [
-            _actor(start, row, used[(row["team"], row["key_name"])]) for row in sessions.iterator()
-        ]
-        page_rows, next_page = paginate(data, query["limit"], query["page"])
-        return Response(
-            {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
-        )
-
-
-def _model(row: Mapping[str, Any]) -> Row:
-    return {
-        "model": row["model_requested"],
-        "tokens": {
-            "input": row["input"],
-            "output": row["out"],
-            "cache_read": row["read"],
-            "cache_creation": sum_known([row["short"], row["long"]]),
-        },
-        "estimated_cost": {"amount": cents(row["cost"]), "currency": "USD"},
-    }
-
-
-def _actor(start: datetime, row: Mapping[str, Any], models: list[Row]) -> Row:
-    tools = ("edit_tool", "multi_edit_tool", "write_tool", "notebook_edit_tool")
-    return {
-        "date": rfc3339(start),
-        "actor": {"type": "api_actor", "api_key_name": f"{row['team']}/{row['key_name']}"},
-        "customer_type": "api",
-        "organization_id": organization_id(),
-        "subscription_type": None,
-        "terminal_type": None,
-        "core_metrics": {
-            "num_sessions": row["n"],
-            "lines_of_code": {"added": None, "removed": None},
-            "commits_by_claude_code": None,
-            "pull_requests_by_claude_code": None,
-        },
-        "tool_actions": {name: {"accepted": None, "rejected": None} for name in tools},
-        "model_breakdown": models,
-    }

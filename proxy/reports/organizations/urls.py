@@ -8,12 +8,12 @@ from django.urls import path, re_path
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import not_found
 
-from . import admin_api_views, analytics, usage_report
+from . import admin_api_views, analytics, claude_code, usage_report
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": admin_api_views.MeView,
     "usage_report/messages": usage_report.UsageReportView,
-    "usage_report/claude_code": analytics.ClaudeCodeView,
+    "usage_report/claude_code": claude_code.ClaudeCodeView,
     "cost_report": usage_report.CostReportView,
     "analytics/usage": analytics.AnalyticsUsageView,
     "analytics/cost": analytics.AnalyticsCostView,

@@ -1,7 +1,7 @@
 """Filters of the request list: every recorded field has one.
 
-The exception is ``preview``, because it is text of the conversation, and reading that requires the
-permission to read transcripts.
+The exceptions are ``preview`` and ``prompt``: they are text of the conversation, and reading that
+requires the permission to read transcripts.
 """
 
 import json

@@ -144,6 +144,9 @@ class TeamRow(serializers.Serializer[Any]):
     retention_days = serializers.IntegerField()
     models_allowed = serializers.ListField(child=serializers.CharField())
     limits = serializers.JSONField()
+    member_keys = serializers.JSONField(
+        help_text="Limits of the keys that members make: count, days, scopes, models."
+    )
     managed = serializers.BooleanField()
     created_at = serializers.CharField()
 
@@ -165,6 +168,7 @@ class TeamsView(ListView):
             "retention_days": team.retention_days,
             "models_allowed": team.models_allowed,
             "limits": team.limits,
+            "member_keys": team.member_keys,
             "managed": team.managed,
             "created_at": iso(team.created),
         }
@@ -259,6 +263,7 @@ class UpstreamRow(serializers.Serializer[Any]):
         help_text="abort, or drain: read the response to its end"
     )
     connection_reuse = serializers.CharField(help_text="shared, key or never")
+    connection = serializers.JSONField(help_text="proxy, TLS files and headers")
     allow_http = serializers.BooleanField()
     enabled = serializers.BooleanField()
     managed = serializers.BooleanField()
@@ -285,6 +290,7 @@ class UpstreamsView(ListView):
             "has_secret": bool(upstream.secret),
             "when_client_leaves": upstream.when_client_leaves,
             "connection_reuse": upstream.connection_reuse,
+            "connection": upstream.connection,
             "allow_http": upstream.allow_http,
             "enabled": upstream.enabled,
             "managed": upstream.managed,

@@ -97,6 +97,17 @@ class OptionsShape(Shape):
     store = Choice(choices=("metadata",), required=False)
 
 
+class MemberKeysShape(Shape):
+    """Limits of the keys that members make for themselves; without a count, they make none."""
+
+    count = Number(min_value=1, max_value=10_000, required=False, help_text="Keys per member.")
+    days = Number(min_value=1, max_value=36_500, required=False, help_text="Longest lifetime.")
+    scopes = serializers.ListField(
+        child=Choice(choices=("messages", "reports")), required=False, max_length=2
+    )
+    models = name_list(help_text="Names and globs; empty: every model of the team.")
+
+
 class KeyShape(Shape):
     team = Named(slug_field="name", queryset=Team.objects.all())
     name = serializers.SlugField(max_length=64)
@@ -124,6 +135,7 @@ class TeamShape(Shape):
     retention_days = Number(min_value=1, max_value=36_500, required=False)
     models_allowed = name_list(help_text="Globs; empty: every model that has a route.")
     limits = LimitsShape(required=False)
+    member_keys = MemberKeysShape(required=False)
 
 
 class UserShape(Shape):
@@ -188,6 +200,7 @@ class UpstreamShape(Shape):
     extra_body = JsonObject(required=False)
     when_client_leaves = Choice(choices=OnClientDisconnect.values, required=False)
     connection_reuse = Choice(choices=ConnectionReuse.values, required=False)
+    connection = JsonObject(required=False)
     allow_http = serializers.BooleanField(required=False)
     enabled = serializers.BooleanField(required=False)
 

@@ -17,10 +17,15 @@ targets = [{{ upstream = "{dialect}", model = "tiny" }}]
 )
 
 
-@pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the engine."""
-    with running_llama_server(tmp_path_factory.mktemp("engine") / "engine.log") as url:
+@pytest.fixture(
+    scope="session", params=["xllamacpp", pytest.param("llama-server", marks=pytest.mark.slow)]
+)
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of the engine: the package in the fast lane, the real program in the slow lane."""
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    with running_llama_server(log, request.param) as url:
         yield url
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from proxy.admin.transcript.markdown import TAGS
 from proxy.live.running_requests import RUNNING
 from proxy.models import Upstream
 from tests.fakes.upstreams.script_steps import json_response
@@ -20,23 +21,40 @@ pytestmark = pytest.mark.django_db
 
 
 class Outline(HTMLParser):
-    """The elements with their attribute names, and the schemes of their URLs, without text."""
+    """The elements with their attribute names, and the schemes of their URLs, without text.
+
+    Rendered Markdown (``div.mb-markdown``) may have other elements for another text: they are not in
+    ``seen``, and tests/proxy/admin/transcript/test_markdown.py checks them.
+    """
 
     def __init__(self):
         super().__init__()
         self.seen = []
         self.addresses = set()
+        self._depth_in_markdown = 0  # number of open ``div`` elements
 
     def handle_starttag(self, tag, attrs):
+        if self._depth_in_markdown:
+            self._depth_in_markdown += tag == "div"
+            assert tag in TAGS
+            return
+        self._depth_in_markdown = int(("class", "mb-markdown") in attrs)
         self.seen.append((tag, tuple(sorted(name for name, _ in attrs))))
         for name, value in attrs:
             if name in {"href", "src", "action", "formaction"}:
                 self.addresses.add((value or "").split(":", 1)[0].split("?", 1)[0].lower())
 
+    def handle_endtag(self, tag):
+        self._depth_in_markdown -= tag == "div" and self._depth_in_markdown > 0
+
 
 def outline(answer):
+    return outline_of(answer.content.decode())
+
+
+def outline_of(html):
     parser = Outline()
-    parser.feed(answer.content.decode())
+    parser.feed(html)
     return parser
 
 
@@ -232,11 +250,11 @@ def test_a_block_is_served_as_text_and_a_body_as_a_download(root):
     assert body["Content-Disposition"].startswith("attachment")
 
 
-def test_unpaired_surrogates_and_nul_become_visible():
+def test_unpaired_surrogates_and_invisible_characters_become_visible():
     from proxy.admin.transcript.conversation import read_conversation
 
     conversation = read_conversation(
-        {"messages": [{"role": "user", "content": "a\ud800b\x00"}]}, None
+        {"messages": [{"role": "user", "content": "a\ud800b\x00\u202e"}]}, None
     )
 
-    assert conversation.turns[0].blocks[0].text.shown == "a\\ud800b\N{SYMBOL FOR NULL}"
+    assert conversation.turns[0].blocks[0].text.shown == "a\\ud800b[U+0000][U+202E]"

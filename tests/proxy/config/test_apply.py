@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils.timezone import now
 
 from proxy.config.apply import apply
@@ -203,6 +204,31 @@ def test_a_rotated_secret_is_not_replaced_by_the_old_one_of_the_file(toml):
     assert (bytes(again.digest), again.managed) == (key.digest, True)
 
 
+def test_a_key_of_the_file_belongs_to_a_user(toml):
+    ada = User.objects.create_user("ada@example.com")
+    named = toml.replace('name = "ben"', 'name = "ben"\nuser = "ada@example.com"')
+    lines(toml)
+
+    plan = lines(named)
+
+    assert plan == ["~ key ada/ben: user none -> ada@example.com"]
+    assert ApiKey.objects.get(name="ben").user == ada
+    assert 'user = "ada@example.com"' in export()
+    assert lines(toml) == ["~ key ada/ben: user ada@example.com -> none"]
+
+
+def test_a_team_of_the_file_lets_its_members_make_keys(toml):
+    limits = 'member_keys = { count = 2, days = 30, scopes = ["messages"], models = ["claude-*"] }'
+
+    lines(toml.replace("retention_days = 30", f"retention_days = 30\n{limits}"))
+
+    team = Team.objects.get(name="ada")
+    assert team.member_keys == {
+        "count": 2, "days": 30, "scopes": ["messages"], "models": ["claude-*"]
+    }  # fmt: skip
+    assert limits in export()
+
+
 def test_a_key_without_a_secret_has_no_digest(toml):
     lines(toml)
 
@@ -222,6 +248,11 @@ APPLY_ERRORS = {
         'team = "ada"\nname = "ci"',
         'team = "adda"\nname = "ci"',
         "keys[0].team: no team 'adda'",
+    ),
+    "nearest user": (
+        'name = "ben"',
+        'name = "ben"\nuser = "bem"',
+        "keys[1].user: no user 'bem'",
     ),
     "no scheme": (
         "https://api.openai.com/v1",

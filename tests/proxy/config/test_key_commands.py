@@ -93,6 +93,37 @@ def test_createkey_gives_a_key_of_the_file_its_secret_once(capsys, tmp_path):
     assert capsys.readouterr().out == "No changes.\n"
 
 
+def test_createkey_gives_a_key_to_a_user(capsys):
+    factories.team("platform")
+    ada = factories.staff("ada")
+
+    output = run(capsys, "createkey", "--team", "platform", "--name", "ada", "--user", "ada")
+
+    assert output["user"] == "ada"
+    assert ApiKey.objects.get().user == ada
+    assert audit_lines() == [("createkey", "add", "platform/ada")]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--name", "new", "--user", "adda"), "--user: no user 'adda'; did you mean 'ada'"),
+        (("--name", "ci", "--user", "ada"), "key platform/ci belongs to no user"),
+        (("--name", "ci", "--user", "ada", "--rotate"), "--rotate keeps the user of the key"),
+    ],
+)
+def test_createkey_with_a_wrong_user_exits_with_2(more, message):
+    factories.staff("ada")
+    before = without_secret("ci")
+
+    with pytest.raises(CommandError, match=message) as caught:
+        call_command("createkey", "--team", "platform", *more)
+
+    assert caught.value.returncode == 2
+    before.refresh_from_db()
+    assert (before.user, before.has_secret, ApiKey.objects.count()) == (None, False, 1)
+
+
 @pytest.mark.parametrize(
     ("team", "name", "message"),
     [

@@ -317,3 +317,24 @@ def test_an_invalid_secret_key_file_is_rejected(manage, tmp_path):
 
     assert run.returncode == 2
     assert "secret_key cannot be read: not a secret key" in run.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_systemd_is_told_that_the_gateway_is_ready_runs_and_stops(serving, tmp_path, workers):
+    """sd_notify(3): one datagram for each state. The watchdog wants one at least every second."""
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(address)
+        systemd.settimeout(30)
+        environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
+        process, _ = serving("--workers", str(workers), **environment)
+        states = [systemd.recv(100) for _ in range(3)]
+        assert stop(process) == 0
+        systemd.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                states.append(systemd.recv(100))
+
+    assert b"READY=1" in states[:2]
+    assert states.count(b"WATCHDOG=1") >= 2
+    assert states[-1] == b"STOPPING=1"

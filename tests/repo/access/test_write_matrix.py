@@ -217,7 +217,7 @@ def test_every_write_of_the_api_and_every_form_of_the_admin_has_rows():
     covered = {
         (pattern, write.method) for pattern, targets in WRITES.items() for write in targets.values()
     }
-    forms = re.compile(r"/(add|change|delete|rotate|revoke|password|stop|test|purge)/$")
+    forms = re.compile(r"/(add|change|delete|rotate|revoke|password|stop|test|purge|invite)/$")
 
     assert api - covered == set()
     assert {route for route in OTHER if forms.search(route)} == set()
@@ -228,6 +228,7 @@ def test_every_write_of_the_api_and_every_form_of_the_admin_has_rows():
 @pytest.mark.parametrize("route", OTHER)
 def test_a_write_to_any_other_page_changes_nothing(company: Company, route):
     fillings = {"<path:object_id>": company.ids["platform"], "<int:key_id>": company.ids["ci"],
+                "<int:team_id>": company.ids["platform"], "<int:user_id>": company.ids["member"],
                 "<str:exchange_id>": company.ids["ci_request"], "<str:side>": "request",
                 "<path:content_type_id>": "1", "(?P<url>.*)$": "nowhere/",
                 "^(?P<app_label>auth|proxy)/$": "proxy/", "^(?P<app_label>proxy|auth)/$": "proxy/"}  # fmt: skip

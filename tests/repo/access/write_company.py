@@ -27,6 +27,7 @@ from proxy.models import (  # noqa: E402
     Route,
     RouteTarget,
     SavedView,
+    Team,
     Upstream,
     UpstreamPolicy,
 )
@@ -43,7 +44,7 @@ CLERK = [
 """Permissions to write, without the permission to see requests."""
 PEOPLE = {
     "staff": ("olga", (), ()),
-    "member": ("ben", (), (MEMBER,)),
+    "member": ("ben", (), (MEMBER, "team:platform")),
     "auditor": ("aude", (), (AUDITOR,)),
     "clerk": ("carl", CLERK, ("team:platform",)),
     "lead": ("ada", ("delete_team", "delete_price"), (OWNER, "team:platform", "team:empty")),
@@ -88,6 +89,7 @@ def company() -> dict[str, object]:
         "ada_lab": factories.key("ada", of="research", user=users["lead"]),
     }
     teams = {name: factories.team(name) for name in ("platform", "research", "empty", "attic")}
+    Team.objects.filter(name__in=("platform", "research")).update(member_keys={"count": 9})
     upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://127.0.0.1:9")
     idle = Upstream.objects.create(name="idle", dialect="chat", base_url="http://127.0.0.1:9")
     routes = {

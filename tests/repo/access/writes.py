@@ -110,6 +110,15 @@ KEY_ADDS = {
 KEY_ROWS = {"own": "{ci}", "own_member": "{ben_key}", "own_admin": "{finance}", "foreign": "{lab}",
             "foreign_but_mine": "{ada_lab}"}  # fmt: skip
 ROUTE = {"targets": [{"upstream": "vllm"}]}
+INVITED = {"username": "dora", "role": "member", "team": "platform", "with_password": "",
+           "usd": "5", "period": "month"}  # fmt: skip
+INVITATIONS = {
+    "own": {},
+    "own_as_lead": {"role": "owner"},
+    "own_taken_name": {"username": "cleo"},
+    "foreign": {"team": "research"},
+}
+OWN_KEYS = {"own": {}, "own_reports": {"scopes": ["reports"]}, "foreign": {"team": "research"}}
 PEOPLE_IDS = {"ben": "{member}", "cleo": "{cleo}"}
 
 
@@ -137,6 +146,8 @@ WRITES: dict[str, dict[str, Write]] = {
     ),
     **only("admin/proxy/apikey/<int:key_id>/rotate/", **{whose: (f"admin/proxy/apikey/{row}/rotate/", {"overlap_h": 1}) for whose, row in KEY_ROWS.items()}),
     **only("admin/proxy/apikey/<int:key_id>/revoke/", **{whose: (f"admin/proxy/apikey/{row}/revoke/", {}) for whose, row in KEY_ROWS.items()}),
+    **only("admin/me/keys/add/", **{whose: ("admin/me/keys/add/", {"team": "platform", "name": "new", "scopes": ["messages"], **fields}) for whose, fields in OWN_KEYS.items()}),
+    **only("admin/people/invite/", **{whose: ("admin/people/invite/", {**INVITED, **fields}) for whose, fields in INVITATIONS.items()}),
     **admin(
         "proxy/budget",
         {
@@ -180,6 +191,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {
             "own": ("{platform}", team_form("platform")),
             "own_renamed": ("{platform}", team_form("former")),
+            "own_member_reports": ("{platform}", team_form("platform", member_keys_0=9, member_keys_2="messages,reports")),
             "foreign": ("{research}", team_form("research")),
         },
         {"own": "{empty}", "foreign": "{attic}"},
@@ -246,6 +258,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {
             "own": ("platform", {"retention_days": 7}),
             "own_renamed": ("platform", {"name": "former"}),
+            "own_member_reports": ("platform", {"member_keys": {"count": 9, "scopes": ["reports"]}}),
             "foreign": ("research", {"retention_days": 7}),
         },
         {"own": "empty", "foreign": "attic"},

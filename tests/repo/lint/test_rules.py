@@ -32,6 +32,7 @@ ALLOWED = {
     ("builds sql from values", "proxy/ledger/maintenance/retention.py"): "a quoted table name; SQL takes no parameter there",
     ("builds sql from values", "proxy/ledger/database/partitions.py"): "names and bounds of partitions; SQL takes no parameter there",
     ("builds sql from values", "proxy/counters/shared_state.py"): "a number of milliseconds; a PRAGMA takes no parameter",
+    ("trusts markup", "proxy/admin/transcript/markdown.py"): "nh3 removed all elements and attributes but a few",
     ("compares secrets", "proxy/gateway/admission/idempotency.py"): "a digest of a body that the same key sent before",
     ("opens network connections", "proxy/gateway/admission/budget_alerts.py"): "webhooks of budget alerts",
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",

@@ -7,9 +7,10 @@ import pytest
 
 from tests.fakes.anthropic_requests import KEYS, assistant, make_request, result, user
 from tests.translator.openai_chat.requests import build, target
+from translator.message_stream.events_to_message import fold
 from translator.openai_chat import DIALECT
 
-from .responses import calls, chunk, message, piece, stream
+from .responses import calls, chunk, feed_all, message, piece, stream
 
 SIGNATURE = "AYe4+/=="
 EXTRA = {"google": {"thought_signature": SIGNATURE}}
@@ -152,3 +153,51 @@ def test_the_signature_of_a_text_is_dropped_with_a_note():
 
     assert [note.reason for note in decoder.notes] == ["a thought signature of text, not of a call"]
     assert decoder.unknown == {"delta.extra_content": 1}
+
+
+DETAILS = [
+    {"type": "reasoning.summary", "summary": "Hm.", "index": 0},
+    {"type": "reasoning.encrypted", "data": "AYe4+/==", "id": "rs_1", "index": 1},
+]
+LONG_DATA = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1_000))
+
+
+def test_hidden_reasoning_details_return_with_the_first_call_of_their_turn():
+    chunks = [chunk(reasoning_details=[detail]) for detail in DETAILS]
+    chunks += [calls(piece(index=0, id="call_1", name="f", arguments="{}"))]
+    chunks += [calls(piece(index=1, id="call_2", name="f", arguments="{}"), finish="tool_calls")]
+
+    content = message(*chunks, profile="openrouter", thinking="hidden")["content"]
+    sent, outputs = returned(content, "openrouter")
+
+    assert [each["id"] for each in sent] == ["call_1", "call_2"]
+    assert [each["tool_call_id"] for each in outputs] == ["call_1", "call_2"]
+    assert [block["type"] for block in content] == ["tool_use", "tool_use"]
+    history = make_request(user("a"), assistant(*content), user("b"))
+    for profile, expected in (("openrouter", DETAILS), ("generic", None)):
+        messages = build(history, profile, keys=KEYS).body["messages"]
+        turn = next(m for m in messages if m["role"] == "assistant")
+        assert turn.get("reasoning_details") == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ([{"type": "reasoning.encrypted", "data": LONG_DATA}], [], "too long for the id"),
+        ([], DETAILS, "after the start of its call"),
+    ],
+)
+def test_hidden_reasoning_that_no_id_can_carry_is_noted(before, after, note):
+    call = piece(index=0, id="call_1", name="f", arguments='{"a":')
+    machine = stream(profile="openrouter", thinking="hidden")
+
+    events = [
+        chunk(reasoning_details=before),
+        calls(call),
+        calls(piece(index=0, arguments="1}")),
+        chunk("tool_calls", reasoning_details=after),
+    ]
+    answer = fold(feed_all(machine, *events))
+
+    assert [(b["id"], b["input"]) for b in answer["content"]] == [("call_1", {"a": 1})]
+    assert any(note in each.reason for each in machine.notes), machine.notes

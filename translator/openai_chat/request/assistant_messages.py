@@ -5,6 +5,7 @@ from typing import Any, Final, cast
 
 from translator.errors import BadRequest
 from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
+from translator.openai_chat.reasoning_details import REASONING_DETAILS
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
 from translator.request.builder import RequestBuilder
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
@@ -21,6 +22,8 @@ class AssistantTurn:
         self.texts: list[str] = []
         self.calls: list[ToolCall] = []
         self.thinking_blocks: list[Block] = []
+        # OpenRouter's ``reasoning_details`` in the ids of the calls
+        self.carried_details: list[Block] = []
         self.summaries: list[str] = []  # texts of the compaction blocks before this turn
 
 
@@ -52,9 +55,14 @@ def build_assistant_message(
     message: dict[str, Any] = {"role": "assistant", "content": text or empty_content}
     if turn.calls:
         message["tool_calls"] = turn.calls
-    if turn.thinking_blocks or builder.profile.reasoning_required_with_tools:
+    required = builder.profile.reasoning_required_with_tools
+    if turn.thinking_blocks or turn.carried_details or required:
         message |= restore_reasoning(
-            turn.thinking_blocks, path, builder, with_tools=bool(turn.calls)
+            turn.thinking_blocks,
+            turn.carried_details,
+            path,
+            builder,
+            with_tools=bool(turn.calls),
         )
     return cast("ChatMessage", message)  # only the profile knows the name of the reasoning field
 
@@ -78,6 +86,9 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
     call_id = upstream_call_id(block["id"], builder.target)
     carried = carried_fields(block["id"], builder.target)
     inner = carried.pop("function", None)
+    details = carried.get(REASONING_DETAILS)
+    if isinstance(details, list):
+        turn.carried_details += [entry for entry in details if isinstance(entry, dict)]
     call = {name: value for name, value in carried.items() if name in CARRIED_FIELDS} | {
         "id": call_id,
         "type": "function",

@@ -18,7 +18,7 @@ from translator.request.history_shapes import (
 )
 from translator.request.id_mapping import upstream_call_id
 from translator.request.midstream_tools import TOOL_CHANGES
-from translator.request.text_fallbacks import system_blocks, tool_error_text
+from translator.request.text_fallbacks import REPEATED_RESULT, system_blocks, tool_error_text
 
 from .assistant_messages import build_assistant_message, read_assistant_turn
 from .content_parts import PART_BUILDER, is_text
@@ -155,8 +155,10 @@ def _read_tool_result(
         builder.add_note(f"{path}.is_error", "emulated", "the output starts with 'Error'")
         text = tool_error_text(text)
     call_id = upstream_call_id(block["tool_use_id"], builder.target)
-    if call_id in user_turn.results:
-        builder.add_note(path, "repaired", "another result of the same call replaces the first one")
+    earlier = user_turn.results.get(call_id)
+    if earlier is not None:
+        builder.add_note(path, *REPEATED_RESULT)
+        text = text if text == earlier else f"{earlier}\n{text}"
     user_turn.results[call_id] = text
 
 

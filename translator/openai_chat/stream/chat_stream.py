@@ -69,7 +69,9 @@ class ChatStream:
         self.upstream_id = ""
         self.upstream_model = ""
         self._texts = TextBlocks(self.composer)
-        self._calls = ToolCalls(self.composer, self._texts.close_segment)
+        self._calls = ToolCalls(
+            self.composer, self._texts.close_segment, self._texts.take_hidden_details
+        )
         self._finish_reason = ""  # the first finish reason received
         # The stop sequence that the upstream reports as matched.
         self._upstream_stop: str | None = None

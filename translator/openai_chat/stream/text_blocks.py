@@ -38,6 +38,8 @@ class TextBlocks:
         if profile.think_tags or profile.think_tags_opened:
             self._tags = ThinkTags(maybe_opened=profile.think_tags_opened)
         self._details: list[dict[str, Any]] = []
+        # Fragments that no block shows, because the client asked for no thinking.
+        self._hidden_details: list[dict[str, Any]] = []
         self.pending_citations: list[
             tuple[str, str | None, Any, Any]
         ] = []  # citations received before the text that they cite
@@ -76,7 +78,10 @@ class TextBlocks:
         piece = piece or details_text(details)
         self.characters += len(piece)
         context = self._composer.context
-        if context.thinking == "hidden" or not (piece or details):
+        if context.thinking == "hidden":
+            self._hidden_details += details
+            return
+        if not (piece or details):
             return
         if not piece and context.target.signing_keys is None:
             self._composer.add_note(UNSIGNED_REASONING)
@@ -85,6 +90,11 @@ class TextBlocks:
             self._start_segment("thinking")
         self._details += details
         self._composer.add_thinking(self._key, piece)
+
+    def take_hidden_details(self) -> list[dict[str, Any]]:
+        """Return the entries that no block shows, for the next tool call, whose id carries them."""
+        details, self._hidden_details = self._hidden_details, []
+        return merge_details(details)
 
     def add_citation(self, url: str, title: str | None, start: Any, end: Any) -> None:
         """Add a citation to the current text, or store it until the cited text has arrived."""

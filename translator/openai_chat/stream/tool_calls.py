@@ -15,11 +15,18 @@ from translator.anthropic.usage import Usage
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning import call_fields
+from translator.openai_chat.reasoning_details import REASONING_DETAILS
 from translator.request.id_mapping import carried_fields, client_call_id
 from translator.stream.tool_arguments import compact_json, is_unclosed, parse_arguments
 
 LATE_FIELDS: Final = Note(
     "content", "dropped", "a thought signature that arrived after the start of its call"
+)
+LONG_REASONING: Final = Note(
+    "content", "dropped", "encrypted reasoning that is too long for the id of its call"
+)
+LATE_REASONING: Final = Note(
+    "content", "dropped", "encrypted reasoning that arrived after the start of its call"
 )
 LONG_ID: Final = Note("content", "dropped", "a call id or thought signature that is too long")
 
@@ -65,14 +72,24 @@ class ToolCalls:
     A call's block starts when its first arguments arrive, because its name is complete then.
     """
 
-    def __init__(self, composer: MessageComposer, close_other_block: Callable[[], None]) -> None:
-        """Create an instance; ``close_other_block`` is called before a tool call starts."""
+    def __init__(
+        self,
+        composer: MessageComposer,
+        close_other_block: Callable[[], None],
+        take_hidden_details: Callable[[], list[dict[str, Any]]],
+    ) -> None:
+        """Create an instance; ``close_other_block`` is called before a tool call starts.
+
+        ``take_hidden_details`` returns the reasoning that no block shows and that must go back with
+        the next call (OpenRouter's ``reasoning_details``); the call's id carries it.
+        """
         # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
         self.characters = 0  # number of characters in all arguments, to estimate the output tokens
         self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
+        self._take_hidden_details = take_hidden_details
         profile = composer.context.target.profile
         self._cumulative = profile.cumulative_arguments
         # The id carries the signature, so the call must not start before it has arrived.
@@ -151,6 +168,8 @@ class ToolCalls:
                     Note("content", "dropped", "a tool call without a name")
                 )
             self._composer.close_block(call.key)
+        if self.open_calls and self._take_hidden_details():
+            self._composer.add_note(LATE_REASONING)
         self.open_calls.clear()
         self._closed_ids |= dict.fromkeys(self._by_id)
         self._by_id.clear()
@@ -287,10 +306,7 @@ class ToolCalls:
             return
         call.is_started = True
         upstream_id = call.id or self._derived_id(call)
-        target = self._composer.context.target
-        id_ = client_call_id(upstream_id, self._client_ids, target, call.fields)
-        if call.fields and not carried_fields(id_, target):
-            self._composer.add_note(LONG_ID)
+        id_ = self._client_id(upstream_id, call.fields)
         self._client_ids.add(id_)
         self._close_other_block()
         self._composer.start_tool_call(call.key, id=id_, name=call.name)
@@ -303,6 +319,21 @@ class ToolCalls:
         for piece in call.pending_arguments:
             self.characters += len(piece)
             self._composer.add_arguments(call.key, piece)
+
+    def _client_id(self, upstream_id: str, fields: dict[str, Any]) -> str:
+        """Return the id for the client, which carries ``fields`` and the hidden reasoning."""
+        target = self._composer.context.target
+        details = self._take_hidden_details()
+        if details:
+            all_fields = {**fields, REASONING_DETAILS: details}
+            id_ = client_call_id(upstream_id, self._client_ids, target, all_fields)
+            if carried_fields(id_, target):
+                return id_
+            self._composer.add_note(LONG_REASONING)
+        id_ = client_call_id(upstream_id, self._client_ids, target, fields)
+        if fields and not carried_fields(id_, target):
+            self._composer.add_note(LONG_ID)
+        return id_
 
     def _add_fields(self, call: StreamedToolCall, piece: dict[str, Any]) -> None:
         """Add the fields of a piece that must go back with the call, with its id."""

@@ -10,7 +10,7 @@ from translator.openai_responses.types import InputItem, InputPart
 from translator.request.builder import RequestBuilder
 from translator.request.id_mapping import upstream_call_id
 from translator.request.midstream_tools import TOOL_CHANGES
-from translator.request.text_fallbacks import tool_error_text
+from translator.request.text_fallbacks import REPEATED_RESULT, tool_error_text
 
 from .assistant_items import read_assistant_turn
 from .content_parts import PART_BUILDER
@@ -127,9 +127,22 @@ def _read_tool_result(
     if media:
         output = parts
     call_id = upstream_call_id(block["tool_use_id"], builder.target)
-    if call_id in user_turn.results:
-        builder.add_note(path, "repaired", "another result of the same call replaces the first one")
+    earlier = user_turn.results.get(call_id)
+    if earlier is not None:
+        builder.add_note(path, *REPEATED_RESULT)
+        output = output if output == earlier else _join_outputs(earlier, output)
     user_turn.results[call_id] = output
+
+
+def _join_outputs(first: Output, second: Output) -> Output:
+    """Return the outputs of two results of one call as one output."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n{second}"
+    return [
+        part
+        for output in (first, second)
+        for part in ([PART_BUILDER.text_part(output)] if isinstance(output, str) else output)
+    ]
 
 
 def _read_system_message(

@@ -308,3 +308,18 @@ def test_a_client_disconnect_closes_the_upstream_at_once(
     scripted.wait_until(lambda requests: requests[-1].ending == "client_gone")
     stored = newest_row(model_requested="chat-left")
     assert (stored.outcome, stored.status, stored.delivered) == ("client_gone", 499, False)
+
+
+def test_an_illegal_event_is_named_to_the_client_in_the_row_and_in_the_log(
+    gateway: GatewayClient, scripted: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+):
+    start, *_, stop = upstream_scripts.claude_events(["Hi"])
+    scripted.on("anthropic-illegal", upstream_scripts.pieces([start, stop], LAST_CHUNK))
+
+    reply = gateway.post(message("anthropic-illegal", stream=True))
+
+    reason = "upstream sent a bad event: message_stop between blocks"
+    assert (reply.status, reply.json["error"]["message"]) == (502, reason)
+    stored = row(reply.id, outcome="upstream_error", detail="bad_event")
+    assert stored.error_message == reason
+    assert "(illegal_message_stop)" in caplog.text

@@ -25,7 +25,7 @@ PATIENCE_S = 60
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def no_tls_context():
+def no_tls_context(_files):
     pytest.fail("no TLS context is needed")
 
 

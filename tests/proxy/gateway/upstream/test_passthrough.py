@@ -381,20 +381,6 @@ def test_overlapping_blocks_are_sent_one_after_the_other(
     ]
 
 
-def test_an_illegal_event_is_named_to_the_client_in_the_row_and_in_the_log(
-    gateway: GatewayClient, scripted: ScriptedUpstream, caplog: pytest.LogCaptureFixture
-):
-    scripted.on("anthropic-illegal", upstream_scripts.pieces([EVENTS[0], EVENTS[-1]], LAST_CHUNK))
-
-    reply = gateway.post(message("anthropic-illegal", stream=True))
-
-    reason = "upstream sent a bad event: message_stop between blocks"
-    assert (reply.status, reply.json["error"]["message"]) == (502, reason)
-    stored = row(reply.id, outcome="upstream_error", detail="bad_event")
-    assert stored.error_message == reason
-    assert "(illegal_message_stop)" in caplog.text
-
-
 def test_zero_tokens_beside_text_are_relayed_but_charged_by_an_estimate(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):

@@ -20,6 +20,8 @@ FILES = (
     "maintenance/test_verifier.py",
     "posting/test_ledger_writer.py",
     "posting/test_rollups.py",
+    "search/test_command.py",
+    "search/test_search.py",
     "test_commands.py",
 )
 HERE = Path(__file__).parents[1]

@@ -82,6 +82,14 @@ def test_too_few_samples_give_no_factor(write_samples):
     assert factor() is None
 
 
+@pytest.mark.parametrize(("ratio", "expected"), [(1.6, 1.6 * HEADROOM), (0.5, 1.0)])
+def test_one_large_request_raises_the_factor_and_never_lowers_it(write_samples, ratio, expected):
+    write_samples(0.2, 4.0)
+    write_samples(ratio, text=LARGE_TEXT)
+
+    assert factor() == pytest.approx(expected, abs=0.02)
+
+
 @pytest.mark.parametrize(
     "other",
     [

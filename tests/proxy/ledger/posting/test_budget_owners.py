@@ -1,4 +1,4 @@
-"""Which budgets a row counts for: those of its team, its key and its user."""
+"""Which rows the budgets count: those of their team, key and user, once they are posted."""
 
 from django.contrib.auth import get_user_model
 from django.db import transaction
@@ -55,3 +55,14 @@ def test_a_budget_without_an_owner_has_spent_nothing(team: Team) -> None:
         amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
         assert budget_sync.spent_nanousd(Budget(team=team), when) == 5
         assert budget_sync.spent_nanousd(Budget(), when) == 0
+
+
+def test_closed_requests_are_found_among_many(team: Team):
+    posted = [exchange_id(n) for n in (1, 400, 401, 801)]
+    ledger_writer.write_to_database([
+        ExchangeRecords(opening(n, body=None), [], closing(n, answer=None)) for n in (1, 400, 401, 801)
+    ])  # fmt: skip
+    ledger_writer.write_to_database([ExchangeRecords(opening(2, body=None), [])])
+
+    assert budget_sync._posted([exchange_id(n) for n in range(1, 802)]) == set(posted)
+    assert budget_sync._posted([]) == set()

@@ -341,17 +341,6 @@ def test_a_row_without_reservation_and_cost_changes_no_counter(
     assert budget_sync.DIRTY.is_set()
 
 
-def test_closed_requests_are_found_among_many(team: Team):
-    posted = [exchange_id(n) for n in (1, 400, 401, 801)]
-    ledger_writer.write_to_database([
-        ExchangeRecords(opening(n, body=None), [], closing(n, answer=None)) for n in (1, 400, 401, 801)
-    ])  # fmt: skip
-    ledger_writer.write_to_database([ExchangeRecords(opening(2, body=None), [])])
-
-    assert budget_sync._posted([exchange_id(n) for n in range(1, 802)]) == set(posted)
-    assert budget_sync._posted([]) == set()
-
-
 def test_a_posted_request_that_was_not_settled_creates_the_notices_of_its_budget(
     budgets: list[Budget], store: SqliteBudgets, clock: Clock
 ):

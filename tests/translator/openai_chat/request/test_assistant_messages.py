@@ -76,10 +76,11 @@ def test_a_turn_with_only_reasoning_is_dropped_with_a_note():
     assert fates(make_request(user("Hi."), assistant(thought), GO_ON)) == {"messages.1": "ignored"}
 
 
-def test_the_last_of_two_results_for_a_call_counts_with_a_note():
-    request = make_request(user("Hi."), assistant(call()), user(result("A"), result("B")))
+@pytest.mark.parametrize(("second", "sent"), [("B", "A\nB"), ("A", "A")])
+def test_several_results_of_a_call_are_sent_as_one_with_a_note(second, sent):
+    request = make_request(user("Hi."), assistant(call()), user(result("A"), result(second)))
 
-    assert body(request)["messages"][2]["content"] == "B"
+    assert body(request)["messages"][2]["content"] == sent
     assert fates(request) == {"messages.2.content.1": "repaired"}
 
 

@@ -304,8 +304,21 @@ def test_what_has_no_form_here_is_refused_by_its_path(block, path, overrides):
     assert refused.value.path == path
 
 
-def test_the_last_of_two_results_for_a_call_counts_with_a_note():
-    request = make_request(user("Hi."), assistant(call()), user(result("A"), result("B")))
+IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+IMAGE_PART = {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}
 
-    assert body(request)["input"][2]["output"] == "B"
+
+@pytest.mark.parametrize(
+    ("second", "sent"),
+    [
+        ("B", "A\nB"),
+        ("A", "A"),
+        (IMAGE, [{"type": "input_text", "text": "A"}, IMAGE_PART]),
+    ],
+    ids=["different", "equal", "with an image"],
+)
+def test_several_results_of_a_call_are_sent_as_one_with_a_note(second, sent):
+    request = make_request(user("Hi."), assistant(call()), user(result("A"), result(second)))
+
+    assert body(request)["input"][2]["output"] == sent
     assert fates(request) == {"messages.2.content.1": "repaired"}

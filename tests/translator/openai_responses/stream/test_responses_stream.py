@@ -31,7 +31,6 @@ from translator.anthropic.stop_reason import LIMIT_REACHED
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
-from translator.stream.stop_scanner import StopScanner
 
 OPENAI = PROFILES["openai"]
 TIMEOUT = UpstreamError(status=504, error_type="timeout_error", message="upstream is silent")
@@ -244,61 +243,6 @@ def test_broken_arguments_are_an_error_if_the_profile_requires_it():
     assert machine.stop_reason is None
 
 
-# Stop sequences
-
-
-def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():
-    machine = stream(stop_sequences=("END",), input_estimate=7)
-    machine.feed(created())
-
-    events = machine.feed(text("four END more"))
-
-    assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
-    assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 2}
-    assert machine.usage.source == "estimated"
-    assert machine.finished
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
-def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
-    whole = "twelve times END and a lot more that was read with it"
-    machine = stream(stop_sequences=("END",))
-
-    for start in range(0, len(whole), size):
-        machine.feed(text(whole[start : start + size]))
-
-    assert machine.usage.output == 4  # 16 characters: the text and the sequence
-
-
-@pytest.mark.parametrize("kind", ["text", "item"])
-def test_a_stop_sequence_is_found_in_whole_texts_too(kind):
-    whole = {"type": "response.output_text.done", "output_index": 0, "text": "a END b"}
-    event = whole if kind == "text" else done(0, **output_message("a END b"))
-
-    assert blocks(created(), event, stop_sequences=("END",)) == [{"type": "text", "text": "a "}]
-
-
-def test_a_stop_sequence_in_a_whole_response_preserves_the_reported_usage():
-    body = completed(
-        output_message("a END b"), call(), usage={"input_tokens": 5, "output_tokens": 3}
-    )["response"]
-
-    folded = fold(stream(stop_sequences=("END",)).feed_body(body))
-
-    assert folded["content"] == [{"type": "text", "text": "a "}]
-    assert (folded["stop_reason"], folded["stop_sequence"]) == ("stop_sequence", "END")
-    assert folded["usage"] == {"input_tokens": 5, "output_tokens": 3}
-
-
-def test_arguments_and_reasoning_are_not_scanned_for_stop_sequences():
-    scanner = StopScanner(("END",))
-    assert scanner.feed("END")[1] == "END"
-
-    reply = blocks(created(), completed(call('{"a":"END"}')), stop_sequences=("END",))
-
-    assert reply[0]["input"] == {"a": "END"}
-
-
 # Whole answers
 
 
@@ -427,45 +371,6 @@ def test_the_limit_in_the_response_wins():
     machine.feed(completed(output_message("Yes."), usage=usage, max_output_tokens=16))
 
     assert machine.stop_reason == "end_turn"
-
-
-# Azure: response.failed without its reason, which follows in an error event
-
-REASONLESS = {"type": "response.failed", "response": {"status": "failed", "error": None}}
-
-
-@pytest.mark.parametrize(
-    ("code", "text", "error_type"),
-    [
-        ("too_many_requests", "Too Many Requests", "rate_limit_error"),
-        ("server_is_overloaded", "Try later", "overloaded_error"),
-    ],
-)
-def test_the_reason_of_a_failure_may_be_in_the_next_event(code, text, error_type):
-    machine = stream()
-
-    events = machine.feed(
-        created(), REASONLESS, {"type": "error", "error": {"code": code, "message": text}}
-    )
-
-    assert events[-1]["error"] == {"type": error_type, "message": text}
-
-
-def test_a_policy_in_the_next_event_is_a_refusal():
-    machine = stream()
-    error = {"code": "content_policy_violation", "message": "Flagged."}
-
-    machine.feed(created(), REASONLESS, {"type": "error", "error": error})
-
-    assert machine.stop_reason == "refusal"
-
-
-def test_a_failure_whose_reason_never_arrives_is_an_error_at_the_end():
-    machine = stream()
-
-    assert "error" not in kinds(machine.feed(created(), REASONLESS))
-    assert machine.end()[-1]["error"]["message"] == "upstream response failed"
-    assert kinds(stream().feed(created(), REASONLESS, REASONLESS))[-1] == "error"
 
 
 def test_zero_tokens_beside_text_are_estimated_with_a_note():

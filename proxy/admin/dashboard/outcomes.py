@@ -1,0 +1,203 @@
+"""The page on outcomes: what coding agents did, and what it cost, by team, user, session or day."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.timezone import now
+from django.views.decorators.http import require_GET
+
+from proxy.admin.core.number_format import UNKNOWN, percent, short_count
+from proxy.admin.core.permissions import require_reader
+from proxy.admin.core.session_links import session_url, short_id
+from proxy.permissions.row_permissions import reader_of_user
+
+from . import queries
+from .queries import load_zone, midnight
+from .views import Card, change
+
+MAX_ROWS: Final = 200
+RANGES: Final = {
+    "7d": "7 days",
+    "30d": "30 days",
+    "month": "This month",
+    "last-month": "Last month",
+}
+GROUPS: Final = {
+    "team": "Team",
+    "user": "User",
+    "session": "Session",
+    "day": "Day",
+    "repository": "Repository",
+    "branch": "Branch",
+    "key": "Key",
+    "client": "Client",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeQuery:
+    """The parameters of the page. The range has whole UTC days; ``until`` is exclusive."""
+
+    range: str
+    by: str
+    since: datetime
+    until: datetime
+
+    @property
+    def before(self) -> datetime:
+        """The start of the previous period: the month before, or as many days before."""
+        if self.range.endswith("month"):
+            return _month_start(self.since - timedelta(days=1))
+        return self.since - (self.until - self.since)
+
+    def url(self, **changes: str) -> str:
+        return "?" + urlencode({"range": self.range, "by": self.by, **changes})
+
+    @property
+    def csv_url(self) -> str:
+        last = f"{self.until:%Y-%m-%d}"
+        values = {"format": "csv", "group_by": self.by, "from": f"{self.since:%Y-%m-%d}"}
+        return f"/api/v1/outcomes/?{urlencode({**values, 'to': last})}"
+
+
+def parse_query(request: HttpRequest, at: datetime) -> OutcomeQuery:
+    """Parse the query string; an unknown value is replaced by its default."""
+    name, by = request.GET.get("range", ""), request.GET.get("by", "")
+    name = name if name in RANGES else "30d"
+    until = _midnight(at.date() + timedelta(days=1))
+    if name == "month":
+        since = _month_start(at)
+    elif name == "last-month":
+        until = _month_start(at)
+        since = _month_start(until - timedelta(days=1))
+    else:
+        since = until - timedelta(days=int(name.removesuffix("d")))
+    return OutcomeQuery(range=name, by=by if by in GROUPS else "team", since=since, until=until)
+
+
+def _midnight(day: date) -> datetime:
+    return midnight(day, load_zone("UTC"))
+
+
+def _month_start(at: datetime) -> datetime:
+    return _midnight(at.date().replace(day=1))
+
+
+@require_GET
+def outcomes_view(request: HttpRequest) -> HttpResponse:
+    """Show the outcomes of a range of days; a page takes three database queries."""
+    require_reader(request)
+    params, reader = parse_query(request, now()), reader_of_user(request.user)
+    found = queries.outcome_sums(reader, params.since, params.until, [params.by])
+    order = "-sum_cost_nanousd" if params.by != "day" else "-start"
+    rows = list(found.order_by(order, *found.query.order_by)[: MAX_ROWS + 1])
+    (total,) = queries.outcome_sums(reader, params.since, params.until, ())
+    (before,) = queries.outcome_sums(reader, params.before, params.since, ())
+    totals = queries.outcome_row((), total)
+    context = {
+        **admin.site.each_context(request),
+        "title": "Outcomes",
+        "params": params,
+        "last_day": params.until - timedelta(days=1),
+        "ranges": _choices(params, "range", RANGES),
+        "groups": _choices(params, "by", GROUPS),
+        "group_label": GROUPS[params.by],
+        "cards": cards_of(totals, queries.outcome_row((), before)),
+        "compared": _compared(params),
+        "rows": [_row(params.by, one) for one in rows[:MAX_ROWS]],
+        "more": len(rows) > MAX_ROWS,
+        "unread": totals["requests"] - totals["requests_read"],
+        "unknown_edits": totals["edits_without_lines"],
+        "requests": totals["requests"],
+        "own_only": not reader.may_report,
+    }
+    return TemplateResponse(request, "admin/proxy/dashboard/outcomes.html", context)
+
+
+def _choices(
+    params: OutcomeQuery, parameter: str, labels: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    current = getattr(params, parameter)
+    return [
+        {"label": label, "url": params.url(**{parameter: name}), "current": name == current}
+        for name, label in labels.items()
+    ]
+
+
+def _compared(params: OutcomeQuery) -> str:
+    last = params.since - timedelta(days=1)
+    return f"Compared with {params.before:%d %b} to {last:%d %b %Y}."
+
+
+def cards_of(total: Mapping[str, Any], before: Mapping[str, Any]) -> list[Card]:
+    """Return the cards with the totals, and their changes since the previous period."""
+
+    def card(label: str, name: str, value: str, detail: str = "", **tone: str) -> Card:
+        return Card(
+            label=label,
+            value=value,
+            url="",
+            detail=detail,
+            **change(before[name], total[name], **tone),
+        )
+
+    accepted, rejected = total["edits_accepted"], total["edits_rejected"]
+    decided = None if accepted is None else accepted + rejected
+    return [
+        card("Commits", "commits", short_count(total["commits"]), _per_commit(total)),
+        card("Pull requests", "pull_requests", short_count(total["pull_requests"])),
+        card(
+            "Lines added", "lines_added", short_count(total["lines_added"]),
+            f"{short_count(total['lines_removed'])} removed",
+        ),
+        card(
+            "Edits accepted", "edits_accepted", short_count(accepted),
+            f"{percent(rejected, decided)} refused" if decided else "",
+        ),
+        card("Files edited", "files_edited", short_count(total["files_edited"])),
+        card(
+            "Test runs", "test_runs", short_count(total["test_runs"]),
+            f"{short_count(total['test_runs_passed'])} passed" if total["test_runs"] else "",
+        ),
+    ]  # fmt: skip
+
+
+def _per_commit(row: Mapping[str, Any]) -> str:
+    cost = row["cost_per_commit_usd"]
+    return "" if cost is None else f"{_dollars(cost)} per commit"
+
+
+def _dollars(amount: str | None) -> str:
+    """Format a decimal string of dollars with 2 decimals; an amount below a dollar has 4."""
+    if amount is None:
+        return UNKNOWN
+    return f"${float(amount):,.2f}" if float(amount) >= 1 else f"${float(amount):.4f}"
+
+
+def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    row = queries.outcome_row((by,), found)
+    value = row[by]
+    name = "(none)" if value is None else short_id(value) if by == "session" else value
+    url = session_url(value) if by == "session" and value else ""
+    figures: Sequence[str] = (
+        "edits_accepted", "edits_rejected", "files_edited", "lines_added", "lines_removed",
+        "commands_run", "test_runs", "test_runs_passed", "test_runs_failed", "commits",
+        "pull_requests",
+    )  # fmt: skip
+    return {
+        "name": name,
+        "title": value or "",
+        "url": url,
+        "sessions": short_count(row["sessions"]),
+        "requests": short_count(row["requests"]),
+        "cost": "no price" if row["cost_usd"] is None else _dollars(row["cost_usd"]),
+        "per_commit": _dollars(row["cost_per_commit_usd"]),
+        "is_partial": row["is_partial"] and row["requests_read"] > 0,
+        **{figure: short_count(row[figure]) for figure in figures},
+    }

@@ -1,0 +1,104 @@
+"""Count the lines that an edit adds and removes, as ``git diff --numstat`` counts them."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+MAX_DIFFERENCES: Final = 400
+"""Texts with more differences are compared without the order of their lines: the exact comparison
+takes time with the square of the differences, 25 ms for 400."""
+PATCH_FILE: Final = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
+UNIFIED_FILE: Final = re.compile(r"^\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
+DELETED_FILE: Final = re.compile(r"^\*\*\* Delete File:", re.MULTILINE)
+SEARCH_BLOCK: Final = re.compile(
+    r"^[<-]{3,} ?SEARCH\n(?P<old>.*?)^={5,}\n(?P<new>.*?)^[>+]{3,} ?REPLACE",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class LineChanges(NamedTuple):
+    added: int
+    removed: int
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a whole file, as git counts them."""
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def changes_of_file(before: str, after: str) -> LineChanges:
+    """Return the changed lines between two versions of a whole file."""
+    return count_changes(lines_of(before), lines_of(after))
+
+
+def changes_of_fragment(old: str, new: str) -> LineChanges:
+    """Return the changed lines if ``new`` replaces ``old`` somewhere in a file.
+
+    The last line of each text is also compared if it is empty: the rest of the line follows it.
+    """
+    return count_changes(old.split("\n"), new.split("\n"))
+
+
+def count_changes(old: Sequence[str], new: Sequence[str]) -> LineChanges:
+    """Return the smallest number of added and removed lines that turn ``old`` into ``new``."""
+    start = 0
+    end = min(len(old), len(new))
+    while start < end and old[start] == new[start]:
+        start += 1
+    shared = 0
+    while shared < end - start and old[-1 - shared] == new[-1 - shared]:
+        shared += 1
+    old, new = old[start : len(old) - shared], new[start : len(new) - shared]
+    if not old or not new:
+        return LineChanges(len(new), len(old))
+    differences = _differences(old, new)
+    if differences is None:
+        only_new, only_old = Counter(new) - Counter(old), Counter(old) - Counter(new)
+        return LineChanges(only_new.total(), only_old.total())
+    surplus = len(new) - len(old)
+    return LineChanges((differences + surplus) // 2, (differences - surplus) // 2)
+
+
+def _differences(old: Sequence[str], new: Sequence[str]) -> int | None:
+    """Return the length of the shortest edit script; None if it exceeds ``MAX_DIFFERENCES``.
+
+    Source: E. Myers, "An O(ND) Difference Algorithm and Its Variations", 1986, figure 2.
+    """
+    furthest = {1: 0}  # number of the diagonal -> furthest position in ``old`` on it
+    for differences in range(min(len(old) + len(new), MAX_DIFFERENCES) + 1):
+        for diagonal in range(-differences, differences + 1, 2):
+            below, beside = furthest.get(diagonal + 1, -1), furthest.get(diagonal - 1, -1)
+            x = below if below > beside else beside + 1
+            y = x - diagonal
+            while x < len(old) and 0 <= y < len(new) and old[x] == new[y]:
+                x, y = x + 1, y + 1
+            if x >= len(old) and y >= len(new):
+                return differences
+            furthest[diagonal] = x
+    return None
+
+
+class PatchChanges(NamedTuple):
+    """The changes of a patch. ``changes`` is None if the patch does not have all of its lines."""
+
+    paths: list[str]
+    changes: LineChanges | None
+
+
+def changes_of_patch(patch: str) -> PatchChanges:
+    """Return the files and changed lines of a Codex patch, a unified diff or SEARCH blocks.
+
+    A Codex patch deletes a file without its lines, so the number of removed lines is unknown.
+    """
+    if blocks := list(SEARCH_BLOCK.finditer(patch)):
+        each = [changes_of_fragment(block["old"], block["new"]) for block in blocks]
+        return PatchChanges([], LineChanges(*(sum(numbers) for numbers in zip(*each, strict=True))))
+    paths = PATCH_FILE.findall(patch) or UNIFIED_FILE.findall(patch)
+    if not paths or DELETED_FILE.search(patch):
+        return PatchChanges(paths, None)
+    lines = [line for line in patch.split("\n") if not line.startswith(("+++", "---"))]
+    added = sum(line.startswith("+") for line in lines)
+    removed = sum(line.startswith("-") for line in lines)
+    return PatchChanges(paths, LineChanges(added, removed))

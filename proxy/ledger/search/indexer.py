@@ -1,0 +1,177 @@
+"""Add the texts of requests to the search index, and remove them.
+
+Callers have the ledger lock, and are in the transaction that adds or deletes the transcripts, so
+the index always has the texts that are stored.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import zstandard
+from django.db import connection, models
+
+from proxy.ledger.database.bulk_sql import MAX_KEYS, select, write
+from proxy.ledger.transcripts import storage, zstd_dictionary
+from proxy.ledger.transcripts.body_parts import Piece
+from proxy.ledger.transcripts.encoding import Conversation
+from proxy.models import Part, SearchEntry, SearchOccurrence
+
+from . import term_index
+from .part_text import passages_of
+from .terms import team_term, terms_of
+
+OCCURRENCE: Final = (
+    "INSERT INTO proxy_searchoccurrence (entry_id, exchange_id) VALUES (%s, %s) "
+    "ON CONFLICT DO NOTHING"
+)
+
+TeamPart = tuple[int, str]
+"""A part id and the name of a team."""
+
+
+class NewParts(NamedTuple):
+    """The parts that a request added to its conversation.
+
+    ``repeated``: parts that an earlier request of the team has probably sent, such as the list of
+    tools; they occur in this request only if no earlier request of the team sent them.
+    """
+
+    exchange_id: str
+    team: str
+    added: Sequence[int]
+    repeated: Sequence[int] = ()
+
+
+def new_pieces(one: Conversation, new_from: int) -> tuple[list[Piece], list[Piece]]:
+    """Return the pieces that a request added to its conversation, and those it may have repeated.
+
+    ``new_from``: the index of its first new message. That one may be the response to the previous
+    request, which already occurs there.
+    """
+    added = [piece for piece in (one.raw_body, one.answer_piece) if piece]
+    added += one.messages[new_from + 1 if new_from else 0 :]
+    settings: list[Piece] = []
+    if one.request:
+        for name, value in one.request.fields.items():
+            if name != "messages" or isinstance(value, Piece):
+                settings += [value] if isinstance(value, Piece) else value
+    if new_from:
+        return added, settings + one.messages[new_from : new_from + 1]
+    return added + settings, []
+
+
+def index_conversations(
+    conversations: Iterable[tuple[Conversation, str, int]],
+) -> None:
+    """Index stored transcripts, each given with its team and the index of its first new message."""
+    pieces = [(one.exchange_id, team, *new_pieces(one, at)) for one, team, at in conversations]
+    texts = {piece.digest: piece.text for _, _, *some in pieces for each in some for piece in each}
+    ids = storage.part_ids(list(texts))
+    index_parts(
+        [
+            NewParts(
+                exchange_id,
+                team,
+                [ids[piece.digest] for piece in added],
+                [ids[piece.digest] for piece in repeated],
+            )
+            for exchange_id, team, added, repeated in pieces
+        ],
+        {ids[digest]: text for digest, text in texts.items()},
+    )
+
+
+def index_parts(found: Sequence[NewParts], texts: Mapping[int, bytes] | None = None) -> None:
+    """Index the parts that these requests added.
+
+    ``texts``: the text of each part; without it, the texts of new entries are loaded.
+    """
+    pairs = {(part, one.team): None for one in found for part in (*one.added, *one.repeated)}
+    known = _entries(pairs)
+    missing = [pair for pair in pairs if pair not in known]
+    write(SearchEntry, [{"part_id": part, "team": team} for part, team in missing])
+    fresh = _entries(missing)
+    term_index.add(dict(_terms(fresh, texts)))
+    known |= fresh
+    rows = list(_occurrences(found, known, set(fresh)))
+    if rows:
+        with connection.cursor() as cursor:
+            cursor.executemany(OCCURRENCE, rows)
+
+
+def _occurrences(
+    found: Sequence[NewParts], entries: Mapping[TeamPart, int], fresh: set[TeamPart]
+) -> Iterator[tuple[int, str]]:
+    """Yield the entry and the request of each occurrence.
+
+    ``fresh``: the entries that no earlier request has; this function removes those it yields.
+    """
+    for one in found:
+        for part in one.added:
+            yield entries[part, one.team], one.exchange_id
+        for part in one.repeated:
+            if (part, one.team) in fresh:
+                yield entries[part, one.team], one.exchange_id
+        fresh.difference_update((part, one.team) for part in (*one.added, *one.repeated))
+
+
+def _entries(pairs: Iterable[TeamPart]) -> dict[TeamPart, int]:
+    """Return the ids of existing entries."""
+    wanted = set(pairs)
+    rows = select(SearchEntry, ("part_id", "team", "id"), "part_id", sorted({p for p, _ in wanted}))
+    return {(part, team): pk for part, team, pk in rows if (part, team) in wanted}
+
+
+def _terms(
+    entries: Mapping[TeamPart, int], texts: Mapping[int, bytes] | None
+) -> Iterator[tuple[int, set[str]]]:
+    """Yield the id of each entry with its terms: those of its part, and one for its team."""
+    if texts is None:
+        texts = load_texts({part for part, _ in entries})
+    by_part: dict[int, set[str]] = {}
+    for (part, team), pk in entries.items():
+        if part not in by_part:
+            text = texts.get(part, b"")
+            by_part[part] = terms_of("\n".join(each.text for each in passages_of(text)))
+        yield pk, by_part[part] | {team_term(team)}
+
+
+def load_texts(part_ids: Iterable[int]) -> dict[int, bytes]:
+    """Return the texts of parts, by id; missing and damaged parts are left out."""
+    found: dict[int, bytes] = {}
+    for pk, compressed in select(Part, ("id", "data"), "id", sorted(part_ids)):
+        try:
+            found[pk] = zstd_dictionary.decompress(bytes(compressed))
+        except zstandard.ZstdError:
+            continue
+    return found
+
+
+def forget_exchanges(exchange_ids: Sequence[str]) -> None:
+    """Remove the occurrences in these requests, and the entries that occur in no other request.
+
+    Call this before their parts are deleted.
+    """
+    for at in range(0, len(exchange_ids), MAX_KEYS):
+        rows = SearchOccurrence.objects.filter(exchange_id__in=exchange_ids[at : at + MAX_KEYS])
+        entries = sorted(set(rows.values_list("entry_id", flat=True)))
+        rows.delete()
+        for first in range(0, len(entries), MAX_KEYS):
+            some = SearchEntry.objects.filter(pk__in=entries[first : first + MAX_KEYS])
+            _forget(some.filter(occurrences=None))
+
+
+def forget_parts(part_ids: Sequence[int]) -> None:
+    """Remove the entries of parts that will be deleted."""
+    for at in range(0, len(part_ids), MAX_KEYS):
+        some = SearchEntry.objects.filter(part_id__in=part_ids[at : at + MAX_KEYS])
+        SearchOccurrence.objects.filter(entry__in=some.values("pk")).delete()
+        _forget(some)
+
+
+def _forget(rows: models.QuerySet[SearchEntry]) -> None:
+    entries = {(part, team): pk for part, team, pk in rows.values_list("part_id", "team", "pk")}
+    if not entries:
+        return
+    term_index.remove(dict(_terms(entries, None)))
+    SearchEntry.objects.filter(pk__in=list(entries.values())).delete()

@@ -1,0 +1,155 @@
+"""The full-text index of the database: FTS5 on SQLite, ``tsvector`` with GIN on PostgreSQL.
+
+Both store the terms of an entry without positions. SQLite reads matching entries in descending
+order of their ids. PostgreSQL cannot, so its table is partitioned by id: a search reads the newest
+partitions first, and common words are found in the first of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from django.db import connection
+
+from proxy.ledger.database.bulk_sql import MAX_KEYS
+
+from .terms import Condition
+
+TABLE: Final = "proxy_searchterms"
+ENTRIES_PER_PARTITION: Final = 2**17
+MAX_PARTITIONS: Final = 32  # that one query reads
+FETCHED: Final = 1000
+
+SQLITE_TABLE: Final = (
+    f"CREATE VIRTUAL TABLE {TABLE} USING fts5(terms, content='', columnsize=0, detail=none, "
+    "tokenize='ascii')"
+)
+POSTGRESQL_TABLE: Final = (
+    f"CREATE TABLE {TABLE} (entry_id bigint PRIMARY KEY, terms tsvector NOT NULL) "
+    "PARTITION BY RANGE (entry_id)"
+)
+# A search also reads the pending list, so it is kept short: 1 MB.
+POSTGRESQL_INDEX: Final = (
+    f"CREATE INDEX {TABLE}_terms ON {TABLE} USING gin (terms) WITH (gin_pending_list_limit = 1024)"
+)
+
+
+def create_term_index(apps: Any, schema_editor: Any) -> None:
+    """Create the table of terms; a step of the migration."""
+    is_sqlite = schema_editor.connection.vendor == "sqlite"
+    for statement in (SQLITE_TABLE,) if is_sqlite else (POSTGRESQL_TABLE, POSTGRESQL_INDEX):
+        schema_editor.execute(statement)
+
+
+def add(terms: Mapping[int, Iterable[str]]) -> None:
+    """Index entries, given as the terms of each entry id."""
+    if not terms:
+        return
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            rows: list[Any] = [(entry, " ".join(some)) for entry, some in terms.items()]
+            cursor.executemany(f"INSERT INTO {TABLE} (rowid, terms) VALUES (%s, %s)", rows)  # noqa: S608 -- a constant  # nosec B608
+            return
+        _create_partitions(cursor, terms)
+        rows = [(entry, list(some)) for entry, some in terms.items()]
+        cursor.executemany(
+            f"INSERT INTO {TABLE} (entry_id, terms) VALUES (%s, array_to_tsvector(%s::text[])) "  # noqa: S608 -- a constant  # nosec B608
+            "ON CONFLICT (entry_id) DO NOTHING",
+            rows,
+        )
+
+
+def _create_partitions(cursor: Any, entries: Iterable[int]) -> None:
+    """Create missing partitions for these entries.
+
+    A partition is created as a table and then attached: searches need not wait for that.
+    """
+    for number in {entry // ENTRIES_PER_PARTITION for entry in entries}:
+        name = f"{TABLE}_{number}"
+        cursor.execute("SELECT to_regclass(%s)", [name])
+        if cursor.fetchone()[0] is not None:
+            continue
+        start = number * ENTRIES_PER_PARTITION
+        end = start + ENTRIES_PER_PARTITION
+        # The terms are stored apart from the rows: a search reads the ids of many rows.
+        cursor.execute(
+            f"CREATE TABLE {name} (LIKE {TABLE} INCLUDING ALL) WITH (toast_tuple_target = 128)"
+        )
+        cursor.execute(
+            f"ALTER TABLE {TABLE} ATTACH PARTITION {name} FOR VALUES FROM ({start}) TO ({end})"
+        )
+
+
+def remove(terms: Mapping[int, Iterable[str]]) -> None:
+    """Remove entries from the index.
+
+    FTS5 needs the terms that an entry was added with; PostgreSQL ignores them.
+    """
+    if not terms:
+        return
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            rows = [(entry, " ".join(some)) for entry, some in terms.items()]
+            cursor.executemany(
+                f"INSERT INTO {TABLE} ({TABLE}, rowid, terms) VALUES ('delete', %s, %s)",  # noqa: S608 -- a constant  # nosec B608
+                rows,
+            )
+        else:
+            cursor.execute(f"DELETE FROM {TABLE} WHERE entry_id = ANY(%s)", [list(terms)])  # noqa: S608 -- a constant  # nosec B608
+
+
+def optimize() -> None:
+    """Rewrite the FTS5 index without removed entries; PostgreSQL's autovacuum does so itself."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {TABLE} ({TABLE}) VALUES ('optimize')")  # noqa: S608 -- a constant  # nosec B608
+
+
+def matches(conditions: Sequence[Condition], below: int | None) -> Iterator[list[int]]:
+    """Yield the ids of the entries that meet all conditions, in batches, newest first.
+
+    ``below``: only entries with a smaller id; None: all entries.
+    """
+    return (_sqlite_matches if connection.vendor == "sqlite" else _postgresql_matches)(
+        conditions, below
+    )
+
+
+def _sqlite_matches(conditions: Sequence[Condition], below: int | None) -> Iterator[list[int]]:
+    # Terms consist of letters and digits, so none contains a quotation mark.
+    expression = " ".join(f'"{term}"{"*" if prefix else ""}' for term, prefix in conditions)
+    bound = below if below is not None else 2**62
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH %s AND rowid < %s ORDER BY rowid DESC",  # noqa: S608 -- a constant  # nosec B608
+            [expression, bound],
+        )
+        while rows := cursor.fetchmany(MAX_KEYS):
+            yield [row[0] for row in rows]
+
+
+def _postgresql_matches(conditions: Sequence[Condition], below: int | None) -> Iterator[list[int]]:
+    # As above: a term needs no escaping inside apostrophes.
+    expression = " & ".join(f"'{term}'{':*' if prefix else ''}" for term, prefix in conditions)
+    with connection.cursor() as cursor:
+        if below is None:
+            cursor.execute(f"SELECT coalesce(max(entry_id), 0) + 1 FROM {TABLE}")  # noqa: S608 -- a constant  # nosec B608
+            below = int(cursor.fetchone()[0])
+        # The planner would prefer a sequential scan for a common word; it reads all terms.
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        count = 1
+        while below > 0:
+            start = ((below - 1) // ENTRIES_PER_PARTITION - count + 1) * ENTRIES_PER_PARTITION
+            # MATERIALIZED, so that the planner uses the index of the terms, not of the ids.
+            cursor.execute(
+                f"WITH found AS MATERIALIZED (SELECT entry_id FROM {TABLE} WHERE terms @@ "  # noqa: S608 -- a constant  # nosec B608
+                "%s::tsquery AND entry_id >= %s AND entry_id < %s) "
+                "SELECT entry_id FROM found ORDER BY entry_id DESC LIMIT %s",
+                [expression, start, below, FETCHED],
+            )
+            ids = [row[0] for row in cursor.fetchall()]
+            yield from (ids[at : at + MAX_KEYS] for at in range(0, len(ids), MAX_KEYS))
+            if len(ids) == FETCHED:
+                below = ids[-1]
+            else:
+                below = start
+                count = min(2 * count, MAX_PARTITIONS)

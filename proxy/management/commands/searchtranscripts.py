@@ -1,0 +1,133 @@
+"""Search the transcripts, or build the search index for those that were stored without it."""
+
+import sys
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandError, CommandParser
+from rich.table import Table
+from rich.text import Text
+
+from proxy.conf import conf
+from proxy.ledger.maintenance.search_reindex import reindex
+from proxy.ledger.search.query import InvalidQuery
+from proxy.ledger.search.search import Page, Result, SearchTooSlow
+from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.datetime_args import check_range, parse_datetime
+from proxy.management.rich_output import format_count, progress, render_table
+from proxy.models import Transcript
+from proxy.permissions.row_permissions import Reader
+from proxy.transcript_search import SWITCHED_OFF, Filters, SearchSwitchedOff, search_transcripts
+
+MAX_RESULTS = 1000
+
+
+class Command(BridgeCommand):
+    help = "Search prompts, responses, tool inputs and tool results, newest first."
+    example = 'manage.py searchtranscripts "rate limit" --team platform --since 7d'
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "query",
+            nargs="?",
+            default="",
+            help='words, paths and "phrases"; a text must contain all of them',
+        )
+        for name in ("team", "key", "user", "model"):
+            parser.add_argument(f"--{name}", default="", help=f"only requests of this {name}")
+        parser.add_argument("--since", type=parse_datetime, help="sent since: 2026-11-01, 7d")
+        parser.add_argument("--until", type=parse_datetime, help="sent before")
+        parser.add_argument("--limit", type=int, default=20, help=f"results, up to {MAX_RESULTS}")
+        parser.add_argument("--json", action="store_true", help="one JSON object for each result")
+        parser.add_argument(
+            "--reindex",
+            action="store_true",
+            help="index the transcripts that are not indexed; continues an interrupted run",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not conf.search:
+            raise CommandError(SWITCHED_OFF, returncode=MISUSE)
+        if options["reindex"]:
+            self._reindex()
+            return
+        check_range(options["since"], options["until"])
+        if not 1 <= options["limit"] <= MAX_RESULTS:
+            raise CommandError(f"--limit is not 1 to {MAX_RESULTS}", returncode=MISUSE)
+        results = self._search(options)
+        if options["json"]:
+            for result in results:
+                self.stdout.write(msgspec.json.encode(_as_dict(result)).decode())
+            return
+        table = Table("time (UTC)", "request", "who", "kind", "passage")
+        for result in results:
+            row = result.exchange
+            who = f"{row.team} / {row.user or row.key_name}"
+            table.add_row(
+                f"{row.created:%Y-%m-%d %H:%M}",
+                row.pk,
+                Text(who),
+                Text(result.kind),
+                _passage(result),
+            )
+        self.stdout.write(render_table(table) if results else "no text matches")
+
+    def _search(self, options: dict[str, Any]) -> list[Result]:
+        names = ("team", "key", "user", "model", "since", "until")
+        filters = Filters(**{name: options[name] for name in names})
+        results: list[Result] = []
+        page = Page((), None)
+        while len(results) < options["limit"]:
+            try:
+                page = search_transcripts(
+                    Reader(everything=True),
+                    options["query"],
+                    filters,
+                    limit=options["limit"] - len(results),
+                    below=page.next_position,
+                )
+            except (InvalidQuery, SearchSwitchedOff) as error:
+                raise CommandError(str(error), returncode=MISUSE) from None
+            except SearchTooSlow:
+                raise CommandError(
+                    "the search took too long; use a longer or rarer word", returncode=FINDING
+                ) from None
+            results += page.results
+            if page.next_position is None:
+                break
+        return results
+
+    def _reindex(self) -> None:
+        count = 0
+        with progress() as bar:
+            total = Transcript.objects.count() if sys.stderr.isatty() else None
+            task = bar.add_task("transcripts", total=total)
+            for done in reindex():
+                count += done
+                bar.advance(task, done)
+        self.stdout.write(f"{format_count(count, 'transcript')} checked, all are indexed")
+
+
+def _passage(result: Result) -> Text:
+    """Return the passage with the matches in bold. Its control characters are not printed."""
+    text = Text("…" if result.is_cut_before else "")
+    for fragment in result.fragments:
+        shown = "".join(c if c.isprintable() else " " for c in fragment.text)
+        text.append(shown, "bold" if fragment.matched else "")
+    return text.append("…" if result.is_cut_after else "")
+
+
+def _as_dict(result: Result) -> dict[str, Any]:
+    row = result.exchange
+    return {
+        "request_id": row.pk,
+        "created_at": row.created.isoformat(),
+        "team": row.team,
+        "key": row.key_name,
+        "user": row.user or None,
+        "session_id": row.session_id or None,
+        "model_requested": row.model_requested,
+        "kind": result.kind,
+        "passage": "".join(fragment.text for fragment in result.fragments),
+        "matches": [fragment.text for fragment in result.fragments if fragment.matched],
+    }

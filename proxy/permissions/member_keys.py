@@ -1,0 +1,91 @@
+"""Check a key that a member of a team makes or rotates against the limits that the team sets.
+
+The limits are the field ``member_keys`` of the team: how many working keys a member may have, how
+long a key is valid, and which scopes and models it may have. Without a count, members make none.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+from django.db.models import Q
+from django.utils.timezone import now
+from msgspec import UNSET
+
+from proxy.models import ApiKey, Scope, Team
+from proxy.models.setup.json_field_types import MemberKeys
+
+WILDCARDS: Final = frozenset("*?[")
+
+
+def member_limits(team: Team) -> MemberKeys:
+    """Return the limits of the team's member keys; no keys if the stored value is invalid."""
+    try:
+        return msgspec.convert(team.member_keys, MemberKeys)
+    except msgspec.ValidationError:
+        return MemberKeys()
+
+
+def allowed_count(team: Team) -> int:
+    count = member_limits(team).count
+    return 0 if count is UNSET else count
+
+
+def allowed_scopes(team: Team) -> Sequence[str]:
+    return member_limits(team).scopes or (Scope.MESSAGES.value,)
+
+
+def allowed_models(team: Team) -> Sequence[str]:
+    """Return the names and globs that a member's key may have; empty if the team sets none."""
+    return member_limits(team).models or ()
+
+
+def allowed_days(team: Team) -> int | None:
+    """Return how many days a member's key may be valid; None if the team sets no limit."""
+    days = member_limits(team).days
+    return None if days is UNSET else days
+
+
+def working_keys(team: Team, user: Any) -> int:
+    """Return how many keys of the team the user has that are neither revoked nor expired.
+
+    The old secret of a rotated key is not counted.
+    """
+    valid = Q(expires=None) | Q(expires__gt=now())
+    return ApiKey.objects.filter(valid, team=team, user=user, revoked=None, successor=None).count()
+
+
+def limit_faults(key: ApiKey) -> Iterator[tuple[str, str]]:
+    """Yield the field and the reason for each limit of the team that the key does not respect.
+
+    The number of keys is checked only for a key that is not in the database yet.
+    """
+    count = allowed_count(key.team)
+    if not count:
+        yield "team", f"the members of {key.team.name!r} make no keys; a lead of the team does"
+        return
+    if key.pk is None and working_keys(key.team, key.user) >= count:
+        yield "team", f"you have {count} working keys of {key.team.name!r}, which is the limit"
+    days = allowed_days(key.team)
+    latest = now() + timedelta(days=days or 0)
+    if days is not None and (key.expires is None or key.expires > latest):
+        yield "expires", f"a key of {key.team.name!r} expires on {latest:%Y-%m-%d} at the latest"
+    scopes, models = allowed_scopes(key.team), allowed_models(key.team)
+    for scope in key.scopes if isinstance(key.scopes, list) else [key.scopes]:
+        if scope not in scopes:
+            yield "scopes", f"{scope!r} is not one of {', '.join(scopes)}"
+    if models and not key.models_allowed:
+        yield "models_allowed", f"choose from {', '.join(models)}"
+    for model in key.models_allowed:
+        if models and not _covers(models, model):
+            yield "models_allowed", f"{str(model)[:60]!r} is not one of {', '.join(models)}"
+
+
+def _covers(allowed: Sequence[str], model: Any) -> bool:
+    """Return whether a model name matches an allowed glob, or a glob is itself in the list."""
+    if model in allowed:
+        return True
+    is_name = isinstance(model, str) and not WILDCARDS & set(model)
+    return is_name and any(fnmatchcase(model, glob) for glob in allowed)

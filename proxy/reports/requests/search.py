@@ -1,0 +1,155 @@
+"""The search of transcripts over REST."""
+
+from typing import Any, Final
+
+from django.http import Http404, HttpResponseBase
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
+from proxy.ledger.search.search import Result, SearchTooSlow
+from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.reports.core.permissions import MayReadTranscripts
+from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.rendering import Row, decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
+from proxy.transcript_search import Filters, SearchSwitchedOff, search_transcripts
+
+MAX_POSITION: Final = 2**63 - 1
+
+
+class SearchParameters(JsonOnlyParameters):
+    q = serializers.CharField(
+        max_length=MAX_QUERY,
+        trim_whitespace=False,
+        help_text="Words, paths and phrases in quotation marks; a text must contain all of them.",
+    )
+    team = serializers.CharField(max_length=200, default="", help_text="Only this team.")
+    key = serializers.CharField(max_length=200, default="", help_text="Only keys with this name.")
+    user = serializers.CharField(max_length=200, default="", help_text="Only this user.")
+    model = serializers.CharField(
+        max_length=200, default="", help_text="Only this model, as requested or of the upstream."
+    )
+    to = serializers.CharField(max_length=40, default="", help_text="End, exclusive.")
+    tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
+    limit = Number(min_value=1, max_value=100, default=20)
+    page = serializers.CharField(
+        max_length=100, default="", help_text="The next_page of the previous response."
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().get_fields()
+        fields["from"] = serializers.CharField(  # "from" is a Python keyword
+            max_length=40, default="", help_text="Start, inclusive: a date or RFC 3339."
+        )
+        return fields
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        try:
+            zone = load_zone(attrs["tz"])
+            bounds = [
+                parse_instant(attrs[name], zone, name) if attrs[name] else None
+                for name in ("from", "to")
+            ]
+        except InvalidTimeRange as error:
+            name, _, message = str(error).partition(": ")
+            raise ValidationError({name: message}) from None
+        names = ("team", "key", "user", "model")
+        attrs["filters"] = Filters(
+            since=bounds[0], until=bounds[1], **{name: attrs[name] for name in names}
+        )
+        attrs["below"] = _position(attrs["page"]) if attrs["page"] else None
+        return attrs
+
+
+def _position(cursor: str) -> int:
+    position = decode_cursor(cursor)
+    if type(position) is not int or not 0 < position <= MAX_POSITION:
+        raise invalid_cursor(cursor)
+    return position
+
+
+class FragmentShape(serializers.Serializer[Any]):
+    text = serializers.CharField()
+    matched = serializers.BooleanField(help_text="Whether this text is one of the phrases.")
+
+
+class SearchResult(serializers.Serializer[Any]):
+    request_id = serializers.CharField(help_text="The latest visible request that sent the text.")
+    created_at = serializers.CharField()
+    team = serializers.CharField()
+    key = serializers.CharField()
+    user = serializers.CharField(allow_null=True)
+    session_id = serializers.CharField(allow_null=True)
+    model_requested = serializers.CharField()
+    model_upstream = serializers.CharField(allow_null=True)
+    kind = serializers.CharField(
+        help_text="user, assistant, thinking, tool input, tool result, system, tools or body"
+    )
+    passage = FragmentShape(many=True, help_text="The text around the first match, in pieces.")
+    cut_before = serializers.BooleanField(help_text="Whether text before the passage is left out.")
+    cut_after = serializers.BooleanField(help_text="Whether text after the passage is left out.")
+
+
+class SearchPage(serializers.Serializer[Any]):
+    data = SearchResult(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
+    has_more = serializers.BooleanField(
+        help_text="Whether older texts are left to search; a page may have no results and be true."
+    )
+    next_page = serializers.CharField(allow_null=True)
+
+
+class SearchView(ReportView):
+    """Search prompts, responses, tool inputs and tool results, newest first."""
+
+    permission_classes = (MayReadTranscripts,)
+    parameters = SearchParameters
+
+    @extend_schema(parameters=[SearchParameters], responses=SearchPage)
+    def get(self, request: Request) -> HttpResponseBase:
+        query = self.validated_query()
+        try:
+            page = search_transcripts(
+                self.reader,
+                query["q"],
+                query["filters"],
+                limit=query["limit"],
+                below=query["below"],
+            )
+        except SearchSwitchedOff as error:
+            raise Http404(str(error)) from None
+        except InvalidQuery as error:
+            raise ValidationError({"q": str(error)}) from None
+        except SearchTooSlow:
+            raise QueryTooSlow from None
+        following = page.next_position
+        return Response(
+            {
+                "data": [_result_row(result) for result in page.results],
+                "has_more": following is not None,
+                "next_page": encode_cursor(following) if following is not None else None,
+            }
+        )
+
+
+def _result_row(result: Result) -> Row:
+    row = result.exchange
+    return {
+        "request_id": row.pk,
+        "created_at": row.created.isoformat(),
+        "team": row.team,
+        "key": row.key_name,
+        "user": row.user or None,
+        "session_id": row.session_id or None,
+        "model_requested": row.model_requested,
+        "model_upstream": row.model_upstream or None,
+        "kind": result.kind,
+        "passage": [{"text": f.text, "matched": f.matched} for f in result.fragments],
+        "cut_before": result.is_cut_before,
+        "cut_after": result.is_cut_after,
+    }

@@ -1,0 +1,86 @@
+"""Search the transcripts that a reader may see, and log each search.
+
+The admin, the reports API and the command ``searchtranscripts`` search through this module, so that
+permissions, filters and the audit log are the same for all of them.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+
+from proxy.audit_log import Action, record
+from proxy.conf import conf
+from proxy.ledger.search.query import parse_query
+from proxy.ledger.search.search import Page, search
+from proxy.permissions.row_permissions import Reader, visible_exchanges
+
+SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
+
+
+class SearchSwitchedOff(Exception):
+    """No index is written, because of the setting ``BRIDGE_SEARCH``."""
+
+    def __init__(self) -> None:
+        super().__init__(SWITCHED_OFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Exact values of the requests to search; an empty value means any.
+
+    ``model``: the requested model or the upstream's. ``since`` is inclusive, ``until`` exclusive.
+    """
+
+    team: str = ""
+    key: str = ""
+    user: str = ""
+    model: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> Q:
+        condition = Q()
+        for column, value in (("team", self.team), ("key_name", self.key), ("user", self.user)):
+            if value:
+                condition &= Q(**{column: value})
+        if self.model:
+            condition &= Q(model_requested=self.model) | Q(model_upstream=self.model)
+        if self.since is not None:
+            condition &= Q(created__gte=self.since)
+        if self.until is not None:
+            condition &= Q(created__lt=self.until)
+        return condition
+
+    def __str__(self) -> str:
+        """Return the filters for the audit log, such as ``team 'platform', user 'ada'``."""
+        names = ("team", "key", "user", "model", "since", "until")
+        values = ((name, getattr(self, name)) for name in names)
+        return ", ".join(f"{name} {str(value)!r}" for name, value in values if value)
+
+
+def search_transcripts(
+    reader: Reader, text: str, filters: Filters, *, limit: int, below: int | None = None
+) -> Page:
+    """Return a page of results. Raises SearchSwitchedOff, InvalidQuery or SearchTooSlow.
+
+    The caller has checked that the reader may read transcripts. ``below``: the position of the
+    page.
+    """
+    if not conf.search:
+        raise SearchSwitchedOff
+    query = parse_query(text)
+    restriction = f" ({filters})" if str(filters) else ""
+    record(
+        Action.SEARCH,
+        detail=f"for {query.text!r}{restriction}",
+        subject=filters.user,
+        team=filters.team,
+    )
+    return search(
+        query,
+        visible_exchanges(reader).filter(filters.condition()),
+        limit=limit,
+        below=below,
+        teams=[filters.team] if filters.team else [],
+    )
