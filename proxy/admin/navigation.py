@@ -38,6 +38,7 @@ CONTROL: Final = (
     SidebarItem("Teams", "groups", "admin:proxy_team_changelist", "proxy.view_team"),
     SidebarItem("Routes", "alt_route", "admin:proxy_route_changelist", "proxy.view_route"),
     SidebarItem("Upstreams", "dns", "admin:proxy_upstream_changelist", "proxy.view_upstream"),
+    SidebarItem("Pauses", "pause_circle", "admin:proxy_pause_changelist", "proxy.view_pause"),
     SidebarItem(
         "Policies", "rule", "admin:proxy_upstreampolicy_changelist", "proxy.view_upstreampolicy"
     ),

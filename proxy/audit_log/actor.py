@@ -50,11 +50,11 @@ def actor_of_request(request: HttpRequest) -> Actor:
     address = str(request.META.get("REMOTE_ADDR") or "")[:45]
     key = getattr(request, "auth", None)
     if isinstance(key, ApiKey):
-        user = key.user.get_username() if key.user else ""
-        return Actor(kind=ActorKind.KEY, user=user, key=str(key), address=address)
-    user = getattr(request, "user", None)
-    if user is not None and user.is_authenticated:
-        return Actor(kind=ActorKind.USER, user=user.get_username(), address=address)
+        owner = key.user.get_username() if key.user else ""
+        return Actor(kind=ActorKind.KEY, user=owner, key=str(key), address=address)
+    signed_in = getattr(request, "user", None)
+    if signed_in is not None and signed_in.is_authenticated:
+        return Actor(kind=ActorKind.USER, user=signed_in.get_username(), address=address)
     return Actor(kind=ActorKind.SYSTEM, address=address)
 
 

@@ -51,7 +51,7 @@ def _value(row: models.Model, field: "models.Field[Any, Any]") -> Any:
     if isinstance(value, dict) and SEALED in value:
         return Secret(value)
     if isinstance(field, models.ForeignKey) and value is not None:
-        related = field.related_model._base_manager.filter(pk=value).first()  # type: ignore[union-attr]  # noqa: SLF001 - documented by Django
+        related = field.related_model._base_manager.filter(pk=value).first()  # noqa: SLF001 - documented by Django
         return str(related) if related else value
     return value
 
@@ -113,7 +113,8 @@ def _record_members(
     rows = model._base_manager.filter(pk__in=pk_set or ())  # noqa: SLF001 - documented by Django
     names = sorted(map(str, rows)) if pk_set is not None else "all"
     field = str(model._meta.verbose_name_plural)  # noqa: SLF001 - documented by Django
-    record(Action.CHANGE, instance, **{side: {field: names}})
+    before, after = ({field: names} if side == each else {} for each in ("before", "after"))
+    record(Action.CHANGE, instance, before=before, after=after)
 
 
 def connect() -> None:

@@ -215,6 +215,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Pause',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('upstream', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.upstream')),
+                ('model', models.CharField(blank=True, help_text="The requested model or the upstream's; a glob such as claude-*. Empty: every.", max_length=200)),
+                ('message', models.CharField(help_text='The error message that clients get.', max_length=300)),
+                ('ends', models.DateTimeField(blank=True, null=True)),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['pk'],
+            },
+        ),
+        migrations.CreateModel(
             name='UpstreamPolicy',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -32,6 +32,7 @@ from .saved_view import SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
+from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
@@ -58,6 +59,7 @@ __all__ = [
     "OnClientDisconnect",
     "Outcome",
     "Part",
+    "Pause",
     "Period",
     "PolicyAction",
     "PolicyKind",

@@ -35,9 +35,9 @@ CUSTOM_PERMISSIONS: Final[Mapping[str, tuple[str, str]]] = {
 """Permissions that Django does not create by default: codename -> (model, name)."""
 
 CONFIGURED: Final = (
-    "team", "apikey", "route", "routetarget", "price", "budget", "upstreampolicy",
+    "team", "apikey", "route", "routetarget", "price", "budget", "upstreampolicy", "pause",
 )  # fmt: skip
-DELETED: Final = ("route", "routetarget", "budget", "upstreampolicy")
+DELETED: Final = ("route", "routetarget", "budget", "upstreampolicy", "pause")
 READ: Final = tuple(
     f"proxy.view_{model}"
     for model in (

@@ -20,7 +20,7 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.db.models import Model, Q, QuerySet
 
-from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, UpstreamPolicy
+from proxy.models import ApiKey, Budget, Pause, Price, Route, Scope, Team, UpstreamPolicy
 
 from .member_keys import allowed_count, limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
@@ -227,6 +227,7 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Route: dict.fromkeys((ADD, CHANGE, DELETE), of_own_team),
     Price: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
 }
 """Model -> action -> rule. Only superusers may write other models: upstreams, because API keys are
 sent to them, and users and groups, with which users could make themselves superusers."""

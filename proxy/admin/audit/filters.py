@@ -21,7 +21,7 @@ READINGS: Final = Q(action__in=(Action.READ, Action.EXPORT), model="request")
 
 OBJECT_KINDS: Final = (
     "key", "team", "user", "group", "route", "target", "upstream", "upstream policy", "price",
-    "budget", "request", "export", "purge", "identity",
+    "budget", "pause", "request", "export", "purge", "identity",
 )  # fmt: skip
 
 

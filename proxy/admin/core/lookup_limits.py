@@ -62,12 +62,12 @@ class CheckedModelAdmin(Admin):
         filters = self.get_list_filter(request)
         return field in filters and rest in SENT_BY_FILTERS and "\x00" not in value
 
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Write no entry of Django's own log: ``proxy.audit_log`` records every change."""
 
     log_change = log_deletion = log_addition
 
-    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
         """Write no entry of Django's own log, as above."""
 
     def history_view(

@@ -1,5 +1,6 @@
 """Select the route for a model name, and the order in which the route's targets are tried."""
 
+import dataclasses
 import hashlib
 import math
 import random
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from proxy.gateway.http.errors import HttpError, forbidden, unknown_model
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
+from proxy.gateway.snapshot.pauses import PauseEntry, pause_of
 from proxy.gateway.snapshot.targets import SAME_MODEL, Target
 
 from .cooldown import Cooldown, Key, cooldown
@@ -44,9 +46,32 @@ def choose_route(caller: Caller, model: str, session: str = "") -> Route:
             source="gateway",
             detail="no_upstream",
         )
+    if snapshot.pauses:
+        entry = _without_paused_targets(entry, model, snapshot.pauses)
     if len(entry.targets) == 1:
         return Route(entry.model, entry.targets)
     return Route(entry.model, by_health_and_weight(entry, model, session, cooldown))
+
+
+def _without_paused_targets(
+    entry: RouteEntry, model: str, pauses: tuple[PauseEntry, ...]
+) -> RouteEntry:
+    """Return the route without its paused targets. Raises HttpError 529 if all are paused."""
+    found = [pause_of(pauses, target, model) for target in entry.targets]
+    if all(found):
+        raise HttpError(
+            529,
+            "overloaded_error",
+            found[0].message,  # type: ignore[union-attr]  # not None: all targets are paused
+            {"x-should-retry": "false"},
+            source="gateway",
+            detail="paused",
+        )
+    return dataclasses.replace(
+        entry,
+        targets=tuple(t for t, pause in zip(entry.targets, found, strict=True) if pause is None),
+        weights=tuple(w for w, pause in zip(entry.weights, found, strict=True) if pause is None),
+    )
 
 
 def key_of(target: Target, model: str) -> Key:

@@ -29,6 +29,7 @@ from proxy.models import (
     Drift,
     Export,
     Identity,
+    Pause,
     Price,
     Purge,
     Route,
@@ -52,7 +53,7 @@ SWITCHES = ("admin/login/", "admin/logout/")
 """URLs that write only the caller's own session."""
 WRITABLE = (
     *apps.get_app_config("auth").get_models(include_auto_created=True),
-    *(Team, ApiKey, Budget, Route, RouteTarget, Price, Upstream, UpstreamPolicy, Drift),
+    *(Team, ApiKey, Budget, Route, RouteTarget, Price, Upstream, UpstreamPolicy, Drift, Pause),
     *(SavedView, Export, Purge, Identity, BudgetNotice, AuditEntry),
 )
 """Models that a user may write. Only the gateway writes the others: the ledger and its rollups."""
