@@ -49,7 +49,7 @@ def set_up(database_url: str = "", keep: str = "") -> Path:
 
 def private_postgres(*settings: str) -> str:
     """Start a private PostgreSQL server until the end of this program; return its URL."""
-    from tests.proxy.ledger.postgres import Postgres
+    from tests.fakes.servers.postgresql import Postgres
 
     server = Postgres(*settings)
     atexit.register(server.remove)

@@ -60,8 +60,14 @@ NO_NOTICES: Final = NoticeContext()
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
-    """Return the notices as template context of every admin page (``GLOBAL_CALLBACK``)."""
-    return {"banner": notices_for(request).notices}
+    """Return the notices as template context of every admin page (``GLOBAL_CALLBACK``).
+
+    ``has_search_box``: whether the header has the search box.
+    """
+    return {
+        "banner": notices_for(request).notices,
+        "has_search_box": request.user.is_authenticated and can_open_admin(request.user),
+    }
 
 
 def environment(request: HttpRequest) -> tuple[str, str] | None:

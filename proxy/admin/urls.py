@@ -8,9 +8,11 @@ from django.http import HttpResponseBase
 from django.urls import path
 
 from .audit import entry_admin
+from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
 from .live import views
 from .people import invitation, overview, own_key_form
+from .search import views as search_views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
 
@@ -47,6 +49,10 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("sessions/", list_view.list_view, "proxy_sessions"),
         _page("sessions/one/", detail_view.session_view, "proxy_session"),
         _page("sessions/export/", detail_view.export_view, "proxy_session_export"),
+        _page("comparison/", comparison_view, "proxy_comparison"),
+        # Not "search/", which is a page of the theme.
+        _page("search/texts/", search_views.search_view, "proxy_search"),
+        _page("search/go/", search_views.go_view, "proxy_search_go"),
         _page("outcomes/", outcomes_view, "proxy_outcomes"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),

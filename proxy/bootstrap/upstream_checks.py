@@ -9,6 +9,11 @@ import httpx
 from django.core.exceptions import ValidationError
 
 from proxy.models import RouteTarget, Upstream
+from proxy.models.setup.upstream_connection import (
+    ResolvedConnection,
+    resolve_connection,
+    tls_context,
+)
 from proxy.secrets import ConfigError
 from translator.capabilities import PROFILES
 
@@ -39,6 +44,7 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
     try:
         upstream.clean()
         secret = upstream.credential()
+        way = resolve_connection(upstream.connection, upstream.base_url)
     except ValidationError as invalid:
         yield Finding(subject, ok=False, text=" ".join(invalid.messages))
         return
@@ -49,7 +55,9 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
     if upstream.allow_http and upstream.base_url.startswith("http://"):
         hint = "Use https unless you trust the network."
         yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
-    with httpx.Client(headers=_headers(upstream, secret), timeout=TIMEOUT) as client:
+    yield from _describe(subject, way)
+    headers = {**way.headers, **_headers(upstream, secret)}
+    with _client(way, headers) as client:
         try:
             yield from _check_reachable(subject, upstream, client)
             target = RouteTarget.objects.filter(upstream=upstream).exclude(model="").first()
@@ -61,8 +69,44 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
                 yield from check_model(upstream, target.model, client)
         except httpx.HTTPError as error:
             text = f"{type(error).__name__}: {upstream.base_url} cannot be reached"
-            hint = "Check the address, the HTTP proxy and the firewall."
-            yield Finding(subject, ok=False, text=text, hint=hint)
+            yield Finding(subject, ok=False, text=text, hint=_hint(error))
+
+
+def _client(way: ResolvedConnection, headers: Mapping[str, str]) -> httpx.Client:
+    """Return an HTTP client that connects as the gateway does."""
+    proxy = None
+    if way.proxy is not None:
+        host = f"[{way.proxy.host}]" if ":" in way.proxy.host else way.proxy.host
+        fields = {"proxy-authorization": way.proxy.authorization} if way.proxy.authorization else {}
+        proxy = httpx.Proxy(f"http://{host}:{way.proxy.port}", headers=fields)
+    context = tls_context(way.tls)
+    # The environment's proxies are in ``way`` already, which also knows the upstream's own.
+    return httpx.Client(
+        headers=headers, timeout=TIMEOUT, proxy=proxy, verify=context, trust_env=False
+    )
+
+
+def _describe(subject: str, way: ResolvedConnection) -> Iterator[Finding]:
+    """Report how the gateway connects, if it does not connect directly and with public CAs."""
+    parts = []
+    if way.proxy is not None:
+        user = " with credentials" if way.proxy.authorization else ""
+        parts.append(f"through the proxy {way.proxy.host}:{way.proxy.port}{user}")
+    if way.tls.ca:
+        parts.append(f"trusts only the CAs in {way.tls.ca}")
+    if way.tls.cert:
+        parts.append(f"shows the certificate {way.tls.cert}")
+    if parts:
+        yield Finding(subject, ok=True, text="connects " + ", ".join(parts))
+
+
+def _hint(error: httpx.HTTPError) -> str:
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "Its certificate is not from a trusted CA; name the CA's file in connection.ca_file."
+    if isinstance(error, httpx.ProxyError):
+        return f"The proxy refused the connection ({text}); see connection.proxy_auth."
+    return "Check the address, the HTTP proxy and the firewall."
 
 
 def _headers(upstream: Upstream, secret: str) -> dict[str, str]:

@@ -66,8 +66,8 @@ def limit_faults(key: ApiKey) -> Iterator[tuple[str, str]]:
     if not count:
         yield "team", f"the members of {key.team.name!r} make no keys; a lead of the team does"
         return
-    if key.pk is None and working_keys(key.team, key.user) >= count:
-        yield "team", f"you have {count} working keys of {key.team.name!r}, which is the limit"
+    if key.pk is None and (used := working_keys(key.team, key.user)) >= count:
+        yield "team", f"{used} of {count} keys of {key.team.name!r} are in use; revoke one first"
     days = allowed_days(key.team)
     latest = now() + timedelta(days=days or 0)
     if days is not None and (key.expires is None or key.expires > latest):

@@ -9,9 +9,9 @@ from .audit import views as audit_views
 from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, transcripts
 from .requests import views as requests_views
-from .setup import admission_dry_run
+from .setup import admission_dry_run, own_keys
 from .setup import write_views as setup
-from .usage import budgets, latency_errors_cache, me, outcomes, summary, usage
+from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -21,6 +21,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "latency": latency_errors_cache.LatencyView,
     "errors": latency_errors_cache.ErrorsView,
     "cache": latency_errors_cache.CacheView,
+    "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
@@ -37,6 +38,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "audit": audit_views.AuditView,
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
+    "me/keys": own_keys.OwnKeysView,
+    "me/keys/<int:key_id>": own_keys.OwnKeyView,
+    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
     "keys": setup.KeysView,
     "keys/<int:key_id>": setup.KeyView,
     "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,

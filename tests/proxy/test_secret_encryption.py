@@ -82,9 +82,8 @@ def stored(db):
 
 def form(**changed):
     return {
-        "name": "vllm", "dialect": "chat", "base_url": BASE, "secret": "{}", "new_secret": "",
-        "enabled": "on", "profile": "generic", "capabilities": "{}", "timeouts": "{}",
-        "extra_body": "{}", "when_client_leaves": "abort", "connection_reuse": "shared",
+        "name": "vllm", "dialect": "chat", "base_url": BASE, "new_secret": "",
+        "enabled": "on", "profile": "generic", "when_client_leaves": "abort", "connection_reuse": "shared",
     } | changed  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def root(client, db):
     return client
 
 
-UNCHANGED = json.dumps({"sealed": "unchanged"})
+UNCHANGED = {"secret_0": "sealed", "secret_1": ""}
 
 
 class TestForm:
@@ -113,10 +112,10 @@ class TestForm:
     def test_an_empty_field_does_not_change_the_stored_secret(self, root, stored):
         page = f"/admin/proxy/upstream/{stored.pk}/change/"
         shown = root.get(page).content.decode()
-        assert "unchanged" in shown
+        assert 'value="sealed" selected' in shown
         assert stored.secret["sealed"] not in shown
 
-        response = root.post(page, form(secret=UNCHANGED, timeouts='{"idle_s": 60}'))
+        response = root.post(page, form(**UNCHANGED, timeouts_2="60"))
 
         assert response.status_code == 302, response.content.decode()
         stored.refresh_from_db()
@@ -127,28 +126,29 @@ class TestForm:
         page = f"/admin/proxy/upstream/{stored.pk}/change/"
         elsewhere = "https://evil.example/v1"
 
-        rejected = root.post(page, form(secret=UNCHANGED, base_url=elsewhere))
+        rejected = root.post(page, form(**UNCHANGED, base_url=elsewhere))
         assert "enter it again" in rejected.content.decode()
         stored.refresh_from_db()
         assert stored.base_url == BASE
 
-        taken = root.post(
-            page, form(secret=UNCHANGED, base_url=elsewhere, new_secret="another-one")
-        )
+        taken = root.post(page, form(**UNCHANGED, base_url=elsewhere, new_secret="another-one"))
         assert taken.status_code == 302
         stored.refresh_from_db()
         assert (stored.base_url, stored.credential()) == (elsewhere, "another-one")
 
     @pytest.mark.parametrize(
         ("secret", "becomes"),
-        [("{}", ""), ('{"env": "SEALING_TESTS"}', "from the environment")],
+        [
+            ({"secret_0": "", "secret_1": ""}, ""),
+            ({"secret_0": "env", "secret_1": "SEALING_TESTS"}, "from the environment"),
+        ],
     )
     def test_a_reference_or_no_reference_replaces_the_stored_secret(
         self, root, stored, monkeypatch, secret, becomes
     ):
         monkeypatch.setenv("SEALING_TESTS", "from the environment")
         encrypted = stored.secret["sealed"]
-        root.post(f"/admin/proxy/upstream/{stored.pk}/change/", form(secret=secret))
+        root.post(f"/admin/proxy/upstream/{stored.pk}/change/", form(**secret))
 
         stored.refresh_from_db()
         assert stored.credential() == becomes
@@ -159,9 +159,9 @@ class TestForm:
     @pytest.mark.parametrize(
         "changed",
         [
-            {"secret": '{"sealed": "v1.AAAA"}'},  # copied from another row
-            {"secret": SECRET},
-            {"secret": '{"env": ""}'},
+            {"secret_0": "sealed", "secret_1": "v1.AAAA"},  # copied from another row
+            {"secret_0": "", "secret_1": SECRET},
+            {"secret_0": "env", "secret_1": ""},
             {"new_secret": "a\tb"},
             {"new_secret": "schlüssel"},
         ],

@@ -1,19 +1,20 @@
 """Base classes of model admins: some are read-only, the others check what users write."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import unfold.fields
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Field, ForeignKey, JSONField
+from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from proxy.decode_errors import MANAGED
+from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
 
 from .json_column_field import StorableJson
@@ -34,6 +35,14 @@ __all__ = [
     "ReadOnlyAdmin",
     "refuse_managed",
 ]
+
+
+MESSAGE_LENGTH: Final = 600
+SECRET_FIELDS: Final = (
+    "password", "password1", "password2", "new_secret", "kept_secret", "webhook"
+)  # fmt: skip
+"""Form fields whose values are never written into a message. The URL of
+a webhook may contain a token."""
 
 
 def plain_json(data: Any, encoder: Any) -> SafeString:
@@ -129,6 +138,37 @@ class ChecksWrites(CheckedModelAdmin):
         title = str(self.opts.verbose_name_plural).capitalize()
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """Return Django's message, which names the changed fields, with old and new values."""
+        message = super().construct_change_message(request, form, formsets, add)
+        lines = [] if add else _differences(form)
+        for formset in formsets or ():
+            for inline in formset.initial_forms:
+                if inline not in formset.deleted_forms:
+                    lines += [f"{inline.instance}: {line}" for line in _differences(inline)]
+        request.change_lines = lines  # type: ignore[attr-defined]  # read by message_user
+        if not lines:
+            return message
+        return [*message, {"changed": {"name": "values", "object": "", "fields": lines}}]
+
+    def message_user(
+        self,
+        request: HttpRequest,
+        message: Any,
+        level: Any = messages.INFO,
+        *more: Any,
+        **by_name: Any,
+    ) -> None:
+        """Add the changed fields, with old and new values, to the message after a change."""
+        lines = getattr(request, "change_lines", None)
+        if level == messages.SUCCESS and lines:
+            text = "; ".join(lines)
+            text = text if len(text) <= MESSAGE_LENGTH else f"{text[: MESSAGE_LENGTH - 1]}…"
+            message = format_html("{} Changed: {}", message, text)
+        super().message_user(request, message, level, *more, **by_name)
+
 
 class ManagedAdmin(ChecksWrites):
     """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
@@ -182,3 +222,24 @@ def refuse_managed(obj: Any) -> None:
 
 def _is_managed(obj: Any) -> bool:
     return obj is not None and bool(getattr(obj, "managed", False))
+
+
+def _differences(form: Any) -> list[str]:
+    """Return ``field: before → after`` for each changed field, without the values of secrets."""
+    lines = [
+        f"{name}: changed".replace("kept_secret", "new_secret")
+        if name in SECRET_FIELDS
+        else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
+        for name in form.changed_data
+    ]
+    return list(dict.fromkeys(lines))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict) and SEALED in value:
+        return "a stored secret"
+    has_models = isinstance(value, QuerySet | list | tuple) and any(
+        isinstance(entry, Model) for entry in value
+    )
+    text = ", ".join(sorted(map(str, value))) if has_models else str(value)  # type: ignore[call-overload]  # mypy does not narrow ``value`` by ``has_models``
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from proxy.admin.core.number_format import dollars, duration, short_count
+from proxy.ledger.transcripts.turn_summary import cut_middle
 
 from . import queries
 from .queries import DashboardData, TimeRange
@@ -21,7 +22,8 @@ def charts_of(data: DashboardData, link: Link) -> list[Chart]:
 
 def cost_chart(data: DashboardData, link: Link) -> Chart:
     """Return the chart of cost by model; a range of more than two days has one bar per day."""
-    days = _days(data.time_range)
+    by_day = not (data.time_range.bucket == "1h" and not _is_long(data.time_range))
+    days = queries.bars_of(data.time_range, 24)
     starts, edges = _bar_edges(data.time_range, days)
     costs = _cost_by_bar(data, days, len(starts))
     order = sorted(
@@ -30,7 +32,7 @@ def cost_chart(data: DashboardData, link: Link) -> Chart:
     series = []
     named = order[:NAMED_MODELS]
     rest = order[NAMED_MODELS:]
-    stamps = _bucket_labels(data.time_range, starts, by_day=days is not None)
+    stamps = _bucket_labels(data.time_range, starts, by_day=by_day)
     for rank, model in enumerate([*named, *(["other models"] if rest else [])]):
         members = rest if rank == len(named) else [model]
         values = [sum(one.get(m, 0) for m in members) for one in costs]
@@ -47,7 +49,7 @@ def cost_chart(data: DashboardData, link: Link) -> Chart:
             )
         )
     bars, marks = stack_bars(series, WIDE, _money)
-    unit = "hour" if days is None else "week" if data.time_range.bucket == "1w" else "day"
+    unit = "hour" if not by_day else "week" if data.time_range.bucket == "1w" else "day"
     total = dollars(queries.cost_of(data.now))
     return Chart(
         name="cost",
@@ -56,8 +58,8 @@ def cost_chart(data: DashboardData, link: Link) -> Chart:
         width=WIDE,
         empty="No request in this range has a known price.",
         values=marks,
-        times=time_ticks(_ticks(data.time_range, starts, by_day=days is not None), WIDE),
-        legend=[(one.slug, one.label) for one in series],
+        times=time_ticks(_ticks(data.time_range, starts, by_day=by_day), WIDE),
+        legend=[(one.slug, cut_middle(one.label, 40)) for one in series],
         bars=bars,
         header=[unit.capitalize(), *(one.label for one in series)],
         rows=_rows(stamps, series, lambda value: dollars(round(value))),
@@ -67,10 +69,13 @@ def cost_chart(data: DashboardData, link: Link) -> Chart:
 def request_chart(data: DashboardData, link: Link) -> Chart:
     """Return the chart of requests per time bucket, with failed requests on top of each bar."""
     time_range = data.time_range
-    edges = list(zip(time_range.edges, time_range.edges[1:], strict=False))
-    stamps = _bucket_labels(time_range, time_range.edges[:-1], by_day=time_range.bucket != "1h")
-    requests = [sum(sums["requests"] for sums in one.values()) for one in data.by_model]
-    failed = [sum(sums["errors"] for sums in one.values()) for one in data.by_model]
+    bars_by_bucket = queries.bars_of(time_range, queries.HOURS_PER_BAR)
+    starts, edges = _bar_edges(time_range, bars_by_bucket)
+    stamps = _bucket_labels(time_range, starts, by_day=time_range.bucket != "1h")
+    requests, failed = [0] * len(starts), [0] * len(starts)
+    for bar, models in zip(bars_by_bucket, data.by_model, strict=True):
+        requests[bar] += sum(sums["requests"] for sums in models.values())
+        failed[bar] += sum(sums["errors"] for sums in models.values())
     good = [float(a - f) for a, f in zip(requests, failed, strict=True)]
     series = [
         Series(
@@ -98,9 +103,7 @@ def request_chart(data: DashboardData, link: Link) -> Chart:
         description=f"{sum(requests):,} requests; {sum(failed):,} errors, on top of each bar.",
         width=NARROW,
         values=marks,
-        times=time_ticks(
-            _ticks(time_range, time_range.edges[:-1], by_day=time_range.bucket != "1h"), NARROW
-        ),
+        times=time_ticks(_ticks(time_range, starts, by_day=time_range.bucket != "1h"), NARROW),
         legend=[(one.slug, one.label) for one in series],
         bars=bars,
         header=[unit.capitalize(), "Completed or cancelled", "Errors"],
@@ -111,8 +114,8 @@ def request_chart(data: DashboardData, link: Link) -> Chart:
 def first_byte_chart(data: DashboardData, link: Link) -> Chart:
     """Return the chart of p50 and p95 of the time to first byte; empty buckets split the lines."""
     time_range = data.time_range
-    edges = list(zip(time_range.edges, time_range.edges[1:], strict=False))
-    stamps = _bucket_labels(time_range, time_range.edges[:-1], by_day=time_range.bucket != "1h")
+    starts, edges = _bar_edges(time_range, queries.bars_of(time_range, queries.HOURS_PER_BAR))
+    stamps = _bucket_labels(time_range, starts, by_day=time_range.bucket != "1h")
     series = []
     for index, (slug, label) in enumerate((("p50", "p50"), ("p95", "p95"))):
         values = [pair[index] for pair in data.first_byte]
@@ -127,9 +130,7 @@ def first_byte_chart(data: DashboardData, link: Link) -> Chart:
         description=f"p50 is {duration(p50)}, p95 is {duration(p95)}.",
         width=NARROW,
         values=marks,
-        times=time_ticks(
-            _ticks(time_range, time_range.edges[:-1], by_day=time_range.bucket != "1h"), NARROW
-        ),
+        times=time_ticks(_ticks(time_range, starts, by_day=time_range.bucket != "1h"), NARROW),
         legend=[("p50", "p50"), ("p95", "p95")],
         lines=lines,
         dots=dots,
@@ -145,40 +146,32 @@ def _money(nanousd: float) -> str:
     return f"${whole}.{part.ljust(2, '0')}" if part else f"${whole}"
 
 
+def _is_long(time_range: TimeRange) -> bool:
+    return (time_range.end - time_range.start).total_seconds() > 2 * DAY_S
+
+
 def _unit(time_range: TimeRange) -> str:
+    if time_range.bucket == "1h" and _is_long(time_range):
+        return f"{queries.HOURS_PER_BAR} hours"
     return {"1h": "hour", "1d": "day", "1w": "week"}.get(time_range.bucket, "bucket")
 
 
-def _days(time_range: TimeRange) -> list[int] | None:
-    """Return, for each bucket, the index of its bar (one bar per day); None: one bar per bucket."""
-    if (
-        time_range.bucket != "1h"
-        or (time_range.end - time_range.start).total_seconds() <= 2 * DAY_S
-    ):
-        return None if time_range.bucket == "1h" else list(range(len(time_range.edges) - 1))
-    dates = [edge.astimezone(time_range.zone).date() for edge in time_range.edges[:-1]]
-    places = {day: n for n, day in enumerate(dict.fromkeys(dates))}
-    return [places[day] for day in dates]
-
-
 def _bar_edges(
-    time_range: TimeRange, days: Sequence[int] | None
+    time_range: TimeRange, bars: Sequence[int]
 ) -> tuple[list[datetime], list[tuple[datetime, datetime]]]:
     """Return the start times of the bars, and the (start, end) pair of each bar."""
     starts: list[datetime] = []
     for n, edge in enumerate(time_range.edges[:-1]):
-        if days is None or n == 0 or days[n] != days[n - 1]:
+        if n == 0 or bars[n] != bars[n - 1]:
             starts.append(edge)
     return starts, list(zip(starts, [*starts[1:], time_range.end], strict=True))
 
 
-def _cost_by_bar(
-    data: DashboardData, days: Sequence[int] | None, count: int
-) -> list[dict[str, int]]:
+def _cost_by_bar(data: DashboardData, bars: Sequence[int], count: int) -> list[dict[str, int]]:
     """Return, for each bar, the cost by model, without the requests that have no price."""
     costs: list[dict[str, int]] = [{} for _ in range(count)]
     for n, models in enumerate(data.by_model):
-        bar = costs[days[n] if days is not None else n]
+        bar = costs[bars[n]]
         for model, sums in models.items():
             if sums["cost_nanousd"]:
                 bar[model] = bar.get(model, 0) + sums["cost_nanousd"]
@@ -191,8 +184,7 @@ def _bucket_labels(time_range: TimeRange, starts: Sequence[datetime], *, by_day:
 
 
 def _ticks(time_range: TimeRange, starts: Sequence[datetime], *, by_day: bool) -> list[str]:
-    long = (time_range.end - time_range.start).total_seconds() > 2 * DAY_S
-    form = "%d %b" if by_day or long else "%H:%M"
+    form = "%d %b" if by_day or _is_long(time_range) else "%H:%M"
     return [at.astimezone(time_range.zone).strftime(form) for at in starts]
 
 

@@ -1,6 +1,6 @@
 """The page on outcomes: what coding agents did, and what it cost, by team, user, session or day."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -18,6 +18,7 @@ from proxy.admin.core.session_links import session_url, short_id
 from proxy.permissions.row_permissions import reader_of_user
 
 from . import queries
+from .comparison import shorten
 from .queries import load_zone, midnight
 from .views import Card, change
 
@@ -183,13 +184,13 @@ def _dollars(amount: str | None) -> str:
 def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
     row = queries.outcome_row((by,), found)
     value = row[by]
-    name = "(none)" if value is None else short_id(value) if by == "session" else value
+    name = "(none)" if value is None else short_id(value) if by == "session" else shorten(value)
     url = session_url(value) if by == "session" and value else ""
-    figures: Sequence[str] = (
-        "edits_accepted", "edits_rejected", "files_edited", "lines_added", "lines_removed",
-        "commands_run", "test_runs", "test_runs_passed", "test_runs_failed", "commits",
+    figures = (
+        "edits_accepted", "files_edited", "lines_added", "commands_run", "test_runs", "commits",
         "pull_requests",
     )  # fmt: skip
+    passed, failed = row["test_runs_passed"], row["test_runs_failed"]
     return {
         "name": name,
         "title": value or "",
@@ -197,7 +198,12 @@ def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "sessions": short_count(row["sessions"]),
         "requests": short_count(row["requests"]),
         "cost": "no price" if row["cost_usd"] is None else _dollars(row["cost_usd"]),
-        "per_commit": _dollars(row["cost_per_commit_usd"]),
+        "details": {
+            "edits": f"{row['edits_rejected']} refused" if row["edits_rejected"] else "",
+            "lines": f"{short_count(row['lines_removed'])} removed" if row["lines_removed"] else "",
+            "tests": f"{passed} passed, {failed} failed" if passed or failed else "",
+            "commits": _per_commit(row),
+        },
         "is_partial": row["is_partial"] and row["requests_read"] > 0,
         **{figure: short_count(row[figure]) for figure in figures},
     }

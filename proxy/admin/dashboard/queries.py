@@ -7,16 +7,19 @@ results. This is the only module of the admin that imports the reports API.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
+from itertools import compress
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from django.db.models import Q, Sum
+from django.db.models import Min, Q, Sum
+from django.db.models.functions import Coalesce
 from django.utils.timezone import now
 
+from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
-from proxy.models import UsageBySessionDay
+from proxy.models import Exchange, UsageBySessionDay
 from proxy.models.setup.upstreams import SANDBOXES
-from proxy.permissions.row_permissions import Reader, visible_rows
+from proxy.permissions.row_permissions import Reader, visible_exchanges, visible_rows
 from proxy.reports.core.rendering import column_names, stream_rows
 from proxy.reports.core.time_ranges import (
     InvalidTimeRange,
@@ -29,6 +32,7 @@ from proxy.reports.core.time_ranges import (
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
+from proxy.reports.usage.comparison import Compared, compare, deltas, period_before
 from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
@@ -45,6 +49,7 @@ from proxy.reports.usage.rollup_queries import (
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
+    "Compared",
     "Counts",
     "DashboardData",
     "Health",
@@ -56,7 +61,9 @@ __all__ = [
     "build_time_range",
     "cache_hit_rate",
     "column_names",
+    "compare",
     "cost_of",
+    "deltas",
     "known_tokens",
     "last_days",
     "load_dashboard",
@@ -67,6 +74,7 @@ __all__ = [
     "outcome_sums",
     "parse_instant",
     "percent_change",
+    "period_before",
     "read_health",
     "request_row",
     "state_of",
@@ -79,6 +87,8 @@ __all__ = [
 TOKENS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
 MAX_SESSIONS: Final = 8  # rows in the dashboard's table of sessions
 HOURS: Final = 24
+HOURS_PER_BAR: Final = 6
+"""Hours of a bar in the charts of requests and time to first byte, in ranges of several days."""
 HOUR: Final = timedelta(hours=1)
 SESSION_COLUMNS: Final = (
     "requests",
@@ -107,6 +117,7 @@ class DashboardData:
     unpriced: int
     """Number of requests without a price, except requests to the sandbox upstream."""
     first_byte: Sequence[Percentiles]
+    """For each bar of ``bars_of`` with ``HOURS_PER_BAR``."""
     first_byte_now: Percentiles
     first_byte_before: Percentiles
     as_of: datetime | None
@@ -116,11 +127,7 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
     """Load the figures of the dashboard with a fixed number of database queries."""
     table = usage(reader, time_range, ["model"])
     whole = TimeRange([time_range.start, time_range.end], "all", time_range.zone)
-    earlier = TimeRange(
-        [time_range.start - (time_range.end - time_range.start), time_range.start],
-        "all",
-        time_range.zone,
-    )
+    earlier = period_before(time_range)
     by_model: list[dict[str, Counts]] = [{} for _ in time_range.edges[1:]]
     for (bucket, (model,)), sums in table.items():
         by_model[bucket][str(model)] = sums
@@ -132,6 +139,7 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
     }
     groups = {name: sum_by_group(usage(reader, whole, keys)) for name, keys in columns.items()}
     by_bucket = _first_byte_buckets(reader, time_range)
+    bars = bars_of(time_range, HOURS_PER_BAR)
     return DashboardData(
         time_range=time_range,
         now=merge_counts([*table.values()]),
@@ -140,7 +148,10 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
         groups={"model": sum_by_group(table), **groups},
         sessions=_most_expensive_sessions(reader, time_range),
         unpriced=sum(count for _, count in unpriced_in(reader, whole)),
-        first_byte=[_percentiles(buckets) for buckets in by_bucket],
+        first_byte=[
+            _percentiles(_merge_buckets(compress(by_bucket, (place == bar for place in bars))))
+            for bar in range(bars[-1] + 1 if bars else 0)
+        ],
         first_byte_now=_percentiles(_merge_buckets(by_bucket)),
         first_byte_before=_percentiles(
             sketches(reader, earlier, []).get((), {}).get("ttft_ms", {})
@@ -204,6 +215,22 @@ def read_health(
     }
 
 
+def bars_of(time_range: TimeRange, hours: int) -> list[int]:
+    """Return, for each time bucket of the range, the number of its bar in a chart.
+
+    In a range of more than two days with hourly buckets, a bar has ``hours`` hours, counted from
+    midnight in the range's time zone: more bars would be too narrow to read. Otherwise each bucket
+    has a bar of its own.
+    """
+    starts = time_range.edges[:-1]
+    if time_range.bucket != "1h" or time_range.end - time_range.start <= timedelta(days=2):
+        return list(range(len(starts)))
+    local = [start.astimezone(time_range.zone) for start in starts]
+    periods = [(at.date(), at.hour // hours) for at in local]
+    numbers = {period: number for number, period in enumerate(dict.fromkeys(periods))}
+    return [numbers[period] for period in periods]
+
+
 def _most_expensive_sessions(
     reader: Reader, time_range: TimeRange, condition: Q | None = None
 ) -> Mapping[Key, Counts]:
@@ -225,6 +252,26 @@ def _most_expensive_sessions(
         (line["session_id"],): Counts({name: line[f"sum_{name}"] for name in SESSION_COLUMNS})
         for line in sessions.filter(session_id__in=ids).annotate(**sums)
     }
+
+
+def session_titles(user: Any, reader: Reader, sessions: Iterable[Key]) -> dict[str, str]:
+    """Return the first words of each session's user; nothing if ``user`` may not read them.
+
+    They are those of the first request with tool calls, because the very first one is often a side
+    call, such as for a title.
+    """
+    if not user.has_perm(READ_TRANSCRIPT):
+        return {}
+    firsts = (
+        visible_exchanges(reader)
+        .filter(session_id__in=[str(session) for (session,) in sessions])
+        .order_by()
+        .values("session_id")
+        .annotate(first=Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk")))
+    )
+    found = Exchange.objects.filter(pk__in=[one["first"] for one in firsts])
+    words = found.values_list("session_id", "prompt", "preview")
+    return {session: prompt or preview for session, prompt, preview in words}
 
 
 def last_days(count: int) -> TimeRange:

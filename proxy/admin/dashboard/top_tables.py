@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from proxy.admin.core.number_format import dollars, short_count
 from proxy.admin.core.session_links import session_url, short_id
+from proxy.ledger.transcripts.turn_summary import cut_middle
 
 from . import queries
 from .charts import Link
 from .queries import Counts, DashboardData, Key
 
 MAX_ROWS: Final = 8  # maximum rows of each table
+MAX_TITLE: Final = 90  # characters of a session's title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,6 @@ TABLES: Final = (
         lambda key: {"key_id": key[1] or 0},
     ),
     TableSpec(
-        "session",
-        "By session",
-        lambda key: short_id(key[0]),
-        lambda key: {"session_id": key[0]},
-    ),
-    TableSpec(
         "stop_reason",
         "By stop reason",
         lambda key: key[0] or "none (incomplete or failed)",
@@ -85,13 +81,28 @@ TABLES: Final = (
 SESSIONS_NOTE: Final = "The most expensive sessions, by whole days in UTC."
 
 
-def rankings_of(data: DashboardData, link: Link) -> list[Ranking]:
-    return rankings_of_groups({**data.groups, "session": data.sessions}, link)
+def rankings_of(data: DashboardData, link: Link, titles: Mapping[str, str]) -> list[Ranking]:
+    return rankings_of_groups({**data.groups, "session": data.sessions}, link, titles)
 
 
-def rankings_of_groups(groups: Mapping[str, Mapping[Key, Counts]], link: Link) -> list[Ranking]:
-    """Return a table for each group that is not empty, in the order of ``TABLES``."""
-    return [_ranking(kind, groups[kind.slug], link) for kind in TABLES if groups.get(kind.slug)]
+def rankings_of_groups(
+    groups: Mapping[str, Mapping[Key, Counts]], link: Link, titles: Mapping[str, str]
+) -> list[Ranking]:
+    """Return a table for each group that is not empty, with stop reasons last.
+
+    ``titles`` are the names of sessions; the id of a session without a title is shown.
+    """
+    tables = [*TABLES[:-1], _session_table(titles), TABLES[-1]]
+    return [_ranking(kind, groups[kind.slug], link) for kind in tables if groups.get(kind.slug)]
+
+
+def _session_table(titles: Mapping[str, str]) -> TableSpec:
+    return TableSpec(
+        "session",
+        "By session",
+        lambda key: cut_middle(titles.get(key[0]) or short_id(key[0]), MAX_TITLE),
+        lambda key: {"session_id": key[0]},
+    )
 
 
 def _ranking(kind: TableSpec, groups: Mapping[Key, Counts], link: Link) -> Ranking:

@@ -28,6 +28,8 @@ RANGES: Final[Mapping[str, tuple[str, timedelta, str]]] = {  # value -> (label, 
     "24h": ("24 hours", timedelta(hours=24), "1h"),
     "7d": ("7 days", timedelta(days=7), "1h"),
     "30d": ("30 days", timedelta(days=30), "1d"),
+    "month": ("This month", timedelta(days=31), "1d"),
+    "last-month": ("Last month", timedelta(days=31), "1d"),
 }
 ZONES: Final = (
     "UTC",
@@ -87,18 +89,27 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
     data = queries.load_dashboard(reader, params.time_range)
     link = request_list_links(params.time_range)
     return page | {
-        "params": params,
-        "ranges": [(name, label) for name, (label, _, _) in RANGES.items()],
-        "zones": ZONES if str(params.zone) in ZONES else (*ZONES, str(params.zone)),
+        **form_context(params),
         "own_only": not reader.may_report,
         "is_empty": not data.now["requests"],
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
         "charts": charts_of(data, link),
-        "rankings": rankings_of(data, link),
+        "rankings": rankings_of(
+            data, link, queries.session_titles(request.user, reader, data.sessions)
+        ),
         "health": load_upstream_health(request.user, reader, params.zone, link),
         "as_of": data.as_of.astimezone(params.zone) if data.as_of else None,
         "before_text": f"the {_length(params.time_range)} before",
+    }
+
+
+def form_context(params: DashboardQuery) -> dict[str, Any]:
+    """Return the template context of the form with the range and the time zone."""
+    return {
+        "params": params,
+        "ranges": [(name, label) for name, (label, _, _) in RANGES.items()],
+        "zones": ZONES if str(params.zone) in ZONES else (*ZONES, str(params.zone)),
     }
 
 
@@ -126,13 +137,24 @@ def parse_query(request: HttpRequest) -> DashboardQuery:
     _, length, bucket = RANGES[name]
     last = now()
     first = last - length
-    if bucket == "1d":  # whole days in the chosen time zone, including today
+    if name.endswith("month"):
+        first, last = _month(last, zone, is_last=name == "last-month")
+    elif bucket == "1d":  # whole days in the chosen time zone, including today
         day = first.astimezone(zone).date() + timedelta(days=1)
-        first = queries.parse_instant(day.isoformat(), zone, "from")
+        first = queries.midnight(day, zone)
     time_range = queries.build_time_range(first, last, bucket, zone)
     return DashboardQuery(
         range=name, zone=zone, time_range=time_range, start=start, end=end, error=error
     )
+
+
+def _month(at: datetime, zone: ZoneInfo, *, is_last: bool) -> tuple[datetime, datetime]:
+    """Return the range of the month of ``at`` in the time zone, until now, or the month before."""
+    first = at.astimezone(zone).date().replace(day=1)
+    if not is_last:
+        return queries.midnight(first, zone), at
+    before = (first - timedelta(days=1)).replace(day=1)
+    return queries.midnight(before, zone), queries.midnight(first, zone)
 
 
 def _custom(start: str, end: str, zone: ZoneInfo) -> TimeRange:

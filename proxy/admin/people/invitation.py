@@ -67,7 +67,9 @@ class InvitationForm(forms.Form):
     def __init__(self, inviter: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.inviter = inviter
-        self.fields["team"].queryset = choices(inviter, Team.objects.all())  # type: ignore[attr-defined]
+        teams = choices(inviter, Team.objects.all())
+        self.fields["team"].queryset = teams  # type: ignore[attr-defined]
+        self.fields["team"].initial = teams.get().name if teams.count() == 1 else None
         # Only a superuser grants roles that read the requests of other users.
         roles = ROLES if inviter.is_superuser else (MEMBER,)
         self.fields["role"].choices = [(name, name) for name in roles]  # type: ignore[attr-defined]

@@ -132,6 +132,7 @@ def _page(
     columns = {name: one for name, one in KEY_COLUMNS.items() if name != more["kind"]}
     total, groups = queries.load_usage_of(reader, time_range, condition, columns)
     found = keys.filter(successor=None).select_related(*RELATED).order_by("team__name", "name")
+    titles = queries.session_titles(request.user, reader, groups.get("session", ()))
     costs = {key[1]: sums for key, sums in groups["key"].items()}
     context = {
         **admin.site.each_context(request),
@@ -141,7 +142,9 @@ def _page(
         "errors": f"{total['errors']:,}",
         "budgets": _budget_rows(request, budgets),
         "keys": [_key_row(request, key, costs.get(key.pk)) for key in found[:MAX_ROWS]],
-        "rankings": rankings_of_groups(groups, link) if can_open_admin(request.user) else [],
+        "rankings": rankings_of_groups(groups, link, titles)
+        if can_open_admin(request.user)
+        else [],
         **more,
     }
     return set_security_headers(

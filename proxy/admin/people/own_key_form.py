@@ -14,7 +14,7 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.setup.json_form_fields import LinesField
+from proxy.admin.setup.form_fields.json_parts import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
 from proxy.models import ApiKey, Scope, Team

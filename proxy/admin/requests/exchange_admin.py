@@ -147,6 +147,11 @@ class ExchangeAdmin(ReadOnlyAdmin):
                 name="proxy_exchange_part",
             ),
             path(
+                "<str:exchange_id>/media/",
+                view(views.media_view),
+                name="proxy_exchange_media",
+            ),
+            path(
                 "<str:exchange_id>/body/<str:side>/",
                 view(views.body_view),
                 name="proxy_exchange_body",

@@ -135,8 +135,10 @@ def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
     cost, some_unpriced = steps[-1].total_nanousd, any(is_unpriced(row) for row in rows)
     priced = bool(cost) or any(row.cost_nanousd is not None for row in rows)
     extra = sum(step.cache_break.extra_nanousd or 0 for step in steps if step.cache_break)
+    titled = next((row for row in rows if row.tool_calls), first)
     return {
         "first": first,
+        "title": titled.prompt or titled.preview,
         "ended": ended,
         "length": duration((ended - first.created).total_seconds() * 1000),
         "active": duration(sum(row.total_ms or 0 for row in rows)),

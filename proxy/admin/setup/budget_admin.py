@@ -1,7 +1,8 @@
 """Budgets (cost limits of teams, keys and users) and the budget alerts that were sent."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
@@ -14,14 +15,40 @@ from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.admin.core.number_format import NANO, UNKNOWN, dollars
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.models import Budget, BudgetNotice
-from proxy.permissions.row_permissions import reader_of_user, visible_budgets
+from proxy.permissions.row_permissions import Reader, reader_of_user, visible_budgets
+
+from .form_fields.json_parts import LinesField
+from .form_fields.upstream_fields import SecretPlaceField
+
+if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
+    Checkbox = forms.CheckboxInput
+else:
+    from unfold.widgets import UnfoldBooleanWidget as Checkbox
 
 RECIPIENT_FIELDS = ("webhook", "webhook_secret", "emails")
 """Fields for the recipients of budget alerts. Only superusers or bridge.toml may set these fields,
 because the gateway sends HTTP requests to the webhook from inside its network."""
+SECOND_BUDGET: Final = (
+    "{owner} has a budget of {limit} already, set in {place}; both will apply. "
+    "Check the box to save this one too, or change the other one."
+)
 
 
 class BudgetForm(ModelForm):
+    reader = Reader()
+    """What the user may see: a form must not tell about other budgets."""
+
+    webhook_secret = SecretPlaceField(
+        required=False,
+        label="Secret of the webhook",
+        help_text="Signs the alerts; a webhook needs one.",
+    )
+    emails = LinesField(list[str], help_text="One address per line; they get the same alerts.")
+    second = forms.BooleanField(
+        label="Both budgets apply", required=False, widget=forms.HiddenInput
+    )
+    """Shown only if the owner has another budget for the same period."""
+
     class Meta:
         labels: ClassVar = {
             "usd": "Limit, $",
@@ -38,6 +65,25 @@ class BudgetForm(ModelForm):
         super().__init__(*args, **kwargs)
         if self.instance.pk is not None:
             self.initial["usd"] = f"{self.instance.usd.normalize():f}"
+
+    def clean(self) -> dict[str, Any]:
+        """Ask for confirmation if the owner has another budget for the same period."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        owner = {name: given.get(name) for name in ("team", "key", "user")}
+        same = visible_budgets(self.reader).filter(**owner, period=given.get("period"))
+        same = same.exclude(pk=self.instance.pk)
+        is_new_owner = self.instance.pk is None or {*owner, "period"} & {*self.changed_data}
+        other = same.first() if is_new_owner and any(owner.values()) else None
+        if other is not None:
+            self.fields["second"].widget = Checkbox()
+            if not given.get("second"):
+                place = "bridge.toml" if other.managed else "the admin"
+                limit = f"{dollars(int(other.usd * NANO))} a {other.period}"
+                message = SECOND_BUDGET.format(
+                    owner=other.owner.capitalize(), limit=limit, place=place
+                )
+                self.add_error("second", message)
+        return given
 
 
 class NoticeInline(Inline):
@@ -72,13 +118,20 @@ class BudgetAdmin(ManagedAdmin):
     autocomplete_fields = ("team", "key", "user")
     inlines = (NoticeInline,)
     fieldsets = (
-        (None, {"fields": ("team", "key", "user", "usd", "period", "zone", "hard")}),
+        (None, {"fields": ("team", "key", "user", "usd", "period", "second", "zone", "hard")}),
         ("Alerts at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         budgets = visible_budgets(reader_of_user(request.user))
         return budgets.prefetch_related("key__retiring").order_by("pk")
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.reader = reader_of_user(request.user)
+        return form
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BudgetChangeList

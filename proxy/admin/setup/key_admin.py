@@ -26,13 +26,8 @@ from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 from proxy.permissions.write_permissions import may_revoke, may_rotate
 
-from .json_form_fields import (
-    LimitsField,
-    LinesField,
-    MemberKeysField,
-    OptionsField,
-    explain_unreadable_fields,
-)
+from .form_fields.json_parts import LinesField, explain_unreadable_fields
+from .form_fields.key_fields import LimitsField, MemberKeysField, OptionsField
 
 CREATE_KEY_HINT: Final = "no secret: createkey --team {key.team.name} --name {key.name} creates one"
 

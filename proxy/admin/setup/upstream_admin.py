@@ -20,13 +20,25 @@ class UpstreamAdmin(ManagedAdmin):
     list_filter = ("dialect", "enabled")
     search_fields = ("name",)
     fieldsets = (
-        (None, {"fields": ("name", "dialect", "base_url", "secret", "new_secret", "enabled")}),
+        (
+            None,
+            {
+                "fields": (
+                    "name",
+                    "dialect",
+                    "base_url",
+                    "secret",
+                    "new_secret",
+                    "kept_secret",
+                    "enabled",
+                )
+            },
+        ),
         (
             "Behavior",
             {
                 "fields": (
                     "profile",
-                    "capabilities",
                     "timeouts",
                     "extra_body",
                     "when_client_leaves",
@@ -36,6 +48,7 @@ class UpstreamAdmin(ManagedAdmin):
                 )
             },
         ),
+        ("Differences from the profile", {"fields": ("capabilities",), "classes": ("collapse",)}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -44,6 +57,13 @@ class UpstreamAdmin(ManagedAdmin):
             return self.fieldsets
         first = ("name", "dialect", "base_url", "secret_display", "enabled")
         return ((None, {"fields": first}), *self.fieldsets[1:])
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.session = getattr(request, "session", None)
+        return form
 
     @admin.display(description="address", ordering="base_url")
     def address(self, obj: Upstream) -> str:

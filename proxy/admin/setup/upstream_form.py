@@ -1,25 +1,39 @@
-"""The form of an upstream. It accepts a new secret and never shows the stored secret."""
+"""The form of an upstream. It accepts a new secret and never shows a secret, stored or typed."""
 
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.views.decorators.debug import sensitive_variables
 
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret
 from translator.capabilities import PROFILES
 
+from .form_fields import kept_secret
+from .form_fields.upstream_fields import (
+    UNCHANGED,
+    AssignmentsField,
+    CapabilitiesField,
+    SecretPlaceField,
+    TimeoutsField,
+)
+
 if TYPE_CHECKING:  # generic only in django-stubs
     UpstreamModelForm = forms.ModelForm[Upstream]
-    Password = forms.PasswordInput
+    Password, Select = forms.PasswordInput, forms.Select
 else:
     from unfold.widgets import UnfoldAdminPasswordWidget as Password
+    from unfold.widgets import UnfoldAdminSelectWidget as Select
 
     UpstreamModelForm = forms.ModelForm
 
-UNCHANGED: Final = {SEALED: "unchanged"}
-"""Placeholder that the form shows instead of a secret stored encrypted in the database."""
+TYPED_HELP: Final = "Stored encrypted, for this base URL only; never shown again. Empty: no change."
+KEPT_HELP: Final = (
+    "The secret that you typed is kept encrypted on the server for ten minutes and used when you "
+    "save. Enter another one to replace it."
+)
 
 
 def secret_location(upstream: Upstream) -> str:
@@ -34,12 +48,40 @@ def secret_location(upstream: Upstream) -> str:
 
 
 class UpstreamForm(UpstreamModelForm):
+    session: Any = None
+    """The user's session, in which a typed secret survives the error of another field."""
+
+    secret = SecretPlaceField(
+        required=False,
+        label="API key of the upstream",
+        help_text="To store the key itself, enter it below instead.",
+    )
     new_secret = forms.CharField(
         label="New secret",
         required=False,
         max_length=4_096,
         widget=Password(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="Stored encrypted, for this base URL only; never shown again. Empty: no change.",
+        help_text=TYPED_HELP,
+    )
+    kept_secret = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+    profile = forms.ChoiceField(
+        help_text="The kind of server; it decides which fields and values a request may have.",
+        initial="generic",
+    )
+    capabilities = CapabilitiesField(
+        required=False, help_text="Only where this server differs from its profile."
+    )
+    timeouts = TimeoutsField(required=False, help_text="Empty: the default of the gateway.")
+    extra_body = AssignmentsField(
+        required=False,
+        help_text="Fields to add to every request, one per line: top_k = 20, or "
+        "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
+    )
+    connection = AssignmentsField(
+        required=False,
+        help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
+        "bridge.toml, one per line: proxy = http://proxy:3128, proxy_auth.env = PROXY_LOGIN, "
+        "ca_file = /etc/ssl/company.pem, headers.x-team = platform.",
     )
 
     class Meta:
@@ -49,27 +91,31 @@ class UpstreamForm(UpstreamModelForm):
         help_texts = {
             "base_url": "The gateway appends /responses or /chat/completions: "
             "https://api.openai.com/v1. For Anthropic the host without /v1.",
-            "profile": ", ".join(PROFILES),
-            "capabilities": "Where this server differs from its profile: "
-            '{"required_tool_choice": true}',
-            "extra_body": "Fields to add to every request; model and stream are not allowed.",
             "when_client_leaves": "Read the response to its end if the server bills all of it: "
             "then the row has the billed tokens, not the delivered ones.",
             "connection_reuse": "Connections per key limit a response that the upstream sends "
             "without a request to that key, but need more connections.",
-            "connection": "Proxy, trusted CAs, client certificate and headers: "
-            '{"proxy": "http://proxy:3128", "ca_file": "/etc/ssl/company.pem"}',
             "allow_http": "Also for a public host: the secret is sent unencrypted.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.instance.pk and self.instance.has_encrypted_secret:
+        if "profile" in self.fields:  # it is not in the form of a user who may only view
+            self._offer_profiles()
+        if self.instance.pk and self.instance.has_encrypted_secret and "secret" in self.fields:
             self.initial["secret"] = UNCHANGED
+            self.fields["secret"].offer_stored()  # type: ignore[attr-defined]
+
+    def _offer_profiles(self) -> None:
+        names = [*PROFILES]
+        if self.instance.pk and self.instance.profile not in names:
+            names.append(self.instance.profile)  # so that the form shows it; the model rejects it
+        self.fields["profile"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
+        self.fields["profile"].widget = Select(choices=[(name, name) for name in names])
 
     def clean_secret(self) -> dict[str, str]:
         secret: dict[str, str] = self.cleaned_data["secret"] or {}
-        if not isinstance(secret, dict) or SEALED not in secret:
+        if SEALED not in secret:
             return secret
         if secret == UNCHANGED and self.initial.get("secret") == UNCHANGED:
             return dict(self.instance.secret)
@@ -81,8 +127,29 @@ class UpstreamForm(UpstreamModelForm):
             raise forms.ValidationError("it has characters that a header cannot contain")
         return secret
 
+    @sensitive_variables("typed")
     def clean(self) -> None:
         super().clean()
-        if self.cleaned_data.get("new_secret") and "base_url" in self.cleaned_data:
-            sealed = encrypt_secret(self.cleaned_data["new_secret"], self.cleaned_data["base_url"])
+        typed = self.cleaned_data.get("new_secret")
+        if not typed and "new_secret" in self.cleaned_data and self.session is not None:
+            typed = kept_secret.recall(self.session, self.cleaned_data.get("kept_secret", ""))
+            self.cleaned_data["new_secret"] = typed
+        if typed and "base_url" in self.cleaned_data:
+            sealed = encrypt_secret(typed, self.cleaned_data["base_url"])
             self.cleaned_data["secret"] = {SEALED: sealed}
+            self.errors.pop("secret", None)
+
+    @sensitive_variables("typed")
+    def full_clean(self) -> None:
+        """Validate the form, then keep a typed secret if there are errors, else forget it."""
+        super().full_clean()
+        if self.session is None or not self.is_bound:
+            return
+        typed = self.cleaned_data.get("new_secret") if hasattr(self, "cleaned_data") else ""
+        if not self.errors or not typed:
+            kept_secret.forget(self.session)
+            return
+        data: Any = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict, which is immutable
+        data["kept_secret"] = kept_secret.keep(self.session, typed)
+        self.data = data
+        self["new_secret"].help_text = KEPT_HELP

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from .media import media_kind
 from .tool_calls import format_tool_input
 from .truncation import TruncatedText, Truncator, as_text, size_of_base64
 
@@ -31,6 +32,8 @@ class Block:
     """Whether the client set ``cache_control`` on this block."""
     failed: bool = False
     call_id: str = ""
+    media: str = ""
+    """How the page offers the file of a media block: image, file, or "" for not at all."""
     parts: Sequence["Block"] = ()
     """The blocks inside a tool result or a document."""
     result: "Block | None" = None
@@ -337,7 +340,7 @@ def _tool_result(block: dict[str, Any], path: str, truncator: Truncator, results
 
 
 def _media(block: dict[str, Any], path: str, truncator: Truncator, results: Results) -> Block:
-    """Return a placeholder for an image or document with its type and size, not its data."""
+    """Return an image or document with its type and size; a URL of its own has its data."""
     source = _dict(block.get("source"))
     labels = [as_text(block.get("type"))]
     if block.get("title"):
@@ -363,7 +366,9 @@ def _media(block: dict[str, Any], path: str, truncator: Truncator, results: Resu
             parts = [_json(part, part_path, truncator) for part_path, part in inner]
         case _:
             parts = [_json(block, path, truncator)]
-    return Block(kind="media", path=path, title=" · ".join(labels), parts=parts)
+    return Block(
+        kind="media", path=path, title=" · ".join(labels), parts=parts, media=media_kind(source)
+    )
 
 
 SIMPLE_BLOCKS: Final = frozenset({"text", "image", "document", "thinking", "redacted_thinking"})

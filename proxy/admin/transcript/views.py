@@ -26,6 +26,7 @@ from proxy.permissions.row_permissions import can_open_admin, reader_of_user, vi
 from .conversation import read_conversation
 from .export import ExportedRequest, download_response, encode_lines, jsonl_lines
 from .header import facts, header_context
+from .media import media_response
 from .tabs import SHOWN_CHARS, TITLES, TranscriptBodies, curl_command, replay_result, sent_frames
 from .truncation import dump_json, printable
 from .upstream_request import rebuild_upstream_request
@@ -107,6 +108,25 @@ def part_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     value = _value_at({**stored.request, "answer": stored.answer}, path)
     record(Action.READ, exchange, detail=f"block {path[:100]}")
     return _text_response(_block_text(value))
+
+
+def media_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
+    """Return the file of an image or PDF block; the page loads it when a user opens the block."""
+    if request.method not in {"GET", "HEAD"}:
+        return HttpResponseNotAllowed(["GET", "HEAD"])
+    exchange = find_exchange(request, exchange_id)
+    if not request.user.has_perm(READ_TRANSCRIPT):
+        raise PermissionDenied
+    stored, _ = _read_transcript(exchange.pk)
+    path = request.GET.get("path", "")
+    if stored is None:
+        raise Http404("no transcript is stored for this request")
+    block = _value_at({**stored.request, "answer": stored.answer}, path)
+    response = media_response(block, exchange.pk)
+    if response is None:
+        raise Http404("no image or PDF at this path")
+    record(Action.READ, exchange, detail=f"file {path[:100]}")
+    return response
 
 
 def body_view(request: HttpRequest, exchange_id: str, side: str) -> HttpResponse:

@@ -12,6 +12,7 @@ from proxy.conf import conf
 from proxy.ledger.maintenance.search_reindex import reindex
 from proxy.ledger.search.query import InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
+from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
@@ -57,12 +58,13 @@ class Command(BridgeCommand):
         results = self._search(options)
         if options["json"]:
             for result in results:
-                self.stdout.write(msgspec.json.encode(_as_dict(result)).decode())
+                line = msgspec.json.encode(_as_dict(result)).decode()
+                self.stdout.write(escape_invisible_json(line))
             return
         table = Table("time (UTC)", "request", "who", "kind", "passage")
         for result in results:
             row = result.exchange
-            who = f"{row.team} / {row.user or row.key_name}"
+            who = _as_one_line(f"{row.team} / {row.user or row.key_name}")
             table.add_row(
                 f"{row.created:%Y-%m-%d %H:%M}",
                 row.pk,
@@ -109,12 +111,15 @@ class Command(BridgeCommand):
 
 
 def _passage(result: Result) -> Text:
-    """Return the passage with the matches in bold. Its control characters are not printed."""
+    """Return the passage with the matches in bold."""
     text = Text("…" if result.is_cut_before else "")
     for fragment in result.fragments:
-        shown = "".join(c if c.isprintable() else " " for c in fragment.text)
-        text.append(shown, "bold" if fragment.matched else "")
+        text.append(_as_one_line(fragment.text), "bold" if fragment.matched else "")
     return text.append("…" if result.is_cut_after else "")
+
+
+def _as_one_line(text: str) -> str:
+    return show_invisible("".join(" " if c.isspace() else c for c in text))
 
 
 def _as_dict(result: Result) -> dict[str, Any]:

@@ -58,14 +58,17 @@ class LatencyView(ReportView):
             {
                 "value": key[0] if key else None,
                 **percentiles(sketch),
-                "output_tokens_per_upstream_s": _speed(sums_by_key.get(key, Counts()), sketch),
+                "output_tokens_per_upstream_s": output_speed(
+                    sums_by_key.get(key, Counts()), sketch
+                ),
             }
             for key, sketch in sorted(found.items(), key=lambda one: str(one[0]))
         ]
         return _response(self, query, "latency", rows)
 
 
-def _speed(sums: Counts, sketch: Histograms) -> float | None:
+def output_speed(sums: Counts, sketch: Histograms) -> float | None:
+    """Return the output tokens per second of upstream time; None if either is unknown."""
     buckets = sketch.get("upstream_ms", {})
     ms = sum(value_of(int(bucket)) * requests for bucket, requests in buckets.items())
     output = known_tokens(sums, "output")

@@ -183,7 +183,7 @@ class SummaryView(ReportView):
         return merge_counts([*usage(self.reader, earlier, [], condition, counts).values()])
 
 
-def percent_change(before: int | None, now: int | None) -> float | None:
+def percent_change(before: float | None, now: float | None) -> float | None:
     """Return the change in percent; None if ``before`` is 0 or a value is unknown."""
     return round(100 * (now - before) / before, 2) if before and now is not None else None
 

@@ -209,7 +209,7 @@ class Site:
 
 
 BUDGET = "from proxy.models import *; Budget.objects.create(team=Team.objects.get(name='default'), usd=9)"
-QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"]}
+QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"], "q": "Hello"}
 
 
 def sign_in(url: str) -> httpx.Client:
@@ -311,7 +311,8 @@ def test_served_schema_is_the_tested_schema(site):
 @pytest.mark.parametrize("path", [path for path in schema()["paths"] if path.startswith("/api/")])
 def test_report_paths_work_without_the_last_slash(site, path):
     filled = re.sub(r"\{(\w+)\}", lambda name: str(site.names[name[1]]), path)
-    query = f"?model={QUERIES['model']}" if path.endswith("/rehearsal/") else ""
+    needed = {"rehearsal": "model", "search": "q"}.get(path.rstrip("/").rpartition("/")[2])
+    query = f"?{needed}={QUERIES[needed]}" if needed else ""
 
     answers = [site.send("key", "GET", one + query) for one in (filled, filled.removesuffix("/"))]
 

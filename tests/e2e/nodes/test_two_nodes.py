@@ -18,7 +18,7 @@ from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import Script, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
-from tests.proxy.admin.live_fixtures import (
+from tests.proxy.admin.live.live_fixtures import (
     PASSWORD,
     SignedInUser,
     browser,

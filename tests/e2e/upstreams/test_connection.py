@@ -16,7 +16,7 @@ import trustme
 from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.fakes.servers.tinyproxy import CREDENTIALS, Tinyproxy, running_tinyproxy
 from tests.fakes.upstreams import script_steps
-from tests.fakes.upstreams.script_steps import Close, Send
+from tests.fakes.upstreams.script_steps import Close, Send, Sleep
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 HEADER_SECRET = "secret-of-the-header-4711"
@@ -35,6 +35,7 @@ ANSWER = {
 LIES = {
     "garbage-for-tls": [
         Send(b"HTTP/1.1 200 OK\r\n\r\n"),
+        Sleep(0.2),  # so that the gateway has started TLS
         Send(b"\x16\x03\x01garbage" * 9),
         Close(),
     ],
@@ -197,6 +198,7 @@ def test_upstreams_with_the_same_address_share_no_connection(gateway, secure_ups
 
 
 NO_TLS = "no trusted TLS connection to the upstream"
+UNREACHABLE = "cannot reach the upstream"
 NO_PROXY = "cannot reach the proxy before the upstream"
 REFUSED = "the proxy before the upstream refused the connection"
 LOST = "the upstream closed the connection"
@@ -208,7 +210,7 @@ LOST = "the upstream closed the connection"
         ("wrong-ca", NO_TLS, "false"),
         ("public-ca", NO_TLS, "false"),
         ("no-password", REFUSED, "false"),
-        ("upstream-down", REFUSED, "false"),
+        ("upstream-down", UNREACHABLE, "true"),
         ("proxy-down", NO_PROXY, "true"),
         ("no-http", NO_PROXY, "true"),
         ("too-early", NO_PROXY, "true"),
@@ -239,6 +241,23 @@ def test_an_upstream_that_asks_for_a_certificate_gets_no_request_without_one(
     assert (status, body["error"]["type"]) == (502, "api_error")
     assert body["error"]["message"] in (NO_TLS, LOST)
     assert len(secure_upstream.requests) == count
+
+
+def test_doctor_takes_the_same_way(gateway, secure_upstream, tinyproxy, certificates):
+    findings = json.loads(gateway.run_command("doctor", "--json").stdout)
+
+    by_upstream: dict[str, list[str]] = {}
+    for finding in findings:
+        subject = finding["subject"].removeprefix("upstream ")
+        by_upstream.setdefault(subject, []).append(f"{finding['says']} {finding['hint']}")
+    way = f"through the proxy 127.0.0.1:{tinyproxy.port} with credentials"
+    assert way in by_upstream["all"][0]
+    assert certificates["ca"] in by_upstream["all"][0]
+    assert "reachable, status 200" in by_upstream["all"][1]
+    assert "connection.ca_file" in by_upstream["wrong-ca"][1]
+    assert "connection.proxy_auth" in by_upstream["no-password"][1]
+    assert HEADER_SECRET not in json.dumps(findings)
+    assert "pass-of-the-proxy" not in json.dumps(findings)
 
 
 def test_no_secret_of_the_way_is_in_the_log(gateway):

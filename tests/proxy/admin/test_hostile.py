@@ -15,7 +15,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.admin.hostile import EXAMPLES, PAYLOADS, TESTED
 
 from . import factories
-from .live_fixtures import FakeRunningRequest
+from .live.live_fixtures import FakeRunningRequest
 
 pytestmark = pytest.mark.django_db
 

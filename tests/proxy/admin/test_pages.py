@@ -42,6 +42,7 @@ PAGES = (
     "/admin/auth/group/",
     "/admin/password_change/",
     "/admin/search/?s=key",
+    "/admin/search/texts/?q=key",
 )
 
 

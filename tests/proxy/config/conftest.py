@@ -26,6 +26,7 @@ dialect = "chat"
 base_url = "http://vllm:8000/v1"
 when_client_leaves = "drain"
 connection_reuse = "key"
+connection = { proxy = "http://proxy:3128", headers = { x-a = "b", x-c = { env = "C" } } }
 
 [[routes]]
 model = "claude-*"

@@ -37,6 +37,10 @@ ERRORS = {
         UPSTREAM + 'connection_reuse = "user"',
         "connection_reuse: Invalid enum value 'user'; expected one of 'shared', 'key', 'never'",
     ),
+    "connection": (
+        UPSTREAM + 'connection = { prxy = "http://p:1" }',
+        "connection: unknown key 'prxy'; did you mean 'proxy'?",
+    ),
     "dialect": (
         UPSTREAM.replace("chat", "gopher"),
         "dialect: Invalid enum value 'gopher'; expected one of 'responses', 'chat', 'anthropic'",

@@ -35,6 +35,7 @@ TABLE = {
     "latency": (DAY, REPORT),
     "errors": (DAY, REPORT),
     "cache": (DAY, REPORT),
+    "comparison": (DAY, REPORT),
     "requests": (DAY, OWN),
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),

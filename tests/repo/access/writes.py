@@ -31,8 +31,7 @@ def budget_form(**fields: Any) -> dict[str, Any]:
     blank = dict.fromkeys(("team", "key", "user"), "")
     rest = {"usd": "77", "period": "week", "zone": "UTC", "hard": "on"}
     notices = {"notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}
-    alert = {"webhook": "", "webhook_secret": "{}", "emails": "[]"}
-    return {**blank, **rest, **notices, **alert, **fields}
+    return {**blank, **rest, **notices, "webhook": "", "emails": "", **fields}
 
 
 def route_form(team: str, model: str = "new-*", target: str = "") -> dict[str, Any]:
@@ -58,9 +57,8 @@ PAUSE = {"model": "claude-old", "message": "back at noon"}
 POLICY = {"kind": "beta", "name": "new", "action": "drop", "upstream": "", "position": 0}
 PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "output": "2",
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
-UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "secret": "{}",
-            "profile": "generic", "capabilities": "{}", "timeouts": "{}", "extra_body": "{}",
-            "when_client_leaves": "abort", "connection_reuse": "shared", "enabled": "on"}  # fmt: skip
+UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "profile": "generic",
+            "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
 SURE = {"post": "yes"}
 
 

@@ -208,12 +208,12 @@ def responses(world, browser) -> list[tuple[str, bytes]]:
         found.append((what, f"{reply.headers!r}".encode() + reply.content))
 
     sealed = {
-        "name": "sealed", "dialect": "chat", "base_url": gateway.upstream_url, "secret": "{}",
+        "name": "sealed", "dialect": "chat", "base_url": gateway.upstream_url,
         "new_secret": SECRETS["upstream secret in the database"], "enabled": "on",
-        "profile": "generic", "capabilities": "{}", "timeouts": "{}", "extra_body": "{}",
-        "when_client_leaves": "abort", "connection_reuse": "shared",
+        "profile": "generic",
+        "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}",
     }  # fmt: skip
-    keep("a wrong form", posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts": "7"}))
+    keep("a wrong form", posted(browser, "/admin/proxy/upstream/add/", {**sealed, "timeouts_0": "soon"}))
     added = posted(browser, "/admin/proxy/upstream/add/", sealed)
     assert added.is_redirect, added.text
     with contextlib.closing(psycopg.connect(server.url)) as link:

@@ -16,6 +16,7 @@ PAGES = {
     "dashboard": "",
     "requests": "proxy/exchange/",
     "sessions": "sessions/?span=7d",
+    "search": "search/texts/?q=test",
     "live": "live/",
     "drift": "proxy/drift/",
     "keys": "proxy/apikey/",
@@ -44,7 +45,7 @@ SERIOUS = ("serious", "critical")
 ALL_RULES: dict[str, Any] = {"resultTypes": ["violations"]}
 RULES = {"light": ALL_RULES, "dark": {**ALL_RULES, "runOnly": ["color-contrast"]}}
 """Color scheme -> the options of axe; in dark mode only the colors differ."""
-OWN_STYLES = ("dashboard", "live", "new key", "storage", "transcript", "session")
+OWN_STYLES = ("dashboard", "search", "live", "new key", "storage", "transcript", "session")
 """Pages that together have every style of this project, for the dark mode of the fast lane."""
 IN_DARK_MODE = repeat(fast="own styles", slow="all")
 
@@ -104,6 +105,7 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(
     for name, (path, *links) in {
         "dashboard": ("",),
         "sessions": ("sessions/",),
+        "search": ("search/texts/?q=test",),
         **INNER_PAGES,
     }.items():
         page.goto(f"{office.url}/admin/{path}")

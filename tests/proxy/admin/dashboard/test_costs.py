@@ -94,10 +94,11 @@ def test_a_failure_without_tokens_is_not_unpriced(root):
     row = add_request("failed", **FAILED)
 
     page = root.get(f"/admin/proxy/exchange/{row.pk}/change/")
-    rows = root.get("/admin/proxy/exchange/").context["rows"]
+    [group] = root.get("/admin/proxy/exchange/").context["groups"]
+    rows = group.rows
 
     assert page.context["cost"] == rows[0].cost == "—"
-    assert not root.get("/admin/proxy/exchange/?cost=none").context["rows"]
+    assert not root.get("/admin/proxy/exchange/?cost=none").context["groups"]
 
 
 def test_keys_of_the_same_name_show_their_team(root):

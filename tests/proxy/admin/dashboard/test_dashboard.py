@@ -19,7 +19,7 @@ from proxy.models import (
     UsageQuarterHour,
 )
 from proxy.permissions.roles import MEMBER
-from tests.proxy.admin import factories
+from tests.proxy.admin import factories, session_factories
 from tests.proxy.admin.hostile import TESTED
 from tests.proxy.admin.test_hostile import outline
 
@@ -79,7 +79,7 @@ def test_every_number_links_to_its_requests(root):
     assert [rows_behind(root, row.url) for row in by["team"]] == [5]
     assert [rows_behind(root, row.url) for row in by["model"]] == [5]
     assert sorted((row.name, rows_behind(root, row.url)) for row in by["stop_reason"]) == [
-        ("end turn", 3),
+        ("end_turn", 3),
         ("none (incomplete or failed)", 2),
     ]
     assert rows_behind(root, by["key"][0].url) == 3
@@ -272,3 +272,31 @@ def test_names_of_clients_are_escaped_in_charts_and_tables(root):
     assert "&lt;script&gt;" in page
     href = next(r for r in root.get(URL).context["rankings"] if r.slug == "model").rows[0].url
     assert parse_qs(urlsplit(href).query)["model_requested"] == [evil]
+
+
+def test_the_table_of_sessions_has_their_titles(root, client):
+    session_factories.session(now() - timedelta(hours=3))
+    title = "The tests of the tile cache fail since yesterday."
+
+    read = root.get("/admin/?range=7d").content.decode()
+    client.force_login(factories.staff("olga", "view_exchange", groups=("team:platform",)))
+    unread = client.get("/admin/?range=7d").content.decode()
+
+    assert title in read.split('id="ranking-session"')[1]
+    assert session_factories.SESSION[:12] in unread.split('id="ranking-session"')[1]
+    assert title not in unread
+
+
+def test_a_week_has_bars_of_six_hours_and_percentiles_for_each(root):
+    for hours in (1, 2, 30, 31, 100):
+        factories.record(at=now() - timedelta(hours=hours), closing={"ttft_ms": 100.0 * hours})
+
+    charts = {chart.name: chart for chart in root.get("/admin/?range=7d").context["charts"]}
+
+    requests, first_byte = charts["requests"], charts["first-byte"]
+    assert requests.title == "Requests per 6 hours"
+    assert all(bar.width > 8 for bar in requests.bars)
+    assert sum(int(cells[0].text) for _, cells in requests.rows) == 5
+    assert first_byte.title == "Time to the first byte, per 6 hours"
+    assert len(first_byte.rows) == len(requests.rows)
+    assert [label for label, _ in first_byte.rows] == [label for label, _ in requests.rows]

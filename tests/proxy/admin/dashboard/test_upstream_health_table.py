@@ -7,7 +7,7 @@ from proxy.counters.shared_state import RedisStates, SqliteStates
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.shared_live_view import LiveViewStore
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
-from tests.proxy.admin.live_fixtures import FakeRunningRequest
+from tests.proxy.admin.live.live_fixtures import FakeRunningRequest
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from proxy.live.running_requests import RUNNING
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.admin import factories
-from tests.proxy.admin.live_fixtures import (
+from tests.proxy.admin.live.live_fixtures import (
     FakeRunningRequest,
     SignedInUser,
     browser,

@@ -84,7 +84,7 @@ def test_a_member_cannot_exceed_the_number_of_keys(client, ben):
 
     answer = client.post(URL, form(name="three"))
 
-    assert "you have 2 working keys" in answer.content.decode()
+    assert "2 of 2 keys of" in answer.content.decode()
     assert ApiKey.objects.count() == 2
     ApiKey.objects.get(name="one").revoke()
     client.post(URL, form(name="three"))

@@ -226,7 +226,7 @@ def test_a_long_name_loses_its_middle_and_its_title_has_the_whole(root):
 
     assert f'title="{name}"' in text
     shown = re.search(r">(claude-x+…x+-2026)</a>", text)
-    assert len(shown[1]) == 36
+    assert len(shown[1]) == 20
 
 
 def test_rows_without_the_transcript_permission_show_no_words(client):

@@ -245,7 +245,8 @@ def test_the_secret_of_an_upstream_is_stored_and_never_returned(as_root, caplog)
     created = as_root("POST", "upstreams", {**UPSTREAM, "api_key": UPSTREAM_SECRET})
     responses = [created, as_root("GET", "upstreams"), as_root("GET", "upstreams/vllm")]
     responses.append(as_root("PATCH", "upstreams/vllm", {"timeouts": {"idle_s": 60}}))
-    other = {"when_client_leaves": "drain", "connection_reuse": "key"}
+    way = {"proxy": "http://proxy:3128", "forward_headers": ["x-project"]}
+    other = {"when_client_leaves": "drain", "connection_reuse": "key", "connection": way}
     responses.append(as_root("PATCH", "upstreams/vllm", other))
 
     upstream = Upstream.objects.get()
@@ -255,6 +256,8 @@ def test_the_secret_of_an_upstream_is_stored_and_never_returned(as_root, caplog)
     assert upstream.timeouts == {"idle_s": 60}
     assert responses[-1].json()["when_client_leaves"] == upstream.when_client_leaves == "drain"
     assert responses[-1].json()["connection_reuse"] == upstream.connection_reuse == "key"
+
+    assert responses[-1].json()["connection"] == upstream.connection == way
 
     moved = as_root("PATCH", "upstreams/vllm", {"base_url": "http://elsewhere/v1"})
     assert moved.status_code == 400  # the stored secret would be sent to another server
@@ -379,6 +382,7 @@ def test_each_write_increases_the_revision(as_root):
         ("upstreams", {**UPSTREAM, "timeouts": {"idle_s": -1}}, "timeouts: timeout 'idle_s'"),
         ("upstreams", {**UPSTREAM, "when_client_leaves": "x"}, "when_client_leaves: "),
         ("upstreams", {**UPSTREAM, "connection_reuse": "user"}, "connection_reuse: "),
+        ("upstreams", {**UPSTREAM, "connection": {"proxy": "ftp://p"}}, "connection: proxy "),
         ("upstreams", {**UPSTREAM, "extra_body": {"a": "\x00"}}, "extra_body: "),
         ("upstreams", {**UPSTREAM, "capabilities": {"flies": True}}, "capabilities: unknown"),
         ("upstreams", {**UPSTREAM, "api_key_from": {"sealed": "v1.x"}}, "sealed: unknown field"),

@@ -1,0 +1,194 @@
+"""The search page, and the search box in the header, which leads to the right page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.timezone import now
+from django.views.decorators.http import require_GET
+
+from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
+from proxy.admin.core.session_links import session_url, short_id
+from proxy.admin.transcript.truncation import printable
+from proxy.conf import conf
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
+from proxy.ledger.search.search import Page, Result, SearchTooSlow
+from proxy.permissions.row_permissions import (
+    reader_of_user,
+    visible_exchanges,
+    visible_keys,
+    visible_teams,
+)
+from proxy.transcript_search import Filters, search_transcripts
+
+PER_PAGE: Final = 20
+MAX_TEAMS: Final = 200
+MAX_VALUE: Final = 200  # characters of a filter
+MAX_DIGITS: Final = 18  # of a position
+TOO_SLOW: Final = "The search took too long and was stopped. Use a longer or rarer word."
+LOOKUP_S: Final = 0.5
+RECENT: Final = timedelta(days=30)
+"""The search box recognizes the name of a user or model that had a request in this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchForm:
+    """The parameters of the page. Dates are UTC days; ``until`` is the last day."""
+
+    text: str
+    filters: Filters
+    since: str
+    until: str
+    below: int | None
+
+    def url(self, **changes: Any) -> str:
+        one = self.filters
+        values = {
+            "q": self.text, "team": one.team, "key": one.key, "user": one.user, "model": one.model,
+            "since": self.since, "until": self.until,
+        } | changes  # fmt: skip
+        return "?" + urlencode({name: value for name, value in values.items() if value})
+
+
+def parse_form(query: Mapping[str, str]) -> SearchForm:
+    """Parse the query string; an invalid filter is left out."""
+
+    def value(name: str) -> str:
+        return query.get(name, "")[:MAX_VALUE].replace("\x00", "").strip()
+
+    since, until = _parse_day(value("since")), _parse_day(value("until"))
+    below = query.get("below", "")
+    is_position = below.isascii() and below.isdigit() and len(below) <= MAX_DIGITS
+    return SearchForm(
+        text=query.get("q", "").strip(),
+        filters=Filters(
+            team=value("team"),
+            key=value("key"),
+            user=value("user"),
+            model=value("model"),
+            since=since,
+            until=until + timedelta(days=1) if until else None,
+        ),
+        since=f"{since:%Y-%m-%d}" if since else "",
+        until=f"{until:%Y-%m-%d}" if until else "",
+        below=int(below) if is_position else None,
+    )
+
+
+def _parse_day(text: str) -> datetime | None:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    if not date(2000, 1, 1) < day < date(2200, 1, 1):
+        return None
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+@require_GET
+def search_view(request: HttpRequest) -> HttpResponse:
+    """Show the texts that match, newest first, with filters beside them."""
+    require_reader(request)
+    if not request.user.has_perm(READ_TRANSCRIPT):
+        raise PermissionDenied
+    form = parse_form(request.GET.dict())
+    page, error = Page((), None), ""
+    if form.text and conf.search:
+        page, error = _search(request, form)
+    reader = reader_of_user(request.user)
+    teams = visible_teams(reader).order_by("name").values_list("name", flat=True)
+    context = {
+        **admin.site.each_context(request),
+        "title": "Search",
+        "form": form,
+        "is_on": conf.search,
+        "error": error,
+        "results": [_shown(result) for result in page.results],
+        "teams": list(teams[:MAX_TEAMS]),
+        "first": form.url() if form.below is not None else "",
+        "older": form.url(below=page.next_position) if page.next_position is not None else "",
+        "max_query": MAX_QUERY,
+    }
+    return set_security_headers(TemplateResponse(request, "admin/proxy/search/page.html", context))
+
+
+def _search(request: HttpRequest, form: SearchForm) -> tuple[Page, str]:
+    """Return the page of results, and an error message or ""."""
+    try:
+        page = search_transcripts(
+            reader_of_user(request.user),
+            form.text,
+            form.filters,
+            limit=PER_PAGE,
+            below=form.below,
+        )
+    except InvalidQuery as error:
+        message = str(error)
+        return Page((), None), f"{message[:1].upper()}{message[1:]}."
+    except SearchTooSlow:
+        return Page((), None), TOO_SLOW
+    return page, ""
+
+
+def _shown(result: Result) -> dict[str, Any]:
+    row = result.exchange
+    return {
+        "row": row,
+        "kind": result.kind,
+        "fragments": [(printable(one.text), one.matched) for one in result.fragments],
+        "cut_before": result.is_cut_before,
+        "cut_after": result.is_cut_after,
+        "url": reverse("admin:proxy_exchange_change", args=[row.pk]),
+        "session_url": session_url(row.session_id) if row.session_id else "",
+        "session": short_id(row.session_id),
+    }
+
+
+@require_GET
+def go_view(request: HttpRequest) -> HttpResponse:
+    """Redirect to the page of what the search box contains: an id, a name, or words to search.
+
+    Only requests and keys that the user may see are looked up, so the page that follows does not
+    show whether others exist.
+    """
+    require_reader(request)
+    text = request.GET.get("q", "").replace("\x00", "").strip()[: MAX_QUERY + 1]
+    return HttpResponseRedirect(_target(request, text))
+
+
+def _target(request: HttpRequest, text: str) -> str:
+    reader = reader_of_user(request.user)
+    rows = visible_exchanges(reader)
+    requests = reverse("admin:proxy_exchange_changelist")
+    if text and rows.filter(pk=text).exists():
+        return reverse("admin:proxy_exchange_change", args=[text])
+    if text and rows.filter(session_id=text).exists():
+        return session_url(text)
+    keys = list(visible_keys(reader).filter(name=text).values_list("pk", flat=True)[:2])
+    if len(keys) == 1:
+        return f"{requests}?{urlencode({'key_id': keys[0]})}"
+    for column in ("user", "model_requested"):
+        if text and _is_recent(request, column, text):
+            return f"{requests}?{urlencode({column: text})}"
+    if keys or not request.user.has_perm(READ_TRANSCRIPT):
+        return f"{requests}?{urlencode({'q': text})}"
+    return f"{reverse('admin:proxy_search')}?{urlencode({'q': text})}"
+
+
+def _is_recent(request: HttpRequest, column: str, value: str) -> bool:
+    """Return whether a visible request of the last days has this value."""
+    rows = visible_exchanges(reader_of_user(request.user)).filter(created__gte=now() - RECENT)
+    try:
+        with with_query_timeout(LOOKUP_S):
+            return rows.filter(**{column: value}).exists()
+    except QueryTimeout:
+        return False

@@ -1,0 +1,110 @@
+"""The form of a budget: recipients without JSON, and a question about a second budget."""
+
+import pytest
+
+from proxy.models import AuditEntry, Budget
+from proxy.permissions.roles import OWNER
+from tests.proxy.admin import factories
+
+pytestmark = pytest.mark.django_db
+URL = "/admin/proxy/budget/add/"
+HOOK = "https://hooks.example.com/T0/secret-part"
+
+
+def form(team, **changes):
+    return {
+        "team": team.pk, "key": "", "user": "", "usd": "20", "period": "month", "zone": "UTC",
+        "hard": "on", "webhook": "", "webhook_secret_0": "", "webhook_secret_1": "", "emails": "",
+        "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0,
+    } | changes  # fmt: skip
+
+
+def test_recipients_are_plain_fields(root):
+    team = factories.team()
+
+    root.post(URL, form(
+        team, webhook=HOOK, webhook_secret_0="env", webhook_secret_1="HOOK_SECRET",
+        emails="ops@example.com\nada@example.com",
+    ))  # fmt: skip
+
+    budget = Budget.objects.get()
+    assert budget.webhook_secret == {"env": "HOOK_SECRET"}
+    assert budget.emails == ["ops@example.com", "ada@example.com"]
+    page = root.get(f"/admin/proxy/budget/{budget.pk}/change/").content.decode()
+    assert "ops@example.com\nada@example.com</textarea>" in page
+    assert 'value="HOOK_SECRET"' in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"emails": "nobody"}, "Enter a valid email address"),
+        ({"webhook": HOOK}, "a webhook needs webhook_secret"),
+        ({"webhook_secret_0": "env"}, "choose where the secret is"),
+        ({"webhook_secret_1": "HOOK"}, "choose where the secret is"),
+        ({"webhook_secret_0": "sealed"}, "Select a valid choice"),
+    ],
+)
+def test_wrong_recipients_are_refused(root, changes, message):
+    answer = root.post(URL, form(factories.team(), **changes))
+
+    assert message in answer.content.decode()
+    assert not Budget.objects.exists()
+
+
+def test_a_second_budget_of_the_same_owner_and_period_asks(root):
+    team = factories.team()
+    Budget.objects.create(team=team, usd=500, managed=True)
+    assert 'type="checkbox" name="second"' not in root.get(URL).content.decode()
+
+    asked = root.post(URL, form(team)).content.decode()
+
+    assert "Team platform has a budget of $500.00 a month already, set in bridge.toml" in asked
+    assert 'type="checkbox" name="second"' in asked
+    assert Budget.objects.count() == 1
+    root.post(URL, form(team, second="on"))
+    assert Budget.objects.count() == 2
+
+
+def test_another_period_or_a_change_of_the_amount_asks_nothing(root):
+    team = factories.team()
+    for _ in range(2):
+        first = Budget.objects.create(team=team, usd=500)
+
+    added = root.post(URL, form(team, period="day"))
+    changed = root.post(f"/admin/proxy/budget/{first.pk}/change/", form(team, usd="30"))
+
+    assert (added.status_code, changed.status_code) == (302, 302)
+    first.refresh_from_db()
+    assert first.usd == 30
+
+
+def test_the_question_does_not_tell_of_budgets_that_the_user_may_not_see(client):
+    ben = factories.staff("ben")
+    factories.key("ben", user=ben)
+    Budget.objects.create(user=ben, usd=77)
+    client.force_login(factories.staff("ada", groups=(OWNER, "team:platform")))
+
+    sent = form(factories.team()) | {"team": "", "user": ben.pk}
+    answer = client.post(URL, sent)
+
+    assert "77" not in answer.content.decode()
+    assert Budget.objects.count() == 1
+
+
+def test_the_message_after_a_change_names_old_and_new_values(root):
+    team = factories.team()
+    budget = Budget.objects.create(
+        team=team, usd=10, webhook=f"{HOOK}-old", webhook_secret={"env": "A"}
+    )
+
+    page = root.post(
+        f"/admin/proxy/budget/{budget.pk}/change/",
+        form(team, webhook=HOOK, webhook_secret_0="env", webhook_secret_1="A"),
+        follow=True,
+    ).content.decode()
+
+    assert "Changed: usd: 10 → 20; webhook: changed" in page
+    entry = AuditEntry.objects.get(model="budget", action="change")
+    assert entry.changes["webhook"] == {"changed": True}
+    assert "secret-part" not in page + str(vars(entry))
