@@ -171,6 +171,9 @@ TABLE: Final = (
         "deletes them.",
     ),
     Variable(
+        "BRIDGE_AUDIT_DAYS", "730", "Days after which the purge deletes entries of the audit log."
+    ),
+    Variable(
         "BRIDGE_SEARCH",
         "1",
         "Whether new transcripts are indexed and can be searched; `0` writes no index.",

@@ -44,6 +44,7 @@ MAX_STREAMS = env_int("BRIDGE_MAX_STREAMS")
 MAX_CONNECTIONS = env_int("BRIDGE_MAX_CONNECTIONS")
 MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
 PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
+AUDIT_DAYS = env_int("BRIDGE_AUDIT_DAYS")
 SEARCH = env_bool("BRIDGE_SEARCH")
 SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
 TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
@@ -103,6 +104,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "proxy.audit_log.actor.actor_middleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",

@@ -45,6 +45,8 @@ class Conf:
     purge_hour: int | None = 3
     """The hour (UTC) from which the daily purge of expired ledger data may begin; None: no daily
     purge."""
+    audit_days: int = 730
+    """Days after which a purge deletes an entry of the audit log."""
     search: bool = True
     """Whether the texts of transcripts are indexed and can be searched."""
     end_revoked: bool = False
@@ -82,6 +84,7 @@ class Conf:
             max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
+            audit_days=settings.AUDIT_DAYS,
             search=settings.SEARCH,
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",

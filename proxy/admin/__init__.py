@@ -2,11 +2,13 @@
 
 from django.contrib import admin
 
+from .audit import entry_admin
 from .requests import exchange_admin
 from .setup import (
     budget_admin,
     drift_admin,
     key_admin,
+    pause_admin,
     price_admin,
     route_admin,
     upstream_admin,
@@ -16,8 +18,10 @@ from .setup import (
 __all__ = [
     "budget_admin",
     "drift_admin",
+    "entry_admin",
     "exchange_admin",
     "key_admin",
+    "pause_admin",
     "price_admin",
     "route_admin",
     "upstream_admin",

@@ -30,6 +30,9 @@ WATCH: Final = (
     SidebarItem("Search", "search", "admin:proxy_search", "proxy.view_transcript"),
     SidebarItem("Outcomes", "task_alt", "admin:proxy_outcomes"),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
+    SidebarItem(
+        "Audit log", "policy", "admin:proxy_auditentry_changelist", "proxy.view_auditentry"
+    ),
     SidebarItem("Drift", "radar", "admin:proxy_drift_changelist", "proxy.view_drift"),
 )
 CONTROL: Final = (
@@ -37,6 +40,7 @@ CONTROL: Final = (
     SidebarItem("Teams", "groups", "admin:proxy_team_changelist", "proxy.view_team"),
     SidebarItem("Routes", "alt_route", "admin:proxy_route_changelist", "proxy.view_route"),
     SidebarItem("Upstreams", "dns", "admin:proxy_upstream_changelist", "proxy.view_upstream"),
+    SidebarItem("Pauses", "pause_circle", "admin:proxy_pause_changelist", "proxy.view_pause"),
     SidebarItem(
         "Policies", "rule", "admin:proxy_upstreampolicy_changelist", "proxy.view_upstreampolicy"
     ),

@@ -19,7 +19,7 @@ from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
-from proxy.models import DrainWatermark, Upstream
+from proxy.models import DrainWatermark, Pause, Upstream
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
@@ -102,6 +102,7 @@ def _collect_notices(user: Any, reader: Reader) -> NoticeContext:
     sandbox = any(upstream.name in SANDBOXES for upstream in used)
     notices = [
         *_recording_notices(),
+        *_pause_notices(link=user.has_perm("proxy.view_pause")),
         *(_unreadable_row_notices() if reader.everything else ()),
         *(_unusable_upstream_notices(used) if user.has_perm("proxy.view_upstream") else ()),
         *(_unpriced_model_notices(reader) if user.has_perm("proxy.view_price") else ()),
@@ -109,6 +110,14 @@ def _collect_notices(user: Any, reader: Reader) -> NoticeContext:
         *(_sandbox_notice(link=user.has_perm("proxy.view_route")) if sandbox else ()),
     ]
     return NoticeContext(tuple(notices), sandbox)
+
+
+def _pause_notices(*, link: bool) -> Iterator[Notice]:
+    """Yield a notice for each pause in effect, so that it is not forgotten."""
+    url = reverse("admin:proxy_pause_changelist") if link else ""
+    for pause in Pause.active()[:MAX_NAMED]:
+        ends = f" until {pause.ends:%Y-%m-%d %H:%M} UTC" if pause.ends else ""
+        yield Notice("warn", f"Paused{ends}: {pause}. {pause.message}", url, "Open" if url else "")
 
 
 def _recording_notices() -> Iterator[Notice]:

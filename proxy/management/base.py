@@ -16,6 +16,7 @@ from django.core.management.base import (
 )
 from django.db import DatabaseError
 
+from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.errors import OldRecordsFound
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.secrets import ConfigError
@@ -60,7 +61,8 @@ class BridgeCommand(BaseCommand):
         if stdout := options.pop("stdout", None):
             self.stdout = VisibleOutput(stdout)
         try:
-            return super().execute(*args, **options)
+            with acting_as(actor_of_command(type(self).__module__.rpartition(".")[2])):
+                return super().execute(*args, **options)
         except (ConfigError, OldRecordsFound) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except SystemCheckError as error:

@@ -2,6 +2,7 @@
 
 import django.core.validators
 import django.db.models.deletion
+import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
@@ -218,6 +219,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Pause',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('upstream', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.upstream')),
+                ('model', models.CharField(blank=True, help_text="The requested model or the upstream's; a glob such as claude-*. Empty: every.", max_length=200)),
+                ('message', models.CharField(help_text='The error message that clients get.', max_length=300)),
+                ('ends', models.DateTimeField(blank=True, null=True)),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['pk'],
+            },
+        ),
+        migrations.CreateModel(
             name='UpstreamPolicy',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -427,6 +442,33 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-pk'],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('state',), name='purge_one_runs')],
+            },
+        ),
+        migrations.CreateModel(
+            name='AuditEntry',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('created', models.DateTimeField(default=django.utils.timezone.now)),
+                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested an upstream'), ('run', 'Ran a command')], max_length=16)),
+                ('actor_kind', models.CharField(choices=[('user', 'User'), ('key', 'Gateway key'), ('command', 'Command'), ('system', 'The gateway itself')], max_length=8)),
+                ('user', models.CharField(blank=True, max_length=150)),
+                ('key', models.CharField(blank=True, max_length=140)),
+                ('command', models.CharField(blank=True, max_length=64)),
+                ('address', models.CharField(blank=True, max_length=45)),
+                ('model', models.CharField(blank=True, max_length=40)),
+                ('object_id', models.CharField(blank=True, max_length=64)),
+                ('object_name', models.CharField(blank=True, max_length=200)),
+                ('team', models.CharField(blank=True, max_length=64)),
+                ('subject', models.CharField(blank=True, max_length=150)),
+                ('changes', models.JSONField(blank=True, default=dict)),
+                ('detail', models.CharField(blank=True, max_length=500)),
+                ('reason', models.CharField(blank=True, max_length=500)),
+            ],
+            options={
+                'verbose_name': 'audit entry',
+                'verbose_name_plural': 'audit log',
+                'ordering': ['-created', '-pk'],
+                'indexes': [models.Index(fields=['created', 'id'], name='audit_created'), models.Index(fields=['action', 'created'], name='audit_action'), models.Index(fields=['user', 'created'], name='audit_user'), models.Index(fields=['subject', 'created'], name='audit_subject'), models.Index(fields=['team', 'created'], name='audit_team'), models.Index(fields=['object_id', 'model', 'created'], name='audit_object')],
             },
         ),
         migrations.CreateModel(

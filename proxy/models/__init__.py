@@ -1,5 +1,6 @@
 """The database models."""
 
+from .audit import Action, ActorKind, AuditEntry
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
@@ -31,12 +32,16 @@ from .saved_view import SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
+from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
 
 __all__ = [
+    "Action",
+    "ActorKind",
     "ApiKey",
+    "AuditEntry",
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
@@ -54,6 +59,7 @@ __all__ = [
     "OnClientDisconnect",
     "Outcome",
     "Part",
+    "Pause",
     "Period",
     "PolicyAction",
     "PolicyKind",

@@ -8,11 +8,12 @@ from django.db.models.signals import post_delete, post_save
 from .drift import UpstreamPolicy
 from .setup.budgets import Budget
 from .setup.keys import ApiKey, Team
+from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import Upstream
 
-WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy)
+WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy, Pause)
 
 
 class Revision(models.Model):

@@ -35,13 +35,14 @@ CUSTOM_PERMISSIONS: Final[Mapping[str, tuple[str, str]]] = {
 """Permissions that Django does not create by default: codename -> (model, name)."""
 
 CONFIGURED: Final = (
-    "team", "apikey", "route", "routetarget", "price", "budget", "upstreampolicy",
+    "team", "apikey", "route", "routetarget", "price", "budget", "upstreampolicy", "pause",
 )  # fmt: skip
-DELETED: Final = ("route", "routetarget", "budget", "upstreampolicy")
+DELETED: Final = ("route", "routetarget", "budget", "upstreampolicy", "pause")
 READ: Final = tuple(
     f"proxy.view_{model}"
     for model in (
         *CONFIGURED,
+        "auditentry",
         "budgetnotice",
         "drift",
         "upstream",

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 
 from proxy.admission_checks import AdmissionDryRun, without_figures
-from proxy.models import ApiKey, Budget, Exchange, Route, Scope, Team
+from proxy.models import ActorKind, ApiKey, AuditEntry, Budget, Exchange, Route, Scope, Team
 
 from .roles import OWN_REQUESTS
 
@@ -147,6 +147,23 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     if reader.key_id is not None:
         condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
     return budgets.filter(condition)
+
+
+def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:
+    """Return the entries of the audit log that the reader may see.
+
+    A reader limited to teams sees the entries on objects of these teams. Every user also sees what
+    the user did, and who read the user's own transcripts.
+    """
+    entries = AuditEntry.objects.all()
+    if reader.everything:
+        return entries
+    condition = Q(pk__in=())
+    if reader.teams:
+        condition |= Q(team__in=reader.teams)
+    if reader.user:
+        condition |= Q(actor_kind=ActorKind.USER, user=reader.user) | Q(subject=reader.user)
+    return entries.filter(condition)
 
 
 def visible_routes(reader: Reader) -> QuerySet[Route]:

@@ -6,7 +6,7 @@ from django.contrib.auth import get_user_model
 
 from proxy.models import Exchange
 
-# "gateway" is the user of audit entries for commands, see proxy/audit_log.py.
+# "gateway" is the name of the gateway itself in the audit log.
 RESERVED: Final = frozenset({"gateway", "admin", "root"})
 
 

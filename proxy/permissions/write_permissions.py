@@ -22,7 +22,17 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.db.models import Model, Q, QuerySet
 
-from proxy.models import ApiKey, Budget, Price, Route, Scope, Team, Upstream, UpstreamPolicy
+from proxy.models import (
+    ApiKey,
+    Budget,
+    Pause,
+    Price,
+    Route,
+    Scope,
+    Team,
+    Upstream,
+    UpstreamPolicy,
+)
 
 from .member_keys import allowed_count, limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
@@ -307,6 +317,7 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Upstream: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_keys),
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
+    Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
 }
 """Model -> action -> rule. Of the users, only superusers may write the other models, and upstreams,
 because API keys are sent to them, and users, who could make themselves superusers."""

@@ -8,6 +8,7 @@ from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from proxy.reports.core.base_views import ReportView
 
+from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, transcripts
@@ -37,6 +38,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,
+    "audit": audit_views.AuditView,
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "me/keys": own_keys.OwnKeysView,

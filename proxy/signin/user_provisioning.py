@@ -12,8 +12,8 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
-from proxy.audit_log import note
-from proxy.models import Identity
+from proxy.audit_log import Actor, acting_as, current_actor
+from proxy.models import ActorKind, Identity
 from proxy.permissions.roles import ROLES
 from proxy.permissions.row_permissions import TEAM_GROUP
 from proxy.permissions.usernames import is_taken
@@ -54,7 +54,16 @@ def create_user(config: OIDCConfig, claims: dict[str, Any]) -> Any:
 
 @transaction.atomic
 def _sync_groups(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
-    """Set the groups that the provider controls, the user's name and the e-mail address."""
+    """Set the groups that the provider controls, the user's name and the e-mail address.
+
+    The audit log names the user who signs in as the actor.
+    """
+    address = current_actor().address
+    with acting_as(Actor(kind=ActorKind.USER, user=user.get_username(), address=address)):
+        _write_claims(user, groups, claims)
+
+
+def _write_claims(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
     controlled = [
         group
         for group in user.groups.all()
@@ -65,7 +74,6 @@ def _sync_groups(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
         user.groups.remove(*(group for group in controlled if group.name not in groups))
         for name in groups - current:
             user.groups.add(Group.objects.get_or_create(name=name)[0])
-        note(user, user, f"Groups by sign-in: {_join(current)} → {_join(groups)}.")
     fields = {
         "is_staff": bool(groups & set(ROLES)),
         "email": _text(claims, "email", 254),
@@ -130,7 +138,3 @@ def _name(config: OIDCConfig, claims: dict[str, Any]) -> str:
 def _text(claims: dict[str, Any], name: str, max_length: int) -> str:
     value = claims.get(name)
     return value[:max_length].replace("\0", "") if isinstance(value, str) else ""
-
-
-def _join(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

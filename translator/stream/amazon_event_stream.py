@@ -1,8 +1,8 @@
 """Decode Amazon's binary event stream: frames with typed headers and two checksums.
 
 A frame is: total length, length of the headers, CRC of these 8 bytes, headers, payload, CRC of all
-before. All integers are big-endian, both checksums are CRC-32. Source: Amazon Transcribe Developer Guide,
-"Event stream encoding"; smithy.io, "Amazon Event Stream Specification".
+before. All integers are big-endian, both checksums are CRC-32. Source: Amazon Transcribe Developer
+Guide, "Event stream encoding"; smithy.io, "Amazon Event Stream Specification".
 """
 
 import struct

@@ -9,14 +9,18 @@ that is too large, is handled as an invalid lookup.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AutocompleteSelect
+from django.core.exceptions import PermissionDenied
 from django.db import DataError
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 
 if TYPE_CHECKING:
     Admin = admin.ModelAdmin[Any]
@@ -58,11 +62,33 @@ class CheckedModelAdmin(Admin):
         filters = self.get_list_filter(request)
         return field in filters and rest in SENT_BY_FILTERS and "\x00" not in value
 
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Write no entry of Django's own log: ``proxy.audit_log`` records every change."""
+
+    log_change = log_deletion = log_addition
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        """Write no entry of Django's own log, as above."""
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect the button "History" to the object's entries in the audit log."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        return HttpResponseRedirect(audit_url(self.model, unquote(object_id)))
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         words = search_term[:MAX_SEARCH_LENGTH].replace("\x00", " ").split()
         return super().get_search_results(request, queryset, " ".join(words[:MAX_SEARCH_WORDS]))
+
+
+def audit_url(model: type[Model], object_id: str) -> str:
+    """Return the URL of the audit log with the entries of one object."""
+    query = urlencode({"model": model._meta.verbose_name, "object": object_id})  # noqa: SLF001 - documented by Django
+    return f"{reverse('admin:proxy_auditentry_changelist')}?{query}"
 
 
 class CheckedAutocomplete(AutocompleteSelect):

@@ -1,4 +1,4 @@
-"""Base classes of model admins: some are read-only, the others log the values that users change."""
+"""Base classes of model admins: some are read-only, the others check what users write."""
 
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +28,8 @@ else:
     from unfold.admin import TabularInline as Inline
 
 __all__ = [
+    "ChecksWrites",
     "Inline",
-    "LogsFieldChanges",
     "ManagedAdmin",
     "ModelForm",
     "ReadOnlyAdmin",
@@ -41,7 +41,7 @@ MESSAGE_LENGTH: Final = 600
 SECRET_FIELDS: Final = (
     "password", "password1", "password2", "new_secret", "kept_secret", "webhook"
 )  # fmt: skip
-"""Form fields whose values are never written to Django's admin log, nor into a message. The URL of
+"""Form fields whose values are never written into a message. The URL of
 a webhook may contain a token."""
 
 
@@ -84,11 +84,8 @@ def form_with_write_check(form: Any, user: Any, action: str) -> Any:
     return FormWithWriteCheck
 
 
-class LogsFieldChanges(CheckedModelAdmin):
-    """A model admin that permits the writes that ``proxy.permissions.write_permissions`` permits.
-
-    Its entries in Django's admin log have the old and new value of each changed field (T43).
-    """
+class ChecksWrites(CheckedModelAdmin):
+    """A model admin that permits the writes that ``write_permissions`` permits."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return may_write(request.user, ADD, self.model) and super().has_add_permission(request)
@@ -144,7 +141,7 @@ class LogsFieldChanges(CheckedModelAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
-        """Return Django's log message, which names the changed fields, with old and new values."""
+        """Return Django's message, which names the changed fields, with old and new values."""
         message = super().construct_change_message(request, form, formsets, add)
         lines = [] if add else _differences(form)
         for formset in formsets or ():
@@ -173,7 +170,7 @@ class LogsFieldChanges(CheckedModelAdmin):
         super().message_user(request, message, level, *more, **by_name)
 
 
-class ManagedAdmin(LogsFieldChanges):
+class ManagedAdmin(ChecksWrites):
     """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
 
     Bulk deletion is off, because it would skip the check of each single row.

@@ -21,7 +21,7 @@ from proxy.admin.core.number_format import cost_of, duration, short_count
 from proxy.admin.core.outcome_label import outcome_label
 from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url
-from proxy.audit_log import note
+from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.live.live_view_sync import live_view_sync
@@ -195,7 +195,7 @@ def stop_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
         return _stop_response(
             request, "The process that runs it cannot be reached.", messages.ERROR
         )
-    note(request.user, Exchange(pk=exchange_id), "Stopped the running request.")
+    record(Action.STOP, Exchange(pk=exchange_id), detail="one running request")
     return _stop_response(request, f"Request {exchange_id} is being stopped.", messages.SUCCESS)
 
 

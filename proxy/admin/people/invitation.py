@@ -20,7 +20,6 @@ from django.views.decorators.http import require_http_methods
 
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.setup.key_admin import secret_page
-from proxy.audit_log import note
 from proxy.models import ApiKey, Budget, Period, Team
 from proxy.permissions.roles import MEMBER, ROLES
 from proxy.permissions.row_permissions import TEAM_GROUP
@@ -116,16 +115,13 @@ class InvitationForm(forms.Form):
         team: Team = given["team"]
         groups = [given["role"], f"{TEAM_GROUP}{team.name}"]
         user.groups.add(*(Group.objects.get_or_create(name=name)[0] for name in groups))
-        note(self.inviter, user, f"Invited as {given['role']} of team {team}.")
         fields = {"user": user, "scopes": ["messages"]}
         self._check(ApiKey(team=team, name=given["key_name"], **fields), "prefix", "digest")
         key, secret = ApiKey.issue(team, given["key_name"], **fields)
-        note(self.inviter, key, f"Created with the invitation of {user}.")
         if given["usd"] is not None:
             budget = Budget(key=key, usd=given["usd"], period=given["period"])
             self._check(budget)
             budget.save()
-            note(self.inviter, budget, f"Created with the invitation of {user}: {budget}.")
         return Invited(user=user, key=key, secret=secret, password=password)
 
     def _check(self, row: Any, *without: str) -> None:

@@ -169,8 +169,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return views.transcript_view(request, object_id, self.admin_site)
 
 
-def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
-    """Return the template context of the request list: rows, active filters and links."""
+def filter_context(cl: Any) -> dict[str, Any]:
+    """Return the template context of the filter form and of the active filters."""
     fields: list[FormFilter] = list(cl.filter_specs)
     active_filters = [
         {
@@ -189,6 +189,16 @@ def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
                 "url": cl.get_query_string(remove=["q", *PAGE_PARAMS]),
             }
         )
+    return {
+        "main_fields": [field for field in fields if not field.folded],
+        "more_fields": [field for field in fields if field.folded],
+        "more_open": any(field.value for field in fields if field.folded),
+        "active_filters": active_filters,
+    }
+
+
+def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
+    """Return the template context of the request list: rows, filters and links."""
 
     def filter_url(more: dict[str, Any]) -> str:
         return str(cl.get_query_string(new_params=more, remove=list(PAGE_PARAMS)))
@@ -199,10 +209,7 @@ def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
         "groups": group_rows(rows, by_session=cl.by_session),
         "by_session": cl.by_session,
         "group_url": filter_url({GROUP: None if cl.by_session else "session"}),
-        "main_fields": [field for field in fields if not field.folded],
-        "more_fields": [field for field in fields if field.folded],
-        "more_open": any(field.value for field in fields if field.folded),
-        "active_filters": active_filters,
+        **filter_context(cl),
         "csv_url": csv,
         "shorter_url": filter_url({"within": "24h"}),
     }

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,7 +18,6 @@ from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.transcript.truncation import printable
-from proxy.audit_log import note
 from proxy.conf import conf
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
@@ -130,7 +128,6 @@ def _search(request: HttpRequest, form: SearchForm) -> tuple[Page, str]:
             reader_of_user(request.user),
             form.text,
             form.filters,
-            log=partial(note, request.user),
             limit=PER_PAGE,
             below=form.below,
         )

@@ -40,7 +40,7 @@ from proxy.admin.transcript.export import (
     markdown_lines,
 )
 from proxy.admin.transcript.truncation import Truncator
-from proxy.audit_log import note
+from proxy.audit_log import Action, record
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
 from proxy.permissions.row_permissions import reader_of_user, visible_exchanges
@@ -193,12 +193,11 @@ def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str,
     start = int(text) - 1 if text.isascii() and text.isdigit() and len(text) < 6 else 0
     start = max(0, min(start, len(steps) - 1))
     page = steps[start : start + REQUESTS_PER_PAGE]
-    added = additions(step.row for step in page)
-    note(
-        request.user,
-        page[-1].row,
-        f"Read the session {page[0].row.session_id[:80]}, requests {start + 1} to "
-        f"{start + len(page)}.",
+    page_rows = [step.row for step in page]
+    added = additions(page_rows)
+    session_id, last = page[0].row.session_id[:80], start + len(page)
+    _record_people(
+        Action.READ, page_rows, detail=f"session {session_id}, requests {start + 1} to {last}"
     )
     mode = text_mode(request)
     truncator = Truncator(render_markdown=mode == RENDERED)
@@ -210,6 +209,16 @@ def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str,
         "earlier": max(1, start + 1 - REQUESTS_PER_PAGE) if start else None,
         "later": start + REQUESTS_PER_PAGE + 1 if start + REQUESTS_PER_PAGE < len(steps) else None,
     }
+
+
+def _record_people(action: Action, rows: Sequence[Exchange], *, detail: str) -> None:
+    """Record one entry for each user and team whose requests are among the rows.
+
+    Clients choose session ids, so one session may have requests of several users.
+    """
+    newest = {(row.user, row.team): row for row in rows}
+    for row in newest.values():
+        record(action, row, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +276,7 @@ def export_view(request: HttpRequest) -> HttpResponse:
     session_id, rows, _ = _load_rows(request, MAX_EXPORTED)
     added = additions(rows, limit=MAX_EXPORTED)
     requests = [ExportedRequest(row, added[row.pk]) for row in rows]
-    note(request.user, rows[-1], f"Exported the session {session_id[:80]} as {file_format}.")
+    _record_people(Action.EXPORT, rows, detail=f"session {session_id[:80]} as {file_format}")
     if file_format == "jsonl":
         return download_response(
             encode_lines(jsonl_lines(requests)), f"{_file_name(session_id)}.jsonl"

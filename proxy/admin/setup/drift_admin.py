@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from proxy.admin.core.model_admin import LogsFieldChanges, ReadOnlyAdmin
+from proxy.admin.core.model_admin import ChecksWrites, ReadOnlyAdmin
 from proxy.models import Drift, DriftKind, Exchange, PolicyAction, PolicyKind, UpstreamPolicy
 
 KNOWN_LABELS: Final = {True: "known", False: "not known", None: "not checked"}
@@ -74,7 +74,7 @@ class DriftAdmin(ReadOnlyAdmin):
 
 
 @admin.register(UpstreamPolicy)
-class UpstreamPolicyAdmin(LogsFieldChanges):
+class UpstreamPolicyAdmin(ChecksWrites):
     actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     list_display = ("name", "kind", "action", "upstream_display", "position")
     list_editable = ("action", "position")

@@ -19,7 +19,6 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
-from proxy.audit_log import note
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
@@ -244,7 +243,6 @@ class KeyAdmin(ManagedAdmin):
         if request.method != "POST":
             return self._confirmation_page(request, key, "Revoke", None)
         if key.revoke():
-            note(request.user, key, "Revoked.")
             self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
         return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
 

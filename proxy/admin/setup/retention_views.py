@@ -5,7 +5,7 @@ from typing import Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import connection, transaction
+from django.db import connection
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -14,7 +14,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import size
-from proxy.audit_log import note
 from proxy.conf import conf
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.maintenance import purge_jobs
@@ -89,11 +88,7 @@ def _may_rewrite(space: Space) -> bool:
 
 def _start_purge(request: HttpRequest, due: dict[str, Any], *, rewrite: bool) -> HttpResponse:
     try:
-        with transaction.atomic():
-            purge = purge_jobs.start_purge(
-                request.user, rewrite=rewrite, expected=due["transcripts"]
-            )
-            note(request.user, purge, f"Purged transcripts past their retention: {due['text']}.")
+        purge_jobs.start_purge(request.user, rewrite=rewrite, expected=due["transcripts"])
     except purge_jobs.PurgeAlreadyRunning:
         messages.warning(request, "A purge is already running.")
     else:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import duration
 from proxy.admin.transcript.truncation import printable
-from proxy.audit_log import note
+from proxy.audit_log import Action, record
 from proxy.models import RouteTarget, Upstream
 from proxy.permissions.write_permissions import may_probe
 from proxy.secrets import ConfigError
@@ -44,7 +44,11 @@ def probe_view(request: HttpRequest, upstream_id: int) -> HttpResponse:
     error = ""
     if request.method == "POST" and form.is_valid():
         findings, error = _run_probe(upstream, form.cleaned_data["model"])
-        note(request.user, upstream, _audit_message(form.cleaned_data["model"], findings, error))
+        record(
+            Action.TEST,
+            upstream,
+            detail=_audit_detail(form.cleaned_data["model"], findings, error),
+        )
     context = {
         **admin.site.each_context(request),
         "title": f"Test {upstream}",
@@ -76,15 +80,15 @@ def _run_probe(upstream: Upstream, model: str) -> tuple[Sequence[Finding], str]:
         return (), str(exc)
 
 
-def _audit_message(model: str, findings: Sequence[Finding], error: str) -> str:
-    """Return the entry for Django's admin log: the model and the result of each test request."""
+def _audit_detail(model: str, findings: Sequence[Finding], error: str) -> str:
+    """Return the detail of the audit entry: the model and the result of each test request."""
     results = "; ".join(
         f"{finding.question.name} {finding.status or 'no response'} in "
         f"{duration(finding.total_ms)}: "
         f"{'passed' if finding.ok else 'failed'}"
         for finding in findings
     )
-    return f"Tested with the model {model[:80]}: {results or f'no request sent, {error[:200]}'}."
+    return f"model {model[:80]}: {results or f'no request sent, {error[:200]}'}"
 
 
 def _finding_context(finding: Finding) -> dict[str, Any]:

@@ -1,19 +1,23 @@
-"""Users and groups: Django's forms, for superusers only; the admin log has old and new values.
+"""Users and groups: Django's forms, for superusers only; the audit log has old and new values.
 
 A user who may change users could become a superuser, so no group of the gateway grants that
 permission. A team lead may view the users of the team.
 """
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from proxy.admin.core.model_admin import Inline, LogsFieldChanges
+from proxy.admin.core.model_admin import ChecksWrites, Inline
 from proxy.models import Identity
 from proxy.permissions.write_permissions import choices
 
@@ -36,7 +40,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class PeopleAdmin(LogsFieldChanges, Users):
+class PeopleAdmin(ChecksWrites, Users):
     actions = None
     change_form_template = "admin/proxy/user/change_form.html"
     form = UserChangeForm
@@ -44,16 +48,25 @@ class PeopleAdmin(LogsFieldChanges, Users):
     add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none
     change_password_form = AdminPasswordChangeForm
     filter_horizontal = ()  # the two boxes of filter_horizontal have no accessible names
-    list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
+    list_display = (
+        "username", "email", "is_active", "is_staff", "is_superuser", "last_login", "readings",
+    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         return choices(request.user, super().get_queryset(request))
+
+    @admin.display(description="transcripts")
+    def readings(self, user: User) -> SafeString:
+        """Link to the audit log: who read this user's transcripts in the last 7 days."""
+        query = urlencode({"did": "readings", "subject": user.username, "within": "7d"})
+        url = f"{reverse('admin:proxy_auditentry_changelist')}?{query}"
+        return format_html('<a class="mb-link" href="{}">who read them</a>', url)
 
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
         return () if obj is None else (IdentityInline,)
 
 
 @admin.register(Group)
-class GroupsAdmin(LogsFieldChanges, GroupAdmin):
+class GroupsAdmin(ChecksWrites, GroupAdmin):
     actions = None
     filter_horizontal = ()

@@ -1,7 +1,7 @@
 """The page of one exchange: its conversation, its four bodies, a replay, and its downloads.
 
 Stored text may be hostile: templates autoescape all of it, the page has a strict CSP, and bodies
-are served as text/plain or as attachments (T26). Each access is written to Django's admin log.
+are served as text/plain or as attachments (T26). Each access is recorded in the audit log.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT
 from proxy.admin.core.session_links import session_url
 from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
-from proxy.audit_log import note
+from proxy.audit_log import Action, record
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
@@ -70,7 +70,7 @@ def transcript_view(request: HttpRequest, exchange_id: str, site: AdminSite) -> 
     if may_read and tab != "record":
         stored, broken = _read_transcript(exchange.pk)
     if stored is not None:
-        note(request.user, exchange, f"Read the transcript ({TABS[tab].lower()}).")
+        record(Action.READ, exchange, detail=f"tab {TABS[tab].lower()}")
     previous_id, next_id = _neighbors(request, exchange)
     context = {
         **site.each_context(request),
@@ -106,7 +106,7 @@ def part_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     if stored is None:
         raise Http404("no transcript is stored for this request")
     value = _value_at({**stored.request, "answer": stored.answer}, path)
-    note(request.user, exchange, f"Read the block {path[:100]} of the transcript.")
+    record(Action.READ, exchange, detail=f"block {path[:100]}")
     return _text_response(_block_text(value))
 
 
@@ -125,7 +125,7 @@ def media_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     response = media_response(block, exchange.pk)
     if response is None:
         raise Http404("no image or PDF at this path")
-    note(request.user, exchange, f"Opened the file {path[:100]} of the transcript.")
+    record(Action.READ, exchange, detail=f"file {path[:100]}")
     return response
 
 
@@ -138,7 +138,7 @@ def body_view(request: HttpRequest, exchange_id: str, side: str) -> HttpResponse
     if stored is None or side not in DOWNLOADS:
         raise Http404("nothing is stored for this request")
     body, ending = _download(side, stored, exchange)
-    note(request.user, exchange, f"Downloaded the {DOWNLOADS[side].lower()}.")
+    record(Action.EXPORT, exchange, detail=f"download of the {DOWNLOADS[side].lower()}")
     return download_response(body, f"{exchange.pk}-{ending}")
 
 

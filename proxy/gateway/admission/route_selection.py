@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from proxy.gateway.http.errors import HttpError, forbidden, unknown_model
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
+from proxy.gateway.snapshot.pauses import PauseEntry, pause_of
 from proxy.gateway.snapshot.targets import SAME_MODEL, RequestFacts, Target
 
 from .cooldown import Cooldown, Key, cooldown
@@ -50,6 +51,8 @@ def choose_route(
         )
     if facts is not None and any(target.when is not None for target in entry.targets):
         entry = _matching(entry, facts)
+    if snapshot.pauses:
+        entry = _without_paused_targets(entry, model, snapshot.pauses)
     if len(entry.targets) == 1:
         return Route(entry.model, entry.targets)
     return Route(entry.model, by_health_and_weight(entry, model, session, cooldown))
@@ -72,6 +75,27 @@ def _matching(entry: RouteEntry, facts: RequestFacts) -> RouteEntry:
         )
     targets, weights = zip(*taking, strict=True)
     return dataclasses.replace(entry, targets=targets, weights=weights)
+
+
+def _without_paused_targets(
+    entry: RouteEntry, model: str, pauses: tuple[PauseEntry, ...]
+) -> RouteEntry:
+    """Return the route without its paused targets. Raises HttpError 529 if all are paused."""
+    found = [pause_of(pauses, target, model) for target in entry.targets]
+    if all(found):
+        raise HttpError(
+            529,
+            "overloaded_error",
+            found[0].message,  # type: ignore[union-attr]  # not None: all targets are paused
+            {"x-should-retry": "false"},
+            source="gateway",
+            detail="paused",
+        )
+    return dataclasses.replace(
+        entry,
+        targets=tuple(t for t, pause in zip(entry.targets, found, strict=True) if pause is None),
+        weights=tuple(w for w, pause in zip(entry.weights, found, strict=True) if pause is None),
+    )
 
 
 def key_of(target: Target, model: str) -> Key:

@@ -28,6 +28,7 @@ from proxy.models import (
     ApiKey,
     Budget,
     OnClientDisconnect,
+    Pause,
     Price,
     Revision,
     Route,
@@ -49,6 +50,7 @@ from . import config_cache, revoked_keys_file
 from .budget_snapshot import BudgetConfig, Budgets
 from .config_cache import Configuration
 from .dialects import DIALECTS
+from .pauses import PauseEntry
 from .targets import Target, Timeouts, UpstreamServer
 from .upstream_policies import MESSAGE_KINDS, NO_POLICIES, Policies, build_policies
 
@@ -137,6 +139,7 @@ class Snapshot:
     globs: tuple[RouteEntry, ...] = ()
     prices: PriceList = field(default_factory=lambda: PriceList(()))
     content_rules: Policies = NO_POLICIES  # which blocks and roles of messages may pass
+    pauses: tuple[PauseEntry, ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     """The upstreams that cannot be used, with the reason, such as a missing secret."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
@@ -308,6 +311,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         globs=tuple(route for route in routes if route.pattern is not None),
         prices=PriceList(configuration.rows_of(Price)),
         content_rules=build_policies(rule.as_rule() for rule in _message_rules(rules)),
+        pauses=tuple(map(PauseEntry.of, configuration.rows_of(Pause))),
         broken=broken,
         secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,

@@ -21,6 +21,7 @@ from django.db.models import Count, Min, Q, Sum
 from django.db.models.functions import Length
 from django.utils.timezone import now
 
+from proxy.audit_log import Action, record
 from proxy.models import Purge, PurgeState, Team, Transcript
 from proxy.models.purges import STALLED_AFTER
 
@@ -130,6 +131,8 @@ def start_purge(user: Any, *, rewrite: bool, expected: int | None) -> Purge:
                 user=user, username=user.get_username() if user else DAILY_PURGE, rewrite=rewrite,
                 created=at, seen=at, expected=expected,
             )  # fmt: skip
+            count = "" if expected is None else f"{expected:,} "
+            record(Action.PURGE, purge, detail=f"{count}transcripts past their retention")
     except IntegrityError:
         raise PurgeAlreadyRunning from None
     runner.start(purge)
@@ -198,7 +201,8 @@ def _delete(purge: Purge) -> None:
     for count in retention.prune_parts(purge.created, pause=throttle.pause):
         purge.parts += count
         throttle.pause()
-    _save_progress(purge)
+    _save_progress(purge, step="audit log")
+    retention.prune_audit_log(purge.created)
 
 
 class _Throttle:

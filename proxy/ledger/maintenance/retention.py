@@ -11,6 +11,7 @@ from django.apps import apps
 from django.db import connection, transaction
 from django.db.models import Max, Min
 
+from proxy.conf import conf
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import indexer, term_index
@@ -18,6 +19,7 @@ from proxy.ledger.transcripts import zstd_dictionary
 from proxy.ledger.transcripts.encoding import unpack
 from proxy.ledger.transcripts.storage import part_ids_in
 from proxy.models import (
+    AuditEntry,
     CountedToolCall,
     Exchange,
     Part,
@@ -178,6 +180,12 @@ class _UsedIds:
                 if self.start <= part_id < self.end:
                     place, bit = divmod(part_id - self.start, 8)
                     self._bits[place] |= 1 << bit
+
+
+def prune_audit_log(now: datetime) -> int:
+    """Delete the audit entries past the retention of the audit log; return how many."""
+    old = AuditEntry.objects.filter(created__lt=now - timedelta(days=conf.audit_days))
+    return int(old.delete()[0])
 
 
 def delete_expired_sessions(now: datetime) -> int:

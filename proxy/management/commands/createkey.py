@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from proxy.audit_log import note_of_command, rotated
 from proxy.bootstrap import data_directory, first_start
 from proxy.conf import conf
 from proxy.config.row_writer import find_user
@@ -84,10 +83,7 @@ def _make(team_name: str, name: str, fields: dict[str, Any]) -> tuple[ApiKey, st
     if key is None:
         if not NAME.fullmatch(name):
             raise ConfigError(f"--name is {name!r}; letters, digits, - and _ are expected, 1 to 64")
-        key, secret = ApiKey.issue(team, name, **fields)
-        owner = f" for the user {key.user.get_username()}" if key.user else ""
-        note_of_command("createkey", key, f"Created{owner}")
-        return key, secret
+        return ApiKey.issue(team, name, **fields)
     if key.has_secret:
         raise ConfigError(f"key {key} exists; choose another name, or --rotate it")
     if "user" in fields and fields["user"] != key.user:
@@ -110,6 +106,5 @@ def _rotate_by_name(team_name: str, name: str, overlap_h: float) -> tuple[ApiKey
 def _rotate(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
     if key.revoked:
         raise ConfigError(f"key {key} is revoked; create another one")
-    retiring, secret = key.rotate(overlap)
-    note_of_command("createkey", key, rotated(retiring))
+    _, secret = key.rotate(overlap)
     return key, secret

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
+from proxy.audit_log import Action, record
 from proxy.ledger.maintenance.export import as_csv, ndjson, rows_between
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
@@ -36,6 +37,8 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         check_range(options["since"], options["until"])
         rows = rows_between(options["since"], options["until"], with_open=options["open"])
+        bounds = f"since {options['since']} until {options['until']}"
+        record(Action.EXPORT, detail=f"ledger as {options['format']}, {bounds}")
         out = options["output"] or self.stdout
         with progress() as bar:
             task = bar.add_task("exporting", total=rows.count() if sys.stderr.isatty() else None)

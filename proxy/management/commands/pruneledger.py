@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from rich.filesize import decimal
 from rich.table import Table
 
+from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
 from proxy.ledger.maintenance import retention
@@ -52,12 +53,15 @@ class Command(BridgeCommand):
                 parts += deleted
                 bar.advance(task, deleted)
         exports = jobs.expire(now)
+        entries = retention.prune_audit_log(min(now, datetime.now(UTC)))
         retention.delete_expired_sessions(min(now, datetime.now(UTC)))
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())
         result = {"transcripts": transcripts, "parts": parts, "exports": exports}
         result["bytes_freed"] = freed
+        counts = ", ".join(f"{name}: {count}" for name, count in result.items())
+        record(Action.PURGE, detail=f"{counts}, audit_entries: {entries}")
         if options["json"]:
             self.stdout.write(msgspec.json.encode(result).decode())
             return

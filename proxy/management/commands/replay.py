@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
+from proxy.audit_log import Action, record
 from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare, pretty
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import StoredTranscript
@@ -26,6 +27,8 @@ class Command(BridgeCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         stored = self._stored(options["request_id"])
+        exchange = Exchange.objects.filter(pk=stored.exchange_id).first()
+        record(Action.READ, exchange or Exchange(pk=stored.exchange_id), detail="replay")
         if options["raw"]:
             for each in stored.failed:
                 attempt = each.as_dict()

@@ -7,6 +7,7 @@ import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
+from proxy.audit_log import Action, record
 from proxy.ledger.maintenance.export import usd
 from proxy.ledger.maintenance.reprice import Repriced, candidates, reprice
 from proxy.management.base import BridgeCommand
@@ -36,6 +37,9 @@ class Command(BridgeCommand):
                     changed[(one.exchange.upstream, one.exchange.model_upstream)].append(one)
                 bar.advance(task, 500)
         groups = [summed(*key, group) for key, group in sorted(changed.items())]
+        if not options["dry_run"]:
+            requests = sum(line["requests"] for line in groups)
+            record(Action.RUN, detail=f"priced {requests} requests again")
         if options["json"]:
             self.stdout.write(msgspec.json.encode(groups).decode())
             return

@@ -6,7 +6,6 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from proxy.audit_log import note_of_command
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.keys import find_key
 from proxy.models import ApiKey
@@ -31,8 +30,6 @@ class Command(BridgeCommand):
         with transaction.atomic():
             key = find_key(ApiKey.objects.select_for_update(), team, name)
             changed = key.revoke()
-            if changed:
-                note_of_command("revokekey", key, "Revoked.")
         revoked = f"{key.revoked:%Y-%m-%dT%H:%M:%SZ}"
         if options["json"]:
             result = {"team": team, "name": name, "revoked_at": revoked, "changed": changed}

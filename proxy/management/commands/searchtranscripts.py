@@ -1,7 +1,6 @@
 """Search the transcripts, or build the search index for those that were stored without it."""
 
 import sys
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ from django.core.management.base import CommandError, CommandParser
 from rich.table import Table
 from rich.text import Text
 
-from proxy.audit_log import note_of_command
 from proxy.conf import conf
 from proxy.ledger.maintenance.search_reindex import reindex
 from proxy.ledger.search.query import InvalidQuery
@@ -87,7 +85,6 @@ class Command(BridgeCommand):
                     Reader(everything=True),
                     options["query"],
                     filters,
-                    log=partial(note_of_command, "searchtranscripts"),
                     limit=options["limit"] - len(results),
                     below=page.next_position,
                 )

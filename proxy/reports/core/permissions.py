@@ -177,6 +177,19 @@ class WritesConfig(ReadsConfig):
         return has_write_permission(caller_of(request), action, type(obj), obj)
 
 
+class MayReadAuditLog(IsKeyOrStaff):
+    """Require a key with scope ``reports`` or ``admin``, or a session with ``view_auditentry``."""
+
+    message = "reading the audit log needs a key with the scope 'reports' or 'admin'"
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if isinstance(request.auth, ApiKey):
+            return reader_of(request).may_report
+        return bool(request.user.has_perm("proxy.view_auditentry"))
+
+
 class ReaderThrottle(SimpleRateThrottle):
     """Limit the report requests per minute of each gateway key or user."""
 

@@ -16,6 +16,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from proxy.audit_log import Action, record
 from proxy.ledger.transcripts.visible_text import show_invisible
 
 Row = dict[str, Any]
@@ -159,6 +160,8 @@ def stream_rows(
     request: HttpRequest, rows: Iterable[Row], kind: str, name: str, columns: Sequence[str] = ()
 ) -> StreamingHttpResponse:
     """Return all rows as a streamed download, without having all of them in memory."""
+    query = request.META.get("QUERY_STRING", "")
+    record(Action.EXPORT, detail=f"{name} as {kind}" + (f": {query}" if query else ""))
     return download_response(request, encode_rows(rows, kind, columns), kind, name)
 
 

@@ -14,7 +14,7 @@ from rest_framework.exceptions import ParseError, PermissionDenied, Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import note, note_of_key
+from proxy.audit_log import Action, record
 from proxy.ids import new_ulid
 from proxy.models import ApiKey, Export, ExportState
 from proxy.reports.core.base_views import ReportView
@@ -132,13 +132,6 @@ class ExportBase(ReportView):
             raise Http404(f"no export {export_id[:60]!r}")
         return job
 
-    def log(self, job: Export, message: str) -> None:
-        auth = self.request.auth
-        if isinstance(auth, ApiKey):
-            note_of_key(auth, job, message)
-        else:
-            note(self.request.user, job, message)
-
 
 class ExportsView(ExportBase):
     """List the exports of the caller, newest first, or create one."""
@@ -168,7 +161,7 @@ class ExportsView(ExportBase):
             reader=reader_as_json(self.reader),
             **body.validated_data,
         )
-        self.log(job, f"Requested an export of {job.report} as {job.format}.")
+        record(Action.EXPORT, job, detail=f"requested an export of {job.report} as {job.format}")
         runner.wake()
         response = Response(export_row(job), status=status.HTTP_202_ACCEPTED)
         response["Location"] = f"/api/v1/exports/{job.pk}/"
@@ -215,7 +208,7 @@ class ExportFileView(ExportBase):
         path = file_path(job)
         if job.state != ExportState.DONE or not path.is_file():
             raise Http404(f"{job.pk} has no file: {job.error or job.state}")
-        self.log(job, f"Downloaded the export of {job.report}.")
+        record(Action.EXPORT, job, detail=f"downloaded the export of {job.report}")
         response = download_response(request._request, _read(path), job.format, job.pk)  # noqa: SLF001  # Django's request
         response["Content-Length"] = str(path.stat().st_size)
         return response

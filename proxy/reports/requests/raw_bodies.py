@@ -13,6 +13,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 
+from proxy.audit_log import Action, record
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.ledger.transcripts.stream_replay import Replayed, replay
 from proxy.models import ApiKey
@@ -21,7 +22,7 @@ from proxy.reports.core.query_parameters import Number, ReportParameters
 from translator.errors import TranslatorError
 from translator.stream.sse import format_sse
 
-from .views import RequestDetailBase, log_transcript_access, read_transcript
+from .views import RequestDetailBase, read_transcript
 
 
 class RawParameters(ReportParameters):
@@ -113,7 +114,7 @@ class RawView(RequestDetailBase):
             raise Http404(f"{side} cannot be recomputed: {exc}") from None
         if not body:
             raise Http404(f"no {side} is stored for this request")
-        log_transcript_access(request, row, f"Downloaded the raw {side} through the reports API.")
+        record(Action.EXPORT, row, detail=f"download of the raw {side}")
         response = HttpResponse(body, content_type=content_type)
         response["Content-Disposition"] = f'attachment; filename="{row.pk}.{side}.{suffix}"'
         response["Content-Security-Policy"] = "sandbox; default-src 'none'"

@@ -1,6 +1,5 @@
 """The search of transcripts over REST."""
 
-from functools import partial
 from typing import Any, Final
 
 from django.http import Http404, HttpResponseBase
@@ -10,10 +9,8 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import note, note_of_key
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
 from proxy.ledger.search.search import Result, SearchTooSlow
-from proxy.models import ApiKey
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
 from proxy.reports.core.permissions import MayReadTranscripts
@@ -116,14 +113,11 @@ class SearchView(ReportView):
     @extend_schema(parameters=[SearchParameters], responses=SearchPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
-        key = request.auth
-        log = partial(note_of_key, key) if isinstance(key, ApiKey) else partial(note, request.user)
         try:
             page = search_transcripts(
                 self.reader,
                 query["q"],
                 query["filters"],
-                log=log,
                 limit=query["limit"],
                 below=query["below"],
             )

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.audit_log import Action, record
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript
 from proxy.models import Exchange
@@ -26,7 +27,7 @@ from .transcript_json import (
     tools_of,
     turns_of,
 )
-from .views import RequestDetailBase, log_transcript_access, read_transcript
+from .views import RequestDetailBase, read_transcript
 
 MAX_TOOL_TIME: Final = timedelta(hours=1)
 """If a request has no session id, the next request is searched within this time after it."""
@@ -67,7 +68,7 @@ class TranscriptView(RequestDetailBase):
         stored = read_transcript(row)
         if stored is None:
             raise Http404("no transcript is stored for this request")
-        log_transcript_access(request, row, "Read the transcript through the reports API.")
+        record(Action.READ, row, detail="redacted" if redact else "whole transcript")
         system = system_of(stored.request.get("system"))
         turns = turns_of(stored.request.get("messages"), stored.answer, row.new_from)
         _match_tool_results(self.reader, row, turns, answered=stored.answer is not None)

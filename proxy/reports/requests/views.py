@@ -11,11 +11,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import note, note_of_key
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
-from proxy.models import ApiKey, Exchange
+from proxy.models import Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
@@ -132,11 +131,3 @@ def read_transcript(row: Exchange) -> StoredTranscript | None:
             f"the transcript of {row.pk} is stored but broken: it cannot be read any more; "
             "manage.py verifyledger lists all broken transcripts"
         ) from None
-
-
-def log_transcript_access(request: Request, row: Exchange, message: str) -> None:
-    """Write an access to a transcript to Django's admin log (T43)."""
-    if isinstance(request.auth, ApiKey):
-        note_of_key(request.auth, row, message)
-    else:
-        note(request.user, row, message)

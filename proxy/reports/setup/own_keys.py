@@ -18,7 +18,6 @@ from rest_framework.exceptions import ParseError, PermissionDenied, ValidationEr
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import note
 from proxy.decode_errors import MANAGED
 from proxy.key_issuing import issue_own_key, rotate_key
 from proxy.models import ApiKey, Scope, Team
@@ -204,8 +203,7 @@ class OwnKeyView(OwnKeysBase):
     @extend_schema(request=None, responses={200: OwnKey})
     def delete(self, request: Request, key_id: int) -> HttpResponseBase:
         key = self.own_key(key_id)
-        if key.revoke():
-            note(request.user, key, "Revoked.")
+        key.revoke()
         return Response(self.row(key))
 
 

@@ -334,7 +334,8 @@ class UpstreamSerializer(ConfigSerializer):
         return bool(upstream.secret)
 
     def get_credentials_kind(self, upstream: Upstream) -> str | None:
-        return upstream.credentials.get("kind")
+        kind = upstream.credentials.get("kind")
+        return None if kind is None else str(kind)
 
     def validate_api_key_from(self, value: Any) -> Any:
         if isinstance(value, dict) and not set(value) <= {"env", "file"}:

@@ -20,7 +20,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ModelViewSet
 
-from proxy import audit_log
 from proxy.models import ApiKey, Budget, BudgetNotice, Price, Route, RouteTarget, Team, Upstream
 from proxy.permissions.row_permissions import (
     Reader,
@@ -121,22 +120,12 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         self.write(serializer)
 
     def write(self, serializer: Any) -> None:
-        """Save a validated row with its parts and its entry in the audit log."""
+        """Save a validated row with its parts. The audit log records the change by its signals."""
         self.check_parts(serializer.validated_data)
-        old = serializer.instance
-        before = {} if old is None else serializer.to_representation(old)
         try:
             with transaction.atomic():
                 row = serializer.save()
                 serializer.instance = self.fresh(row)
-                after = serializer.to_representation(serializer.instance)
-                secrets = set(serializer.initial_data) - set(after)
-                after = {
-                    name: value
-                    for name, value in after.items()
-                    if not serializer.fields[name].read_only
-                }
-                audit_log.note_write(caller_of(self.request), row, before, after, secrets)
         except IntegrityError:
             raise Conflict(TAKEN) from None
 
@@ -161,7 +150,6 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
             raise Conflict(f"{instance} is in use by {', '.join(references)}; delete these first")
         try:
             with transaction.atomic():
-                audit_log.note_deletion(caller_of(self.request), instance)
                 instance.delete()
         except (IntegrityError, ProtectedError):
             raise Conflict(f"another request started to use {instance} at the same time") from None
@@ -218,8 +206,7 @@ class KeyViewSet(ConfigViewSet):
     @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         key = self.get_object()
-        if key.revoke():
-            audit_log.note_by(caller_of(request), key, "Revoked.")
+        key.revoke()
         return Response(self.get_serializer(self.fresh(key)).data)
 
 

@@ -14,7 +14,7 @@ from ulid import ULID
 
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.models import ApiKey, Exchange, Price, Team
+from proxy.models import ActorKind, ApiKey, AuditEntry, Exchange, Price, Team
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 TARGET = {
@@ -247,3 +247,9 @@ ANSWER = answer_body(
 def page(client: Client, exchange: Exchange, query: str = "") -> Any:
     """Return the response of a request's page."""
     return client.get(f"/admin/proxy/exchange/{exchange.pk}/change/{query}")
+
+
+def audit(**where: Any) -> list[AuditEntry]:
+    """Return the audit entries, oldest first, without those on rows that the test itself wrote."""
+    entries = AuditEntry.objects.filter(**where).exclude(actor_kind=ActorKind.SYSTEM)
+    return list(entries.order_by("pk"))

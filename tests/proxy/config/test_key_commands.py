@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.core.management import CommandError, call_command
 
 from proxy.models import ApiKey
@@ -20,9 +19,9 @@ def run(capsys, *arguments: str) -> dict[str, str]:
     return output
 
 
-def audit_lines() -> list[tuple[str, str]]:
-    lines = LogEntry.objects.order_by("pk").values_list("user__username", "change_message")
-    return [(user, message.partition(" UTC")[0]) for user, message in lines]
+def audit_lines() -> list[tuple[str, str, str]]:
+    entries = factories.audit(actor_kind="command")
+    return [(entry.command, entry.action, entry.object_name) for entry in entries]
 
 
 def without_secret(name: str) -> ApiKey:
@@ -40,7 +39,7 @@ def test_a_key_without_a_secret_gets_its_first_one(capsys, more):
     key.refresh_from_db()
     assert bytes(key.digest) == digest_of(output["key"])
     assert ApiKey.objects.count() == 1
-    assert audit_lines() == [("gateway", "Given its first secret, by the command createkey.")]
+    assert audit_lines() == [("createkey", "rotate", "platform/ci")]
 
 
 def test_a_rotation_is_logged_and_a_revoked_key_gets_no_secret(capsys):
@@ -55,9 +54,11 @@ def test_a_rotation_is_logged_and_a_revoked_key_gets_no_secret(capsys):
     with pytest.raises(CommandError, match="key platform/ci is revoked") as caught:
         run(capsys, *createkey)
     assert caught.value.returncode == 2
-    (rotated, ended) = audit_lines()
-    assert rotated[1].startswith("Rotated; the old secret ends ")
-    assert ended == ("gateway", "Revoked, by the command revokekey.")
+    rotated, retiring, ended = audit_lines()
+    assert rotated == ("createkey", "rotate", "platform/ci")
+    assert retiring[:2] == ("createkey", "add")
+    assert retiring[2].startswith("platform/ci-until-")
+    assert ended == ("revokekey", "revoke", "platform/ci")
 
 
 def test_a_second_revocation_changes_nothing_and_exits_with_1(capsys):
@@ -100,7 +101,7 @@ def test_createkey_gives_a_key_to_a_user(capsys):
 
     assert output["user"] == "ada"
     assert ApiKey.objects.get().user == ada
-    assert audit_lines() == [("gateway", "Created for the user ada, by the command createkey.")]
+    assert audit_lines() == [("createkey", "add", "platform/ada")]
 
 
 @pytest.mark.parametrize(

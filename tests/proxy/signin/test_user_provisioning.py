@@ -1,11 +1,10 @@
 """The user of a subject after a sign-in, and its groups."""
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
-from proxy.models import Identity
+from proxy.models import AuditEntry, Identity
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from tests.proxy.admin import factories
 
@@ -150,7 +149,7 @@ def test_a_superuser_links_a_subject_to_an_existing_user(provider, client):
     client, _ = sign_in(provider)
 
     assert client.session["_auth_user_id"] == str(ben.pk)
-    assert LogEntry.objects.filter(object_id=str(ben.pk), user__username="root").exists()
+    assert AuditEntry.objects.filter(model="identity", action="add", user="root").exists()
 
 
 def test_an_inactive_user_is_refused(provider):

@@ -18,7 +18,7 @@ from django.urls import get_resolver
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
 from proxy.ledger.recorder import recorder
 from proxy.live.live_view_sync import live_view_sync
-from proxy.models import Budget, Drift, Price, Route, RouteTarget, Upstream, UpstreamPolicy
+from proxy.models import Budget, Drift, Pause, Price, Route, RouteTarget, Upstream, UpstreamPolicy
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.routing import EXACT_PATHS
 from tests import lanes
@@ -110,6 +110,7 @@ def send_as():
         "proxy/drift": Drift.objects.create(
             kind="beta", name="b", first_seen=exchange.created, last_seen=exchange.created
         ),
+        "proxy/pause": Pause.objects.create(model="m", message="later"),
         "proxy/upstreampolicy": UpstreamPolicy.objects.create(kind="beta", name="b", action="drop"),
         "proxy/price": Price.objects.create(**price),
     }

@@ -21,8 +21,10 @@ from django.contrib.auth.models import Group, User  # noqa: E402
 from django.utils.timezone import now  # noqa: E402
 
 from proxy.models import (  # noqa: E402
+    AuditEntry,
     Budget,
     Drift,
+    Pause,
     Price,
     Route,
     RouteTarget,
@@ -38,7 +40,16 @@ from tests.proxy.admin import factories  # noqa: E402
 PASSWORD = "a long enough password"
 CLERK = [
     f"{verb}_{model}"
-    for model in ("team", "apikey", "route", "routetarget", "budget", "price", "upstreampolicy")
+    for model in (
+        "team",
+        "apikey",
+        "route",
+        "routetarget",
+        "budget",
+        "price",
+        "upstreampolicy",
+        "pause",
+    )
     for verb in ("view", "add", "change", "delete")
 ]
 """Permissions to write, without the permission to see requests."""
@@ -122,6 +133,8 @@ def company() -> dict[str, object]:
         "vllm": upstream,
         "idle": idle,
         "price": Price.objects.create(model="m", since="2026-01-01", input=1, output=2),
+        "audit": AuditEntry.objects.create(action="read", actor_kind="user", user="ben"),
+        "pause": Pause.objects.create(model="m", message="later"),
         "policy": UpstreamPolicy.objects.create(kind="beta", name="old", action="drop"),
         "drift": Drift.objects.create(kind="beta", name="b", first_seen=at, last_seen=at),
         "team_budget": Budget.objects.create(team=teams["platform"], usd=10),

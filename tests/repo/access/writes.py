@@ -53,6 +53,7 @@ def user_form(name: str, **fields: Any) -> dict[str, Any]:
     return {"username": name, "is_active": "on", "is_staff": "on", **joined, **lines, **fields}
 
 
+PAUSE = {"model": "claude-old", "message": "back at noon"}
 POLICY = {"kind": "beta", "name": "new", "action": "drop", "upstream": "", "position": 0}
 PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "output": "2",
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
@@ -198,6 +199,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {"own": "{empty}", "foreign": "{attic}"},
     ),
     **admin("proxy/price", {"company": PRICE}, {"company": ("{price}", PRICE)}, {"company": "{price}"}),
+    **admin("proxy/pause", {"company": PAUSE}, {"company": ("{pause}", PAUSE)}, {"company": "{pause}"}),
     **admin("proxy/upstreampolicy", {"company": POLICY}, {"company": ("{policy}", POLICY)}, {"company": "{policy}"}),
     **admin(
         "proxy/upstream",
@@ -227,6 +229,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {"own": "{lead_group}", "company": "{member_group}"},
     ),
     **admin("proxy/exchange", {"own": {}}, {"own": ("{old_request}", {})}, {"own": "{old_request}"}),
+    **admin("proxy/auditentry", {"company": {}}, {"company": ("{audit}", {})}, {"company": "{audit}"}),
     **admin("proxy/drift", {"company": {}}, {"company": ("{drift}", {})}, {"company": "{drift}"}),
     **only("admin/proxy/exchange/views/", mine=("admin/proxy/exchange/views/", {"name": "other", "query": "q=a"})),
     **only("admin/proxy/exchange/views/<int:view_id>/delete/", foreign=("admin/proxy/exchange/views/{cleo_view}/delete/", {}),

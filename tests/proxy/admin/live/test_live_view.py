@@ -6,7 +6,6 @@ import re
 import threading
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.live.running_requests import RUNNING
@@ -187,8 +186,8 @@ class TestStopping:
         assert row["error"]["source"] == "gateway"
         page = admin.get(f"/admin/proxy/exchange/{request_id}/change/?tab=record").body.decode()
         assert "stopped by admin in the admin" in page
-        history = admin.get(f"/admin/proxy/exchange/{request_id}/history/").body.decode()
-        assert "Stopped the running request." in history
+        log = admin.get(f"/admin/proxy/auditentry/?object={request_id}&did=stop").body.decode()
+        assert f">{request_id}</a>" in log
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_a_stop_before_the_first_byte_is_a_403_without_retry(self, gateway, admin, stream):
@@ -333,11 +332,8 @@ class TestRoles:
         assert client.post("/admin/live/req_cleo/stop/").status_code == 404
         assert two_running["req_ben"].stopped_by == "ben"
         assert not two_running["req_cleo"].stopped_by
-        (entry,) = LogEntry.objects.all()
-        assert (entry.object_id, entry.change_message) == (
-            "req_ben",
-            "Stopped the running request.",
-        )
+        (entry,) = factories.audit()
+        assert (entry.action, entry.object_id, entry.user) == ("stop", "req_ben", "ben")
 
     def test_an_owner_stops_any_request(self, client, two_running):
         client.force_login(factories.staff("ada", groups=("owner",)))

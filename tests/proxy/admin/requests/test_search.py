@@ -6,8 +6,8 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
+from proxy.models import AuditEntry
 from tests.proxy.admin import factories
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
 from tests.proxy.admin.hostile import TESTED
@@ -92,10 +92,8 @@ def test_a_user_who_may_not_read_transcripts_may_not_search(client):
 def test_a_search_is_in_the_audit_log(root):
     root.get(PAGE, {"q": "needle", "team": "platform"})
 
-    assert (
-        LogEntry.objects.latest("pk").change_message
-        == "Searched transcripts for 'needle' (team 'platform')."
-    )
+    entry = AuditEntry.objects.get(action="search")
+    assert (entry.user, entry.detail) == ("root", "for 'needle' (team 'platform')")
 
 
 def test_switched_off_the_page_says_so(root, settings):

@@ -4,7 +4,6 @@ import json
 import uuid
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
 from proxy.ledger.transcripts import storage
 from tests.proxy.admin import factories
@@ -77,4 +76,5 @@ def test_an_export_is_logged_and_needs_both_permissions(client, rows):
 
     client.force_login(factories.staff("aida", groups=("auditor",)))
     assert client.get(f"/admin/sessions/export/?id={SESSION}&format=markdown").status_code == 200
-    assert LogEntry.objects.get().change_message == f"Exported the session {SESSION} as markdown."
+    (entry,) = factories.audit()
+    assert (entry.action, entry.detail) == ("export", f"session {SESSION} as markdown")

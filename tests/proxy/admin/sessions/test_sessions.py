@@ -5,7 +5,6 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
@@ -251,9 +250,9 @@ class TestConversation:
         root.get(URL)
         root.get(f"{URL}&tab=words")
 
-        (entry,) = LogEntry.objects.all()
-        assert entry.object_id == rows[-1].pk
-        assert entry.change_message == f"Read the session {SESSION}, requests 1 to 13."
+        (entry,) = factories.audit()
+        assert (entry.object_id, entry.subject) == (rows[-1].pk, rows[-1].user)
+        assert entry.detail == f"session {SESSION}, requests 1 to 13"
 
     def test_long_sessions_have_pages(self, root):
         conversation = ConversationBuilder(factories.NOON)
@@ -332,7 +331,7 @@ class TestRoles:
 
         assert "but not its transcripts" in page
         assert "I will read the log" not in page
-        assert not LogEntry.objects.exists()
+        assert factories.audit() == []
 
     @pytest.mark.parametrize("query", ["", "?id=", "?id=nobody", "?id=%00", "?id=" + "x" * 3000])
     def test_an_unknown_session_is_404(self, root, rows, query):

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.utils.timezone import now
@@ -62,11 +61,8 @@ def test_a_post_starts_the_purge_and_is_logged(purges, owner):
     assert answer.redirect_chain == [(PAGE, 302)]
     assert not Transcript.objects.exists()
     assert Exchange.objects.count() == 2
-    entry = LogEntry.objects.get(object_id=str(Purge.objects.get().pk))
-    assert entry.user.username == "olga"
-    assert (
-        entry.change_message == "Purged transcripts past their retention: 2 transcripts of 1 team."
-    )
+    (entry,) = factories.audit(object_id=str(Purge.objects.get().pk), action="purge")
+    assert (entry.user, entry.detail) == ("olga", "2 transcripts past their retention")
     page = owner.get(PAGE)
     assert "done" in page.content.decode()
     assert "Refresh" not in page
@@ -91,7 +87,7 @@ def test_a_second_purge_does_not_start_while_one_runs(owner):
     assert page["Refresh"] == "5"
     assert page.context["purges"][0]["percent"] == 25
     assert Purge.objects.count() == 1
-    assert not LogEntry.objects.exists()
+    assert factories.audit() == []
 
 
 def test_a_stalled_purge_is_reported_and_does_not_block_another(purges, owner):

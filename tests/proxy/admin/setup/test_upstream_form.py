@@ -4,7 +4,6 @@ import re
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.test import Client
@@ -19,7 +18,7 @@ from proxy.admin.setup.form_fields.upstream_fields import (
     SecretPlaceField,
     TimeoutsField,
 )
-from proxy.models import Upstream
+from proxy.models import AuditEntry, Upstream
 from translator.capabilities import PROFILES
 
 pytestmark = pytest.mark.django_db
@@ -142,7 +141,7 @@ def test_a_typed_secret_survives_the_error_of_another_field(root):
     assert SECRET not in wrong + stored
     left = [session.get_decoded() for session in Session.objects.all()]
     assert not any(kept_secret.SESSION_KEY in session for session in left)
-    assert SECRET not in str(list(LogEntry.objects.values()))
+    assert SECRET not in str(list(AuditEntry.objects.values()))
 
 
 def test_a_kept_secret_survives_several_errors_and_a_new_one_replaces_it(root):

@@ -5,7 +5,6 @@ import os
 from html import unescape
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
 from proxy.models import Exchange, Route, RouteTarget, Upstream
 from tests.fakes.upstreams.script_steps import (
@@ -235,10 +234,10 @@ def test_a_test_is_in_the_audit_trail_and_not_in_reports(owner, upstream, script
 
     test(owner, upstream, "talks")
 
-    (entry,) = LogEntry.objects.all()
-    assert entry.object_id == str(upstream.pk)
-    assert entry.change_message.startswith("Tested with the model talks: text 200 in ")
-    assert "passed; tool 200 in " in entry.change_message
+    (entry,) = factories.audit()
+    assert (entry.action, entry.object_id) == ("test", str(upstream.pk))
+    assert entry.detail.startswith("model talks: text 200 in ")
+    assert "passed; tool 200 in " in entry.detail
     assert not Exchange.objects.exists()
 
 
@@ -249,7 +248,7 @@ def test_opening_the_page_sends_no_request(owner, upstream, scripted):
 
     assert len(scripted.requests) == before
     assert 'value="qwen3"' in page
-    assert not LogEntry.objects.exists()
+    assert factories.audit() == []
 
 
 @pytest.mark.parametrize("model", ["", "x" * 201])

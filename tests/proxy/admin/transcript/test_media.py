@@ -3,8 +3,8 @@
 import base64
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
+from proxy.models import AuditEntry
 from tests.proxy.admin import factories
 from tests.proxy.admin.factories import page
 
@@ -68,9 +68,9 @@ def test_an_image_is_sandboxed_and_its_reading_is_in_the_log(root, exchange):
         )
         assert each["X-Content-Type-Options"] == "nosniff"
         assert "no-store" in each["Cache-Control"]
-    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
-        "Opened the file messages.1.content.0 of the transcript.",
-        "Opened the file messages.1.content.1 of the transcript.",
+    assert [e.detail for e in AuditEntry.objects.filter(action="read").order_by("pk")] == [
+        "file messages.1.content.0",
+        "file messages.1.content.1",
     ]
 
 

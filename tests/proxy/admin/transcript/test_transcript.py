@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
 from tests.proxy.admin import factories
 from tests.proxy.admin.factories import page
@@ -59,11 +58,11 @@ def test_each_reading_enters_the_audit_log(root, exchange):
     root.get(f"/admin/proxy/exchange/{exchange.pk}/body/stream/")
     page(root, exchange, "?tab=record")  # shows no text of the conversation
 
-    entries = LogEntry.objects.filter(object_id=exchange.pk).order_by("pk")
-    assert [entry.change_message for entry in entries] == [
-        "Read the transcript (conversation).",
-        "Read the transcript (client request).",
-        "Downloaded the upstream stream.",
+    entries = factories.audit(object_id=exchange.pk)
+    assert [(entry.action, entry.subject, entry.detail) for entry in entries] == [
+        ("read", exchange.user, "tab conversation"),
+        ("read", exchange.user, "tab client request"),
+        ("export", exchange.user, "download of the upstream stream"),
     ]
 
 

@@ -4,11 +4,10 @@ import json
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.core.management import CommandError, call_command
 
 from proxy.ledger.maintenance.search_reindex import reindex
-from proxy.models import SearchEntry, SearchOccurrence, Transcript
+from proxy.models import AuditEntry, SearchEntry, SearchOccurrence, Transcript
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
 
 pytestmark = pytest.mark.django_db
@@ -42,7 +41,8 @@ def test_it_prints_the_matches_as_a_table_and_as_json(capsys):
     assert "\x1b[31m" not in table
     assert found["request_id"] == row.pk
     assert found["matches"] == ["needle"]
-    assert "Searched transcripts for 'needle'" in LogEntry.objects.first().change_message
+    entry = AuditEntry.objects.filter(action="search").first()
+    assert (entry.command, entry.detail) == ("searchtranscripts", "for 'needle'")
 
 
 def test_it_says_that_nothing_matches_and_what_is_wrong(capsys, settings):

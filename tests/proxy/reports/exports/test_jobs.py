@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.utils.timezone import now
 
 from proxy.models import ApiKey, Exchange, Export, ExportState
@@ -149,13 +148,13 @@ def test_creating_and_downloading_an_export_are_logged(call_api):
     row = create_export(call_api)
     file_of(call_api, row)
 
-    entries = LogEntry.objects.filter(object_id=row["id"]).order_by("pk")
-    messages = [entry.change_message for entry in entries]
+    entries = factories.audit(object_id=row["id"], action="export")
 
-    assert messages[0].startswith(
-        "Requested an export of requests as csv, with key platform/finance"
-    )
-    assert messages[1].startswith("Downloaded the export of requests, with key platform/finance")
+    assert [entry.key for entry in entries] == ["platform/finance"] * 2
+    assert [entry.detail for entry in entries] == [
+        "requested an export of requests as csv",
+        "downloaded the export of requests",
+    ]
 
 
 @pytest.mark.django_db

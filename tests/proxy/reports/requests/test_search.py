@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 
 from tests.proxy.admin import factories
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
@@ -129,12 +128,13 @@ def test_each_search_is_in_the_audit_log(client, get_report):
     client.get(PATH, {"q": "secret word", "team": "platform"})
     client.get(PATH, {"q": "ab"})
 
-    (entry,) = LogEntry.objects.all()
-    assert entry.change_message == "Searched transcripts for 'secret word' (team 'platform')."
-    assert entry.user.get_username() == "ada"
+    (entry,) = factories.audit(action="search")
+    assert entry.detail == "for 'secret word' (team 'platform')"
+    assert (entry.user, entry.team) == ("ada", "platform")
 
     get_report("search", q="other")
-    assert "'other', with key platform/finance" in LogEntry.objects.first().change_message
+    by_key = factories.audit(action="search")[-1]
+    assert (by_key.key, by_key.detail) == ("platform/finance", "for 'other'")
 
 
 def test_switched_off_the_search_is_a_404_with_the_reason(get_report, settings):

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 
-from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, AuditEntry, Budget, Price, Route, RouteTarget, Team, Upstream
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 
@@ -18,7 +17,7 @@ DESIRED = [  # (list, the field that identifies a row, the wanted values), in or
     ("users", "name", {"name": "zoe", "email": "zoe@example.com", "is_staff": True}),
     ("keys", "name", {"team": "mobile", "name": "app", "user": "zoe", "limits": {"rpm": 60}}),
     ("models", "model", {"model": "claude-*", "team": "mobile", "position": 1,
-                         "targets": [{"upstream": "vllm", "model": "qwen3", "weight": 1}]}),
+                         "targets": [{"upstream": "vllm", "model": "qwen3", "weight": 1, "when": {}}]}),
     ("prices", "model", {"upstream": "vllm", "model": "qwen3", "since": "2026-01-01",
                          "input": "0.500000", "output": "1.000000"}),
     ("budgets", "team", {"team": "mobile", "limit_usd": "500", "period": "month", "tz": "UTC"}),
@@ -28,7 +27,7 @@ CHANGED = {
     "teams": {"retention_days": 7},
     "users": {"email": "z@example.org"},
     "keys": {"limits": {"rpm": 5}},
-    "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2}]},
+    "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2, "when": {}}]},
     "budgets": {"limit_usd": "250", "hard": False},
 }
 IDENTIFIED_BY_NAME = {"upstreams", "teams", "users"}
@@ -110,9 +109,11 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     )
     # a revoked key keeps its team, because its requests show the name of both
     assert send("DELETE", "teams/mobile/").status_code == 409
-    entries = list(LogEntry.objects.values_list("change_message", flat=True))
-    assert len(entries) == len(DESIRED) + len(CHANGED) + len(without_keys)
-    assert all("with key ops/terraform" in entry for entry in entries)
+    recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")
+    for model in ("upstream", "team", "user", "gateway key", "route", "price", "budget"):
+        assert (model, "add") in recorded
+    for model in ("upstream", "team", "user", "gateway key", "route", "budget"):
+        assert {(model, "change"), (model, "delete"), (model, "revoke")} & set(recorded)
 
 
 def test_a_repeated_write_gets_the_first_response(send, settings, tmp_path):

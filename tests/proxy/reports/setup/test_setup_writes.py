@@ -4,10 +4,9 @@ import json
 import logging
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 
-from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, AuditEntry, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
@@ -53,7 +52,7 @@ def message_of(response):
 
 
 def last_log_entry():
-    return LogEntry.objects.order_by("pk").last()
+    return AuditEntry.objects.order_by("pk").last()
 
 
 def test_a_key_can_be_created_used_and_revoked(as_root, client, caplog):
@@ -72,7 +71,7 @@ def test_a_key_can_be_created_used_and_revoked(as_root, client, caplog):
         "PATCH", f"keys/{row['id']}", {"limits": {}, "expires_at": "2030-01-01T00:00Z"}
     )
     assert changed.json()["expires_at"] == "2030-01-01T00:00:00Z"
-    assert last_log_entry().get_change_message().count("limits: {'rpm': 60} → {}") == 1
+    assert last_log_entry().changes["limits"] == {"before": {"rpm": 60}, "after": {}}
 
     deleted = as_root("DELETE", f"keys/{row['id']}")
     assert deleted.status_code == 200
@@ -80,13 +79,13 @@ def test_a_key_can_be_created_used_and_revoked(as_root, client, caplog):
     assert (
         as_root("DELETE", f"keys/{row['id']}").json() == deleted.json()
     )  # a second time: the same timestamp
-    assert last_log_entry().change_message == "Revoked."
+    assert last_log_entry().action == "revoke"
     assert client.get("/api/v1/me/", headers={"x-api-key": secret}).status_code == 401
 
     later = [changed, deleted, as_root("GET", "keys"), as_root("GET", f"keys/{row['id']}")]
     assert not any(secret in response.content.decode() for response in later)
     assert secret not in caplog.text
-    assert not any(secret in entry.change_message for entry in LogEntry.objects.all())
+    assert not any(secret in str(vars(entry)) for entry in AuditEntry.objects.all())
 
 
 WRITES = {
@@ -97,7 +96,7 @@ WRITES = {
     ("PATCH", "teams/platform"): {"store": "metadata"},
     ("DELETE", "teams/empty"): None,
     ("POST", "users"): {"name": "zoe"},
-    ("PATCH", "users/ben"): {"email": "b@example.org"},
+    ("PATCH", "users/ben"): {"email": "ben.new@example.com"},
     ("DELETE", "users/ben"): None,
     ("POST", "models"): {"model": "new-*", "targets": TARGETS},
     ("PATCH", "models/{route}"): {"targets": TARGETS},
@@ -159,21 +158,21 @@ def as_role(openai):
 @pytest.mark.parametrize("write", WRITES, ids=" ".join)
 def test_only_permitted_users_and_scopes_can_write(as_role, write):
     method, route = write
-    count_before = LogEntry.objects.count()
+    count_before = AuditEntry.objects.count()
 
     found = {role: as_role(role, method, route, WRITES[write]).status_code for role in NON_WRITERS}
 
     assert as_role("anonymous", method, route, WRITES[write]).status_code == 401
     assert found == dict.fromkeys(NON_WRITERS, 403)
-    assert LogEntry.objects.count() == count_before
+    assert AuditEntry.objects.count() == count_before
     if write not in OWNER_WRITES:
         assert as_role(OWNER, method, route, WRITES[write]).status_code == 403
-        assert LogEntry.objects.count() == count_before
+        assert AuditEntry.objects.count() == count_before
     writer = OWNER if write in OWNER_WRITES else "root"
     response = as_role(writer, method, route, WRITES[write])
     assert response.status_code in {200, 201, 204}, response.content
-    assert LogEntry.objects.count() > count_before
-    assert last_log_entry().user.username == writer
+    assert AuditEntry.objects.count() > count_before
+    assert last_log_entry().user == writer
 
 
 @pytest.mark.parametrize("write", WRITES, ids=" ".join)
@@ -187,10 +186,7 @@ def test_a_key_writes_what_its_scope_covers(as_role, write):
     right = next((scope for scope in FINE_SCOPES if scope not in wrong), "admin")
     response = as_role(right, method, route, WRITES[write])
     assert response.status_code in {200, 201, 204}, response.content
-    assert (
-        f"with key platform/{right.replace(':', '-')}"
-        in last_log_entry().change_message.replace("finance", "admin")
-    )
+    assert last_log_entry().key.startswith("platform/")
 
 
 def test_a_key_grants_no_more_than_it_has(as_role):
@@ -298,8 +294,8 @@ def test_the_secret_of_an_upstream_is_stored_and_never_returned(as_root, caplog)
     assert moved.status_code == 400  # the stored secret would be sent to another server
     assert message_of(moved).startswith("base_url: its secret cannot be read")
     assert as_root("PATCH", "upstreams/vllm", {"api_key": "x" + UPSTREAM_SECRET}).status_code == 200
-    assert "api_key: changed" in last_log_entry().get_change_message()
-    texts = caplog.text + "".join(entry.change_message for entry in LogEntry.objects.all())
+    assert last_log_entry().changes["secret"] == {"changed": True}
+    texts = caplog.text + "".join(str(vars(entry)) for entry in AuditEntry.objects.all())
     texts += "".join(response.content.decode() for response in responses) + str(upstream.secret)
     assert UPSTREAM_SECRET not in texts
 
@@ -447,10 +443,10 @@ def test_each_write_increases_the_revision(as_root):
 )
 def test_an_invalid_field_is_named(as_root, route, body, message):
     factories.team()
-    before = LogEntry.objects.count()
+    before = AuditEntry.objects.count()
 
     response = as_root("POST", route, body)
 
     assert response.status_code == 400, response.content
     assert message_of(response).startswith(message)
-    assert LogEntry.objects.count() == before
+    assert AuditEntry.objects.count() == before

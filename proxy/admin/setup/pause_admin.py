@@ -1,0 +1,14 @@
+"""Pauses of upstreams and models. Deleting a row resumes, after Django's confirmation page."""
+
+from django.contrib import admin
+
+from proxy.admin.core.model_admin import ChecksWrites
+from proxy.models import Pause
+
+
+@admin.register(Pause)
+class PauseAdmin(ChecksWrites):
+    actions = None  # the theme's action bar needs an inline style, which the CSP blocks
+    list_display = ("__str__", "message", "ends", "created")
+    list_select_related = ("upstream",)
+    fields = ("upstream", "model", "message", "ends")

@@ -1,0 +1,55 @@
+"""Pause an upstream or a model on all nodes, or resume it."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import CommandError, CommandParser
+from django.utils.timezone import now
+
+from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.models import Pause, Upstream
+
+
+class Command(BridgeCommand):
+    help = (
+        "Pause an upstream, a model or both on all nodes, within seconds: clients get a 529 with "
+        "the message if no other target is left. --resume ends it; exit 1 if nothing was paused."
+    )
+    example = 'manage.py pause --upstream openai --minutes 30 --message "OpenAI is down"'
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--upstream", default="", help="name of the upstream (else: every)")
+        parser.add_argument("--model", default="", help="model name or glob (else: every)")
+        parser.add_argument("--message", default="", help="the error message that clients get")
+        parser.add_argument("--minutes", type=int, help="end the pause after this time")
+        parser.add_argument("--resume", action="store_true", help="end this pause now")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        upstream = Upstream.objects.filter(name=options["upstream"]).first()
+        if options["upstream"] and upstream is None:
+            raise CommandError(f"no upstream {options['upstream']!r}", returncode=MISUSE)
+        if options["resume"]:
+            self._resume(upstream, options["model"])
+            return
+        minutes = options["minutes"]
+        if not options["message"] or (minutes is not None and not 0 < minutes <= 10**6):
+            raise CommandError("give --message, and --minutes above 0", returncode=MISUSE)
+        pause = Pause(
+            upstream=upstream,
+            model=options["model"],
+            message=options["message"],
+            ends=now() + timedelta(minutes=minutes) if minutes else None,
+        )
+        try:
+            pause.full_clean()
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages), returncode=MISUSE) from None
+        pause.save()
+        self.stdout.write(f"{pause} is paused")
+
+    def _resume(self, upstream: Upstream | None, model: str) -> None:
+        paused = Pause.objects.filter(upstream=upstream, model=model)
+        if not paused.delete()[0]:
+            raise CommandError("no such pause", returncode=FINDING)
+        self.stdout.write(f"{model or 'every model'} at {upstream or 'every upstream'} is resumed")
