@@ -64,7 +64,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/budgets/": {"team": "default", "limit_usd": "9"},
     "PATCH /api/v1/budgets/{budget_id}/": {"hard": False},
     "POST /api/v1/prices/": PRICE | {"model": "second"},
+    "POST /api/v1/me/keys/": {"team": "default", "name": "laptop"},
+    "POST /api/v1/me/keys/{key_id}/rotate/": {"overlap_h": 0},
 }
+OWN_KEYS = "/api/v1/me/keys/"
+"""The keys of the signed-in user. A gateway key gets 403."""
 DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices", "budgets"}
 """Kinds of objects of which an extra one is created for the DELETE requests."""
 
@@ -175,6 +179,21 @@ class Site:
         result: dict[str, Any] = answer.json()
         return result
 
+    def _join_team(self, team: str) -> None:
+        """Make the signed-in user a member of the team, and let its members make keys."""
+        changes = {f"teams/{team}": {"member_keys": {"count": 9}},
+                   "users/admin": {"groups": ["member", f"team:{team}"]}}  # fmt: skip
+        for path, body in changes.items():
+            answer = self.send("root", "PATCH", f"/api/v1/{path}/", body)
+            assert answer.status_code == 200, answer.text
+
+    def names_for(self, method: str, path: str) -> dict[str, Any]:
+        """Return the values of the path's placeholders; DELETE and rotate get extra objects."""
+        if not path.startswith(OWN_KEYS):
+            return self.deletable if method == "DELETE" else self.names
+        own = {"DELETE": "deletable", "POST": "rotated"}.get(method, "kept")
+        return {"key_id": self.own_keys[own]}
+
     def _create_objects(self, name: str) -> dict[str, Any]:
         upstream = self.make("upstreams", name=name, **UPSTREAM)
         team = self.make("teams", name=name)
@@ -188,6 +207,11 @@ class Site:
 
     def _create_all(self) -> dict[str, Any]:
         names = self._create_objects("idle")
+        self._join_team("default")
+        self.own_keys = {
+            name: self.make("me/keys", team="default", name=f"own-{name}")["id"]
+            for name in ("kept", "deletable", "rotated")
+        }
         names["route_id"] = self.make("models", model="m", targets=[TARGET])["id"]
         self.deletable = self._create_objects("deletable")
         self.deletable["route_id"] = self.make("models", model="deletable", targets=[TARGET])["id"]
@@ -238,8 +262,9 @@ def test_each_schema_operation_responds_as_described(site, name):
     operation = OPERATIONS[name]
     method, path = name.split()
     kind = path.split("/")[3]
-    names = site.deletable if method == "DELETE" else site.names
-    by = "root" if method != "GET" and kind in DELETABLE else "key"
+    names = site.names_for(method, path)
+    writes_setup = method != "GET" and kind in DELETABLE
+    by = "root" if writes_setup or path.startswith(OWN_KEYS) else "key"
     query = {one.name: QUERIES[one.name] for one in operation.query if one.is_required}
     if path.endswith("/claude_code"):
         query["starting_at"] = "2026-11-20"
@@ -308,17 +333,33 @@ def test_served_schema_is_the_tested_schema(site):
     assert set(served_schema["paths"]) == set(schema()["paths"])
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in schema()["paths"] if path.startswith("/api/v1/") and path[8:]]
-)
+def slashed_paths() -> list[str]:
+    """Return each path under /api/v1/ that can be read."""
+    paths = schema()["paths"]
+    return [one for one in paths if one.startswith("/api/v1/") and one[8:] and "get" in paths[one]]
+
+
+@pytest.mark.parametrize("path", slashed_paths())
 def test_report_paths_work_without_the_last_slash(site, path):
-    filled = re.sub(r"\{(\w+)\}", lambda name: str(site.names[name[1]]), path)
+    by = "root" if path.startswith(OWN_KEYS) else "key"
+    names = site.names_for("GET", path)
+    filled = re.sub(r"\{(\w+)\}", lambda name: str(names[name[1]]), path)
     needed = {"rehearsal": "model", "search": "q"}.get(path.rstrip("/").rpartition("/")[2])
     query = f"?{needed}={QUERIES[needed]}" if needed else ""
 
-    answers = [site.send("key", "GET", one + query) for one in (filled, filled.removesuffix("/"))]
+    answers = [site.send(by, "GET", one + query) for one in (filled, filled.removesuffix("/"))]
 
     assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_a_key_is_rotated_with_and_without_the_last_slash(site):
+    url = f"{OWN_KEYS}{site.own_keys['kept']}/rotate"
+
+    answers = [site.send("root", "POST", one, {"overlap_h": 0}) for one in (f"{url}/", url)]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    first, second = (answer.json()["secret"] for answer in answers)
+    assert first != second
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])

@@ -26,8 +26,10 @@ KNOWN = (
 class ReportsTeam:
     """A team that sends requests and reads its own reports from the running gateway."""
 
-    def __init__(self, gateway: GatewayClient, scripted: ScriptedUpstream) -> None:
-        team = Team.objects.create(name=f"reports-{next(numbers)}")
+    def __init__(
+        self, gateway: GatewayClient, scripted: ScriptedUpstream, store: str = "full"
+    ) -> None:
+        team = Team.objects.create(name=f"reports-{next(numbers)}", store=store)
         self.gateway, self.scripted, self.model = gateway, scripted, f"chat-{team.name}"
         self.session = f"session-{team.name}"
         _, self.key = ApiKey.issue(team, "cli", scopes=["messages"])
@@ -61,6 +63,14 @@ class ReportsTeam:
 @pytest.fixture
 def reports(gateway: GatewayClient, scripted: ScriptedUpstream, reload) -> ReportsTeam:
     team = ReportsTeam(gateway, scripted)
+    reload()
+    return team
+
+
+@pytest.fixture
+def metadata_reports(gateway: GatewayClient, scripted: ScriptedUpstream, reload) -> ReportsTeam:
+    """A team whose conversations are not stored."""
+    team = ReportsTeam(gateway, scripted, store="metadata")
     reload()
     return team
 
@@ -110,17 +120,19 @@ def test_totals_sum_known_values_and_count_missing_ones(reports: ReportsTeam):
     assert totals["cache_write_5m_tokens"] is None
 
 
-def test_the_claude_code_report_has_null_for_unknown_values(reports: ReportsTeam):
+def _claude_code_report(reports: ReportsTeam, day: str):
+    path = f"/v1/organizations/usage_report/claude_code?starting_at={day}&limit=1000"
+    reply = reports.gateway.request("GET", path, headers={"x-api-key": _admin(reports)})
+    assert reply.status == 200, reply.body
+    name = f"{reports.team.name}/cli"
+    return next(one for one in reply.json["data"] if one["actor"]["api_key_name"] == name)
+
+
+def test_the_claude_code_report_has_null_for_unknown_values(metadata_reports: ReportsTeam):
+    reports = metadata_reports
     day = reports.send_and_disconnect().created.date().isoformat()
 
-    def report():
-        path = f"/v1/organizations/usage_report/claude_code?starting_at={day}&limit=1000"
-        reply = reports.gateway.request("GET", path, headers={"x-api-key": _admin(reports)})
-        assert reply.status == 200, reply.body
-        name = f"{reports.team.name}/cli"
-        return next(one for one in reply.json["data"] if one["actor"]["api_key_name"] == name)
-
-    unknown = report()
+    unknown = _claude_code_report(reports, day)
     assert unknown["core_metrics"] == {
         "num_sessions": 1,
         "lines_of_code": {"added": None, "removed": None},
@@ -134,10 +146,28 @@ def test_the_claude_code_report_has_null_for_unknown_values(reports: ReportsTeam
     assert {*used["tokens"].values(), used["estimated_cost"]["amount"]} == {None}
 
     reports.send(upstream_scripts.chat())
-    (used,) = report()["model_breakdown"]
+    (used,) = _claude_code_report(reports, day)["model_breakdown"]
     assert used["tokens"] == {
         "input": 12, "output": 5, "cache_read": None, "cache_creation": None,
     }  # fmt: skip
+
+
+def test_the_claude_code_report_has_zero_for_a_read_transcript_without_tool_calls(
+    reports: ReportsTeam,
+):
+    day = reports.send_and_disconnect().created.date().isoformat()
+
+    known = _claude_code_report(reports, day)
+
+    assert known["core_metrics"] == {
+        "num_sessions": 1,
+        "lines_of_code": {"added": 0, "removed": 0},
+        "commits_by_claude_code": 0,
+        "pull_requests_by_claude_code": 0,
+    }
+    assert {json.dumps(tool) for tool in known["tool_actions"].values()} == {
+        '{"accepted": 0, "rejected": 0}'
+    }
 
 
 def test_the_analytics_report_counts_requests_without_values(reports: ReportsTeam):
