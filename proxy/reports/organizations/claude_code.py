@@ -74,16 +74,20 @@ class ClaudeCodeView(AdminApiView):
 
 
 def _model(model: str, sums: Counts) -> Row:
+    """Return the tokens and the cost of a model; the cost is null if no token is known."""
     written = [known_tokens(sums, name) for name in ("cache_write_5m", "cache_write_1h")]
+    tokens = {
+        "input": known_tokens(sums, "input"),
+        "output": known_tokens(sums, "output"),
+        "cache_read": known_tokens(sums, "cache_read"),
+        "cache_creation": sum_known(written),
+    }
+    cost = cost_of(sums)
+    is_known = bool(cost) or any(count is not None for count in tokens.values())
     return {
         "model": model,
-        "tokens": {
-            "input": known_tokens(sums, "input"),
-            "output": known_tokens(sums, "output"),
-            "cache_read": known_tokens(sums, "cache_read"),
-            "cache_creation": sum_known(written),
-        },
-        "estimated_cost": {"amount": cents(cost_of(sums)), "currency": "USD"},
+        "tokens": tokens,
+        "estimated_cost": {"amount": cents(cost) if is_known else None, "currency": "USD"},
     }
 
 
