@@ -40,7 +40,7 @@ OFFERED = {
     "proxy/price": "upstream__isnull=True", "proxy/upstreampolicy": "action__exact=drop",
     "proxy/drift": "first_seen__gte=2026-01-01+00:00:00%2B00:00&first_seen__lt=2027-01-01+00:00:00%2B00:00",
     "auth/user": "groups__id__exact=1", "proxy/exchange": "team=platform&result=failed",
-    "proxy/auditentry": "did=readings&user=ada&team=platform&model=key",
+    "proxy/auditentry": "did=readings&user=ada&of_team=platform&model=key",
 }  # fmt: skip
 HUGE = "9" * 5_000
 INVALID_VALUES = ("a", "%00", "-1", HUGE, "1e400", "0001-01-01T00:00:00%2B23:59", "9999-12-31T23:59:59-23:59",
