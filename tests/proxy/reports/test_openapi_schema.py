@@ -90,6 +90,7 @@ BODIES = {  # by path: valid bodies; a PATCH has some of the fields
     "upstreams": {"name": UNIQUE, **UPSTREAM},
     "prices": PRICE,
     "budgets": {"team": st.just("platform"), "limit_usd": st.just("5")},
+    "stop": {"kind": st.just("team"), "name": st.just("platform")},
 }
 UNCHANGED = {"name", "team"}  # a PATCH does not change the fields that identify the row
 
