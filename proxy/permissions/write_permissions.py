@@ -168,6 +168,16 @@ def for_superusers_and_keys(writer: Writer, row: Any) -> Iterator[Fault]:
         yield from for_superusers(writer, row)
 
 
+def for_superusers_and_their_keys(writer: Writer, row: Any) -> Iterator[Fault]:
+    """Allow superusers, and gateway keys that belong to one.
+
+    Upstream credentials are sent to the URL of an upstream, so no other key may set one.
+    """
+    owner = writer.caller.user if isinstance(writer.caller, ApiKey) else writer.caller
+    if owner is None or not (owner.is_active and owner.is_superuser):
+        yield "", "only a superuser, or a gateway key of a superuser, may write this"
+
+
 def for_users(writer: Writer, user: Any) -> Iterator[Fault]:
     """Allow superusers, and for gateway keys users who are not and do not become superusers."""
     yield from for_superusers_and_keys(writer, user)
@@ -314,7 +324,7 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Budget: dict.fromkeys((ADD, CHANGE, DELETE), budget_of_own_team),
     Route: dict.fromkeys((ADD, CHANGE, DELETE), of_own_team),
     Price: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
-    Upstream: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_keys),
+    Upstream: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_their_keys),
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
     Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),

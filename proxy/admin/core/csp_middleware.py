@@ -19,8 +19,8 @@ CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea.*?</textarea>)', re.DOTALL)
-"""The parts of a page that a form sends back; they stay unchanged."""
+FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea[^<]*</textarea>)')
+"""The parts of a page that a form sends back; they stay unchanged. Django escapes `<` in them."""
 BARE_CSP: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
 
 

@@ -35,8 +35,8 @@ IDENTIFIED_BY_NAME = {"upstreams", "teams", "users"}
 
 @pytest.fixture
 def send():
-    """Send a request with a key of the scope ``admin``; return the response."""
-    secret = factories.key("terraform", of="ops", scopes=["admin"])[1]
+    """Send a request with a superuser's key of the scope ``admin``; return the response."""
+    secret = factories.key("terraform", of="ops", scopes=["admin"], user=factories.superuser())[1]
 
     def send(method, path, body=None, **headers):
         text = "" if body is None else json.dumps(body)
@@ -110,9 +110,9 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     # a revoked key keeps its team, because its requests show the name of both
     assert send("DELETE", "teams/mobile/").status_code == 409
     recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")
-    for model in ("upstream", "team", "user", "gateway key", "route", "price", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "price", "budget"):
         assert (model, "add") in recorded
-    for model in ("upstream", "team", "user", "gateway key", "route", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "budget"):
         assert {(model, "change"), (model, "delete"), (model, "revoke")} & set(recorded)
 
 
