@@ -14,7 +14,7 @@ from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .schema_views import DocsView, IndexView, SchemaView
-from .setup import admission_dry_run, own_keys, viewsets
+from .setup import admission_dry_run, own_keys, pauses, viewsets
 from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
@@ -57,6 +57,7 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.UpstreamViewSet,
     viewsets.PriceViewSet,
     viewsets.BudgetViewSet,
+    pauses.PauseViewSet,
 )
 
 

@@ -312,6 +312,10 @@ WRITES: dict[str, dict[str, Write]] = {
         {"company": ("{price}", {"input": "9"})}, {"company": "{price}"},
     ),
     **api(
+        "pauses", "<int:pause_id>",
+        {"company": PAUSE}, {"company": ("{pause}", {"message": "back at one"})}, {"company": "{pause}"},
+    ),
+    **api(
         "budgets", "<str:budget_id>",
         {
             "own": {"team": "platform", "limit_usd": "77"},
