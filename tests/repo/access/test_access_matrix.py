@@ -220,7 +220,7 @@ def in_lane(url):
 
 @pytest.mark.repeated
 @pytest.mark.django_db
-@pytest.mark.parametrize("url", [*map(in_lane, DJANGO)])
+@pytest.mark.parametrize("url", [in_lane(url) for url in DJANGO])
 def test_each_response_to_a_role_matches_the_table(send_as, url):
     if WRITING and url in rows():
         return
