@@ -25,6 +25,7 @@ from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import STOPPED, Journal
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
 from proxy.ledger.posting.drainer import Drainer, Pace
+from proxy.ledger.posting.ledger_writer import underived
 from proxy.live.running_requests import RUNNING
 
 from .errors import JournalUnavailable
@@ -166,6 +167,7 @@ class Recorder:
             "oldest_s": max(0.0, time.time() - backlog.oldest) if backlog.oldest else 0.0,
             "set_aside": backlog.set_aside,
             "lost_chunks": journal.lost_chunks,
+            "underived": underived.total(),
         }
 
     async def _ready(self) -> Journal:

@@ -85,11 +85,19 @@ class Writer:
     is_superuser: bool
     teams: frozenset[str] | None
     """Names of the teams whose rows the user may write. None means all rows of the table."""
-    groups: frozenset[str]
-    """Names of the teams in whose group the user is."""
     username: str
     reader: Reader
     """What this user may see. A key that the user creates must not see more."""
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Names of the teams in whose group the user is; a gateway key is in no group.
+
+        Few checks need this. A superuser's groups are loaded here, as no other check needs them.
+        """
+        if isinstance(self.caller, ApiKey):
+            return frozenset()
+        return teams_of(self.caller) if self.is_superuser else self.teams or frozenset()
 
     @property
     def has_all_teams(self) -> bool:
@@ -129,12 +137,10 @@ def writer_of(caller: Any) -> Writer:
 
 
 def _writer_of_user(user: Any) -> Writer:
-    groups = teams_of(user)
     return Writer(
         caller=user,
         is_superuser=user.is_superuser,
-        teams=None if user.is_superuser else groups or None,
-        groups=groups,
+        teams=None if user.is_superuser else teams_of(user) or None,
         username=user.get_username(),
         reader=reader_of_user(user),
     )
@@ -146,7 +152,6 @@ def _writer_of_key(key: ApiKey) -> Writer:
         caller=key,
         is_superuser=False,
         teams=None if covers_all else frozenset({key.team.name}),
-        groups=frozenset(),
         username="",
         reader=reader_of_key(key),
     )

@@ -34,7 +34,12 @@ BYTES: Final = Gauge("bridge_record_spool_bytes", "Bytes of all journals.")
 JOURNAL: Final = Gauge("bridge_record_spool_up", "1: the scraped worker can write its journal.")
 DATABASE: Final = Gauge("bridge_record_database_up", "1: the scraped worker's drainer reaches it.")
 LOST: Final = Gauge("bridge_record_lost_checkpoints", "Checkpoints lost because the disk was full.")
-GAUGES: Final = (BACKLOG, OLDEST, SET_ASIDE, BYTES, JOURNAL, DATABASE, LOST)
+UNDERIVED: Final = Gauge(
+    "bridge_record_underived",
+    "Requests that the scraped worker recorded without their outcomes or search index, because of "
+    "an error.",
+)
+GAUGES: Final = (BACKLOG, OLDEST, SET_ASIDE, BYTES, JOURNAL, DATABASE, LOST, UNDERIVED)
 
 
 class RecordCollector(Collector):
@@ -59,6 +64,7 @@ class RecordCollector(Collector):
         yield _family(JOURNAL, {"": int(state["journal"])})
         yield _family(DATABASE, {"": int(state["database"])})
         yield _family(LOST, {"": state.get("lost_chunks", 0)})
+        yield _family(UNDERIVED, {"": state.get("underived", 0)})
 
 
 def _journals(directory: Path) -> Iterator[tuple[str, Backlog]]:

@@ -4,11 +4,14 @@ A batch is written in one transaction, under the ledger lock. Writing the same r
 nothing, because existing rows are found by the id of the request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from proxy.conf import conf
 from proxy.ledger.database.bulk_sql import write
@@ -35,6 +38,11 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
+
+logger = logging.getLogger(__name__)
+
+underived: Final[Counter[str]] = Counter()
+"""Requests of this process that were recorded without derived data, by its name."""
 
 MUTABLE_COLUMNS = [name for name in FIELDS if name != "id"]
 
@@ -130,10 +138,11 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
         bodies = storage.store(list(conversations.values()), now)
         if conf.search:
-            _index(rows, conversations)
+            _write_derived("search index", lambda some: _index(some, conversations), rows)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
-        outcomes.add([row for row in rows if row.id in new], conversations)
+        created = [row for row in rows if row.id in new]
+        _write_derived("outcomes", lambda some: outcomes.add(some, conversations), created)
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
@@ -141,6 +150,28 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )
     return len(done)
+
+
+def _write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Sequence[Row]) -> None:
+    """Write data that is derived from these rows; an error does not prevent writing the rows.
+
+    If the derivation fails for all rows, it is done for each row by itself. A row for which it
+    fails again stays without this data, which is logged and counted. Raises the error if the
+    savepoint cannot be restored, for example without a connection: the batch is written later.
+    """
+    try:
+        with transaction.atomic():
+            derive(rows)
+    except Exception:
+        if connection.needs_rollback:
+            raise
+        if len(rows) > 1:
+            for row in rows:
+                _write_derived(name, derive, [row])
+            return
+        for row in rows:
+            logger.exception("ledger: %s is recorded without its %s", row.id, name)
+        underived[name] += len(rows)
 
 
 def _index(rows: Iterable[Row], conversations: Mapping[str, Conversation]) -> None:

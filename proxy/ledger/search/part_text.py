@@ -17,6 +17,7 @@ MAX_DEPTH: Final = 40
 SKIPPED_FIELDS: Final = frozenset(
     {"type", "role", "signature", "media_type", "encrypted_content", "cache_control"}
 )
+BINARY_TYPES: Final = ("base64", "redacted_thinking")  # a tuple: a type may be unhashable
 SYSTEM, TOOLS, BODY = "system", "tools", "body"
 SPEAKERS: Final = {"user": "user", "assistant": "assistant", "system": "system"}
 KINDS: Final = {
@@ -42,7 +43,7 @@ def passages_of(part: bytes) -> list[Passage]:
     """
     try:
         value = decode_json(part)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return [Passage(BODY, part[: 4 * MAX_TEXT].decode(errors="replace")[:MAX_TEXT])]
     found, left = [], MAX_TEXT
     for passage in _passages_of_value(value):
@@ -82,7 +83,7 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
         for element in value:
             yield from _texts(element, depth + 1)
     elif isinstance(value, dict) and depth < MAX_DEPTH:
-        is_binary = value.get("type") in {"base64", "redacted_thinking"}
+        is_binary = value.get("type") in BINARY_TYPES
         for name, field in value.items():
             if name not in SKIPPED_FIELDS and not (is_binary and name == "data"):
                 yield from _texts(field, depth + 1)

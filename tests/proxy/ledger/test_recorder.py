@@ -21,6 +21,7 @@ from proxy.ledger.journal import locks
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import Backlog
 from proxy.ledger.journal.records import Chunk, CloseRecord
+from proxy.ledger.posting.ledger_writer import underived
 from proxy.ledger.recorder import SWITCH_S, Recorder
 from proxy.ledger.transcripts import storage
 from proxy.models import Exchange
@@ -250,6 +251,7 @@ def test_running_recorder_reports_its_backlog_and_its_faults(tmp_path: Path) -> 
         "started": True, "name": "journal-0", "journal": True, "journal_error": "",
         "database": True, "database_error": "", "backlog": 0, "oldest_s": 0.0, "set_aside": 0,
         "lost_chunks": 0,
+        "underived": underived.total(),
     }  # fmt: skip
 
     journal.error, journal.lost_chunks = "full", 4
@@ -260,4 +262,5 @@ def test_running_recorder_reports_its_backlog_and_its_faults(tmp_path: Path) -> 
         "started": True, "name": "journal-0", "journal": False, "journal_error": "full",
         "database": False, "database_error": "away", "backlog": 3, "set_aside": 2,
         "lost_chunks": 4,
+        "underived": underived.total(),
     }  # fmt: skip

@@ -60,6 +60,7 @@ COMMON = {
     "to": st.sampled_from(["2026-11-21", "2026-11-20T23:00:00Z"]),
     "tz": st.sampled_from(["UTC", "Asia/Kathmandu", "Europe/Berlin", "Pacific/Apia"]),
     "page": st.just(""),
+    "q": st.sampled_from(["hello", '"how are you" hello']),
     "starting_at": st.sampled_from(["2026-11-18T00:00:00Z", "2026-11-20T05:45:00+05:45"]),
     "ending_at": st.sampled_from(["2026-11-21T00:00:00Z", "2026-11-20T13:00:00Z"]),
     "limit": st.integers(1, 31),

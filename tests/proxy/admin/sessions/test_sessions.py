@@ -285,7 +285,7 @@ class TestConversation:
         factories.write_to_database(conversation.records[1:])
 
         assert [queries(root, url) for url in urls] == few
-        assert max(few) <= 12
+        assert max(few) <= 13
 
 
 def test_the_page_of_a_request_marks_only_its_new_turns(root):

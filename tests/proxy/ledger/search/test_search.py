@@ -3,13 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 
 from proxy.ledger.maintenance import retention
+from proxy.ledger.posting import ledger_writer, outcomes
 from proxy.ledger.search import search as searching
 from proxy.ledger.search import term_index
+from proxy.ledger.search.part_text import passages_of
 from proxy.ledger.search.query import InvalidQuery, parse_query
 from proxy.ledger.search.search import search
-from proxy.models import Exchange, SearchEntry, SearchOccurrence
+from proxy.models import Exchange, SearchEntry, SearchOccurrence, State
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
 
 pytestmark = pytest.mark.django_db
@@ -249,3 +252,32 @@ def test_texts_in_several_partitions_are_found_newest_first(monkeypatch):
 
     assert [pk for _, pk in found("word")] == [row.pk for row in reversed(rows)]
     assert [pk for _, pk in found('"word 0"')] == [rows[0].pk]
+
+
+@pytest.mark.parametrize("broken", [(term_index, "add"), (outcomes, "_write")])
+def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(monkeypatch, broken):
+    def fail(*_):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM a_missing_table")
+
+    before = ledger_writer.underived.total()
+    monkeypatch.setattr(*broken, fail)
+
+    row = ask("firstword")
+
+    assert Exchange.objects.get(pk=row.pk).state == State.CLOSED
+    assert ledger_writer.underived.total() > before
+    monkeypatch.undo()
+    assert found("thirdword") == []
+    ask("thirdword", at=NOON + timedelta(minutes=1))
+    assert len(found("thirdword")) == 1
+
+
+@pytest.mark.parametrize("raw", [b'{"model": "\xff needle"}', b"\xff needle", b"[["])
+def test_a_text_that_is_not_json_is_one_passage(raw):
+    assert [passage.kind for passage in passages_of(raw)] == ["body"]
+
+
+def test_a_type_that_is_a_list_is_no_binary_type():
+    found = passages_of(b'{"role": "user", "content": [{"type": ["x"], "text": "needle"}]}')
+    assert "needle" in [passage.text for passage in found]

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 import zstandard
 
+from proxy.ledger.search.terms import MAX_TERM
 from proxy.ledger.transcripts import zstd_dictionary
 from tests.fakes.servers.gateway import KEY, Gateway, Reply, toml_for
 from tests.fakes.upstreams.script_steps import (
@@ -311,6 +312,9 @@ def test_stored_data_has_no_credential_and_no_text_of_a_metadata_only_team(
 
     assert {name: secrets_in(text) for name, text in texts.items() if secrets_in(text)} == {}
     assert [name for name, text in texts.items() if CONTENT["quiet"] in text] == []
+    loud, quiet = (CONTENT[team].partition("-")[2][:MAX_TERM] for team in ("e2e", "quiet"))
+    assert [name for name, text in texts.items() if quiet in text] == []
+    assert any(loud in text.split() for name, text in texts.items() if name.endswith(" terms"))
     # The search works: it finds the other team's error in the decompressed parts.
     assert any("refused" in text and CONTENT["e2e"] in text for text in texts.values())
 
@@ -319,9 +323,17 @@ def database_values(database: Path) -> Iterator[tuple[str, bytes]]:
     """Yield each value of the database, decompressed if necessary."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         tables = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
+            "SELECT name, sql LIKE 'CREATE VIRTUAL%' FROM sqlite_master WHERE type = 'table'"
         ).fetchall()
-        for (table,) in tables:
+        for table, is_index in tables:
+            if is_index:  # a search index: it has terms and no rows
+                connection.execute(
+                    f"CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, '{table}', row)"
+                )
+                terms = connection.execute("SELECT term FROM temp.vocabulary").fetchall()
+                connection.execute("DROP TABLE temp.vocabulary")
+                yield f"{table} terms", "\n".join(term for (term,) in terms).encode()
+                continue
             rows = connection.execute(f'SELECT * FROM "{table}"')  # noqa: S608 - a table name from sqlite_master
             for at, row in enumerate(rows):
                 for column, value in enumerate(row):
