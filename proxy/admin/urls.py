@@ -10,7 +10,7 @@ from django.urls import path
 from .audit import entry_admin
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
-from .live import views
+from .live import stop_all, views
 from .people import invitation, overview, own_key_form
 from .search import views as search_views
 from .sessions import detail_view, list_view
@@ -29,6 +29,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
     own = [
         _page("live/", views.live_view, "proxy_live"),
         _page("live/rows/", views.rows_view, "proxy_live_rows"),
+        _page("live/stop/", stop_all.stop_all_view, "proxy_live_stop_all"),
         _page("live/<str:exchange_id>/stop/", views.stop_view, "proxy_live_stop"),
         _page(
             "proxy/upstream/<int:upstream_id>/test/",

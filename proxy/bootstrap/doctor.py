@@ -16,7 +16,7 @@ from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
-from proxy.models import ApiKey, DialectName, Exchange, Price, Route, RouteTarget
+from proxy.models import ApiKey, DialectName, Exchange, Pause, Price, Route, RouteTarget
 from proxy.models.config_revision import WATCHED
 from proxy.models.setup.config_row_validation import USER, fetch_all, split_readable
 from proxy.models.setup.keys import NO_SECRET
@@ -52,6 +52,7 @@ def run_checks(*, stream: bool = True) -> Iterator[Finding]:
     yield from _keys_without_secret()
     try:
         yield from _describe_routes()
+        yield from _check_pauses()
         yield from _check_prices()
         yield _last_request()
         yield from _check_upstreams(stream=stream)
@@ -162,6 +163,14 @@ def _describe_target(target: RouteTarget) -> str:
     else:
         how = f"by {upstream.get_dialect_display()}"
     return f"{upstream} {name}, {how}, profile {upstream.profile}"
+
+
+def _check_pauses() -> Iterator[Finding]:
+    for pause in Pause.active():
+        ends = f"until {pause.ends:%Y-%m-%d %H:%M} UTC" if pause.ends else "without an end"
+        text = f"paused {ends}: {pause.message}"
+        hint = "Delete the pause in the admin, or run manage.py pause --resume."
+        yield Finding(f"pause {pause}", ok=False, text=text, hint=hint)
 
 
 def _last_request() -> Finding:

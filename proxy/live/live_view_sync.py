@@ -12,7 +12,7 @@ from typing import Final
 
 from proxy.counters.budget_store import StoreUnavailable
 
-from .running_requests import RUNNING, LiveRow, running_rows, stop_here
+from .running_requests import LiveRow, StopOrder, running_rows, stop_here, stop_selected
 from .shared_live_view import LiveViewStore, shared_states
 
 log = logging.getLogger("proxy.live")
@@ -27,6 +27,7 @@ class LiveViewSync:
 
     def __init__(self) -> None:
         self.store: LiveViewStore | None = None
+        self._read_orders: frozenset[StopOrder] = frozenset()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -58,7 +59,18 @@ class LiveViewSync:
     def request_stop(self, request_id: str, who: str) -> None:
         """Stop a request of this process or of another one. Raises StoreUnavailable."""
         if not stop_here(request_id, who) and self.store is not None:
-            self.store.request_stop(request_id, who)
+            self.store.request_stop(StopOrder("id", request_id, who))
+
+    def request_stop_all(self, column: str, value: str | int, who: str) -> None:
+        """Stop the requests of all processes whose live row has this value in this column.
+
+        Each process does so once, when it reads the order, within about a second. Raises
+        StoreUnavailable, after the requests of this process were stopped.
+        """
+        order = StopOrder(column, value, who)
+        stop_selected(order)
+        if self.store is not None:
+            self.store.request_stop(order)
 
     def _work(self) -> None:
         store = self.store
@@ -82,8 +94,10 @@ class LiveViewSync:
     def _sync(self, store: LiveViewStore) -> float:
         """Synchronize once; return the seconds until the next synchronization."""
         watched, orders = store.read()
-        for request_id in orders.keys() & RUNNING.keys():
-            stop_here(request_id, orders[request_id])
+        new = frozenset(orders) - self._read_orders
+        self._read_orders = frozenset(orders)  # later requests must not be stopped
+        for order in new:
+            stop_selected(order)
         if not watched:
             return IDLE_EVERY_S
         store.write(running_rows())

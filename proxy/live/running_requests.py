@@ -1,6 +1,6 @@
 """The registry of the requests that run in this process: one dict entry for each request."""
 
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 
 class LiveRow(TypedDict):
@@ -73,6 +73,26 @@ def stop_here(request_id: str, who: str) -> bool:
         return False
     request.stop_by(who)
     return True
+
+
+class StopOrder(NamedTuple):
+    """An order to stop the running requests whose live row has ``value`` in ``column``."""
+
+    column: str  # a column of ``LiveRow``
+    value: str | int
+    who: str
+    until: float = 0.0
+    """When the shared store drops the order, in Unix seconds."""
+
+
+def stop_selected(order: StopOrder) -> None:
+    """Stop the requests of this process that the order selects."""
+    if order.column == "id":
+        stop_here(str(order.value), order.who)
+        return
+    for request in list(RUNNING.values()):
+        if dict(request.live_row())[order.column] == order.value:
+            request.stop_by(order.who)
 
 
 def seen_by(row: LiveRow) -> dict[str, Any]:

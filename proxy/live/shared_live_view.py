@@ -1,8 +1,8 @@
 """The shared store of the live view, by which processes exchange lists of their running requests.
 
 While a live page is open, each process writes its running requests to the store, at most twice a
-second. To stop a request of another process, a process writes a stop order for it. Rate limits use
-the same kind of store: a file on one machine, Redis for several. A single process needs no store.
+second. To stop requests of other processes, a process writes a stop order. Rate limits use the same
+kind of store: a file on one machine, Redis for several. A single process needs no store.
 """
 
 import time
@@ -15,7 +15,7 @@ import msgspec
 from proxy.conf import conf
 from proxy.counters.shared_state import RedisStates, SqliteStates, States, Texts
 
-from .running_requests import LiveRow
+from .running_requests import LiveRow, StopOrder
 
 FILE: Final = "live.sqlite3"
 WATCHED_S: Final = 5.0
@@ -41,7 +41,7 @@ class ProcessSnapshot(msgspec.Struct):
 
 _decode_snapshot: Final = msgspec.json.Decoder(ProcessSnapshot).decode
 _decode_times: Final = msgspec.json.Decoder(dict[str, float]).decode
-_decode_orders: Final = msgspec.json.Decoder(dict[str, tuple[str, float]]).decode
+_decode_orders: Final = msgspec.json.Decoder(list[StopOrder]).decode
 
 
 class LiveViewStore:
@@ -57,13 +57,13 @@ class LiveViewStore:
         self._listed = 0.0
         self._watching = 0.0
 
-    def read(self) -> tuple[bool, dict[str, str]]:
-        """Return whether a live page is open, and the stop orders: user names by request id."""
+    def read(self) -> tuple[bool, list[StopOrder]]:
+        """Return whether a live page is open, and the stop orders."""
         watch, orders = self._states.read([WATCH, ORDERS])
         now = self._clock()
         until = _decode_or(watch, _decode_times, {}).get("until", 0.0)
-        active = _decode_or(orders, _decode_orders, {})
-        return until > now, {name: who for name, (who, at) in active.items() if at > now}
+        active = _decode_or(orders, _decode_orders, [])
+        return until > now, [order for order in active if order.until > now]
 
     def write(self, rows: Sequence[LiveRow]) -> None:
         """Store the running requests of this process."""
@@ -89,14 +89,15 @@ class LiveViewStore:
                 rows += snapshot.rows
         return rows
 
-    def request_stop(self, request_id: str, who: str) -> None:
-        """Write an order to stop this request, for the process that runs it."""
+    def request_stop(self, order: StopOrder) -> None:
+        """Write an order for the processes that run the requests; it is valid for ``ORDER_S``."""
         now = self._clock()
+        new = order._replace(until=now + ORDER_S)
 
         def add(texts: Texts) -> Sequence[str]:
-            active = _decode_or(texts[0], _decode_orders, {})
-            current = {name: order for name, order in active.items() if order[1] > now}
-            return [_encode({**current, request_id: (who, now + ORDER_S)}).decode()]
+            active: list[StopOrder] = _decode_or(texts[0], _decode_orders, [])
+            others = [old for old in active if old.until > now and old[:2] != new[:2]]
+            return [_encode([*others, new]).decode()]
 
         self._states.update([ORDERS], add)
 

@@ -60,7 +60,7 @@ def _labels(verbs: str, models: str, app: str = "proxy") -> frozenset[str]:
 
 KEY_LABELS: Final = _labels("view add change", "apikey") | _labels("view", "team")
 CONFIG_LABELS: Final = _labels(
-    "view add change delete", "team route routetarget budget price upstream"
+    "view add change delete", "team route routetarget budget price upstream pause"
 )
 SCOPE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = {
     Scope.KEYS_WRITE: KEY_LABELS,

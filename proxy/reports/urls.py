@@ -11,10 +11,10 @@ from proxy.reports.core.base_views import ReportView
 from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
-from .requests import raw_bodies, search, sessions, transcripts
+from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .schema_views import DocsView, IndexView, SchemaView
-from .setup import admission_dry_run, own_keys, viewsets
+from .setup import admission_dry_run, own_keys, pauses, viewsets
 from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
@@ -32,6 +32,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
     "search": search.SearchView,
+    "stop": stop_all.StopView,
     "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets/<str:budget_id>/status": budgets.BudgetStatusView,
@@ -56,6 +57,7 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.UpstreamViewSet,
     viewsets.PriceViewSet,
     viewsets.BudgetViewSet,
+    pauses.PauseViewSet,
 )
 
 

@@ -33,6 +33,7 @@ from proxy.permissions.row_permissions import (
     reader_of_user,
     visible_exchanges,
 )
+from proxy.permissions.stop_permissions import may_stop_all
 from proxy.permissions.write_permissions import may_stop
 
 MAX_SHOWN: Final = 200
@@ -155,6 +156,7 @@ def live_view(request: HttpRequest) -> HttpResponse:
         "shown": len(view.rows),
         "feed_url": "/ws/live/",
         "rows_url": reverse("admin:proxy_live_rows"),
+        "may_stop_all": may_stop_all(request.user),
     }
     return set_security_headers(TemplateResponse(request, "admin/proxy/live/page.html", context))
 

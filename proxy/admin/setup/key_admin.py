@@ -19,6 +19,8 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.live.stop_all import stop_all_url
+from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
@@ -223,6 +225,7 @@ class KeyAdmin(ManagedAdmin):
         if key is not None:
             working = key.revoked is None or key.dropped
             context["may_revoke"] = working and self.has_revoke_permission(request, key)
+            context["stop_all_url"] = stop_all_url(request.user, key)
             context["may_rotate"] = not (
                 key.revoked or key.managed or key.successor
             ) and may_rotate(request.user, key)
@@ -243,7 +246,12 @@ class KeyAdmin(ManagedAdmin):
         if request.method != "POST":
             return self._confirmation_page(request, key, "Revoke", None)
         if key.revoke():
-            self.message_user(request, f"Key {key} is revoked; it stops working within seconds.")
+            done = f"Key {key} is revoked; it stops working within seconds."
+            stop = stop_all_url(request.user, key)
+            if stop and not conf.end_revoked:  # else the gateway stops them itself
+                link = '{} <a class="mb-link" href="{}">Stop its running requests</a>'
+                done = format_html(link, done, stop)
+            self.message_user(request, done)
         return HttpResponseRedirect(reverse("admin:proxy_apikey_changelist"))
 
     def _find_key(self, request: HttpRequest, key_id: int) -> ApiKey:

@@ -158,6 +158,11 @@ def _degraded(record: dict[str, Any]) -> list[str]:
         if state.fault
     ]
     found += refreshes[:MOST_NAMED]
+    now = time.time()
+    paused = [f"{pause.name} is paused" for pause in snapshot.pauses if pause.ends > now]
+    found += paused[:MOST_NAMED]
+    if len(paused) > MOST_NAMED:
+        found.append(f"pauses: {len(paused)}")
     found += map(str, snapshot.unreadable[:MOST_NAMED])
     if len(snapshot.unreadable) > MOST_NAMED:
         found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")

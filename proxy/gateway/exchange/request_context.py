@@ -210,7 +210,7 @@ class RequestContext:
         if self.ending.stopped_by or RUNNING.get(self.headers.request_id) is not self:
             return
         self.ending.stopped_by = username
-        self.ending.notes.append(Note("answer", "dropped", f"stopped by {username} in the admin"))
+        self.ending.notes.append(Note("answer", "dropped", f"stopped by {username}"))
         self.response.stop(CancelReason.STOPPED)
 
     def should_drain_upstream(self) -> bool:

@@ -16,6 +16,7 @@ from .targets import SAME_MODEL, Target
 class PauseEntry:
     """One pause. An empty ``upstream`` or ``model`` means every one; ``ends`` in Unix seconds."""
 
+    name: str
     upstream: str
     model: str
     message: str
@@ -24,6 +25,7 @@ class PauseEntry:
     @classmethod
     def of(cls, pause: Pause) -> Self:
         return cls(
+            name=str(pause),
             upstream=pause.upstream.name if pause.upstream else "",
             model=pause.model,
             message=pause.message,

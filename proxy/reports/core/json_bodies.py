@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from rest_framework.exceptions import APIException, ParseError
+from rest_framework.exceptions import APIException, ParseError, ValidationError
 from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.serializers import Serializer
 
 from proxy.json_value_limit import count_values
 
@@ -43,3 +45,19 @@ class BoundedJSON(JSONParser):
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def validated_body(request: Request, shape: type[Serializer[Any]]) -> dict[str, Any]:
+    """Return the values of a JSON object; ParseError or ValidationError for an invalid one.
+
+    Unknown fields are invalid.
+    """
+    if not isinstance(request.data, dict):
+        raise ParseError("the body is not a JSON object")
+    body = shape(data=request.data)
+    for name in request.data:
+        if name not in body.fields:
+            known = ", ".join(sorted(body.fields))
+            raise ValidationError({str(name)[:60]: f"unknown field; known: {known}"})
+    body.is_valid(raise_exception=True)
+    return dict(body.validated_data)

@@ -14,7 +14,7 @@ from django.http import Http404, HttpResponseBase
 from django.views.decorators.debug import sensitive_variables
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers, status
-from rest_framework.exceptions import ParseError, PermissionDenied, ValidationError
+from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -25,7 +25,7 @@ from proxy.permissions.member_keys import allowed_count, working_keys
 from proxy.permissions.write_permissions import may_rotate, own_key_teams
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
-from proxy.reports.core.json_bodies import BoundedJSON
+from proxy.reports.core.json_bodies import BoundedJSON, validated_body
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, JsonOnlyParameters, Number
 from proxy.reports.core.rendering import Row
@@ -86,18 +86,6 @@ class OwnKeysBase(ReportView):
     permission_classes = (IsSignedIn,)
     parser_classes = (BoundedJSON,)
     parameters: ClassVar = JsonOnlyParameters
-
-    def validated_body(self, shape: type[serializers.Serializer[Any]]) -> dict[str, Any]:
-        data = self.request.data
-        if not isinstance(data, dict):
-            raise ParseError("the body is not a JSON object")
-        body = shape(data=data)
-        for name in data:
-            if name not in body.fields:
-                known = ", ".join(sorted(body.fields))
-                raise ValidationError({str(name)[:60]: f"unknown field; known: {known}"})
-        body.is_valid(raise_exception=True)
-        return dict(body.validated_data)
 
     def own_keys(self) -> "QuerySet[ApiKey]":
         keys = ApiKey.objects.filter(user__username=self.reader.user, successor=None)
@@ -168,7 +156,7 @@ class OwnKeysView(OwnKeysBase):
     @extend_schema(request=NewKey, responses={201: OwnKeyWithSecret})
     @sensitive_variables("secret")
     def post(self, request: Request) -> HttpResponseBase:
-        given = self.validated_body(NewKey)
+        given = validated_body(request, NewKey)
         teams = {team.name: team for team in own_key_teams(request.user)}
         team: Team | None = teams.get(given["team"])
         if team is None:
@@ -215,7 +203,7 @@ class OwnKeyRotationView(OwnKeysBase):
     @extend_schema(request=Rotation, responses=OwnKeyWithSecret)
     @sensitive_variables("secret")
     def post(self, request: Request, key_id: int) -> HttpResponseBase:
-        given, key = self.validated_body(Rotation), self.own_key(key_id)
+        given, key = validated_body(request, Rotation), self.own_key(key_id)
         if key.managed:
             raise Conflict(MANAGED.format(key))
         if key.revoked or not may_rotate(request.user, key):

@@ -6,16 +6,18 @@ import json
 import socket
 import sys
 import threading
+from datetime import timedelta
 from typing import ClassVar
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db.migrations.recorder import MigrationRecorder
+from django.utils.timezone import now
 
 from proxy.bootstrap.doctor import run_checks
 from proxy.bootstrap.sandbox.server import free_socket, running
 from proxy.gateway.credentials.registry import CREDENTIALS
-from proxy.models import ApiKey, Price, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, Pause, Price, Route, RouteTarget, Team, Upstream
 from tests.proxy.admin import factories
 from tests.proxy.gateway.upstream_scripts import claude_events
 
@@ -228,6 +230,16 @@ def test_a_cache_price_above_the_input_price_is_found():
 
     assert finding.ok is False
     assert finding.text == "m of any: cached input costs more than input"
+
+
+def test_a_pause_in_effect_is_a_finding_and_an_ended_one_is_not():
+    Pause.objects.create(model="ended-*", message="m", ends=now() - timedelta(minutes=1))
+    Pause.objects.create(model="paused-*", message="back at noon")
+
+    (finding,) = [one for one in run_checks(stream=False) if one.subject.startswith("pause ")]
+
+    assert (finding.subject, finding.ok) == ("pause paused-*", False)
+    assert finding.text == "paused without an end: back at noon"
 
 
 def test_each_route_is_described_with_its_translation():

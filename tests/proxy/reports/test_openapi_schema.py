@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.models import Budget, Export, ExportState, Route, Team, Upstream
+from proxy.models import Budget, Export, ExportState, Pause, Route, Team, Upstream
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
@@ -90,6 +90,8 @@ BODIES = {  # by path: valid bodies; a PATCH has some of the fields
     "upstreams": {"name": UNIQUE, **UPSTREAM},
     "prices": PRICE,
     "budgets": {"team": st.just("platform"), "limit_usd": st.just("5")},
+    "pauses": {"model": UNIQUE, "message": st.just("back at noon")},
+    "stop": {"kind": st.just("team"), "name": st.just("platform")},
 }
 UNCHANGED = {"name", "team"}  # a PATCH does not change the fields that identify the row
 
@@ -132,6 +134,7 @@ def ledger(db, settings, monkeypatch, tmp_path):
             name="idle", dialect="chat", base_url="http://vllm/v1"
         ).name,
         "price_id": price.pk,
+        "pause_id": Pause.objects.create(model="m", message="later").pk,
         "ident": IDENTS | {"api_keys": f"apikey_{ci.pk}"},
     }
     secrets = {

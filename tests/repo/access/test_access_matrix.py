@@ -126,6 +126,7 @@ def send_as():
         "<int:upstream_id>": str(upstream.pk),
         "<int:route_id>": str(route.pk),
         "<int:price_id>": str(objects["proxy/price"].pk),
+        "<int:pause_id>": str(objects["proxy/pause"].pk),
         "<str:team>": "platform",
         "<str:user>": "ben",
         "<str:upstream>": "vllm",
@@ -182,7 +183,7 @@ QUERIES = {
     "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
     "api/v1/requests/": "", "api/v1/keys": "", "api/v1/upstreams": "", "api/v1/prices": "", "api/v1/users": "", "api/v1/teams": "", "api/v1/models": "", "api/v1/sessions/": "",
     **dict.fromkeys(
-        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices")], ""
+        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses")], ""
     ),
     "api/v1/": "?from=2026-11-20&to=2026-11-21",
     "v1/organizations/usage_report/claude_code": "?starting_at=2026-11-20",

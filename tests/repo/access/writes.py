@@ -98,6 +98,13 @@ def only(pattern: str, **paths: Any) -> Any:
     return {pattern: {whose: Write("POST", *sent) for whose, sent in paths.items()}}
 
 
+STOPS = {
+    "own": {"kind": "team", "name": "platform"},
+    "own_key": {"kind": "key", "name": "platform/ci"},
+    "foreign": {"kind": "team", "name": "research"},
+    "foreign_key": {"kind": "key", "name": "research/lab"},
+    "company": {"kind": "upstream", "name": "vllm"},
+}
 KEY_ADDS = {
     "own": ("platform", {}),
     "own_member": ("platform", {"user": "ben"}),
@@ -238,6 +245,8 @@ WRITES: dict[str, dict[str, Write]] = {
         whose: (f"admin/live/{row}/stop/", {})
         for whose, row in {"own": "{ci_request}", "own_member": "{ben_request}", "foreign": "{lab_request}"}.items()
     }),
+    **only("admin/live/stop/", **{whose: ("admin/live/stop/", body) for whose, body in STOPS.items()}),
+    "api/v1/stop": {whose: Write("POST", "api/v1/stop", body) for whose, body in STOPS.items()},
     **only("admin/storage/purge/", company=("admin/storage/purge/", {})),
     **only("admin/password_change/", mine=("admin/password_change/", {
         "old_password": PASSWORD, "new_password1": PASSWORD[::-1], "new_password2": PASSWORD[::-1],
@@ -301,6 +310,10 @@ WRITES: dict[str, dict[str, Write]] = {
         "prices", "<int:price_id>",
         {"company": {"model": "new", "since": "2026-01-01", "input": "1", "output": "2"}},
         {"company": ("{price}", {"input": "9"})}, {"company": "{price}"},
+    ),
+    **api(
+        "pauses", "<int:pause_id>",
+        {"company": PAUSE}, {"company": ("{pause}", {"message": "back at one"})}, {"company": "{pause}"},
     ),
     **api(
         "budgets", "<str:budget_id>",

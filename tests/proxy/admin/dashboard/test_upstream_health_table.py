@@ -5,6 +5,7 @@ import pytest
 from proxy.counters.redis_client import client_of
 from proxy.counters.shared_state import RedisStates, SqliteStates
 from proxy.live.live_view_sync import live_view_sync
+from proxy.live.running_requests import StopOrder
 from proxy.live.shared_live_view import LiveViewStore
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 from tests.proxy.admin.live.live_fixtures import FakeRunningRequest
@@ -28,16 +29,21 @@ def test_processes_exchange_rows_and_stop_orders(states):
     now = [1000.0]
     left, right = (LiveViewStore(states, name, lambda: now[0]) for name in ("left", "right"))
 
-    assert left.read() == (False, {})
+    assert left.read() == (False, [])
     assert right.watch() == []
-    assert left.read() == (True, {})
+    assert left.read() == (True, [])
     left.write([FakeRunningRequest("req_1").row])
     assert [row["id"] for row in right.watch()] == ["req_1"]
     assert left.watch() == []
-    right.request_stop("req_1", "ada")
-    assert left.read()[1] == {"req_1": "ada"}
+    right.request_stop(StopOrder("id", "req_1", "ada"))
+    right.request_stop(StopOrder("team", "platform", "ada"))
+    right.request_stop(StopOrder("team", "platform", "ben"))
+    assert [order[:3] for order in left.read()[1]] == [
+        ("id", "req_1", "ada"),
+        ("team", "platform", "ben"),
+    ]
     now[0] += 31
-    assert left.read() == (False, {})
+    assert left.read() == (False, [])
     assert right.watch() == []
 
 
@@ -52,9 +58,9 @@ def test_a_process_removes_its_rows_when_it_ends(states):
 
 def test_invalid_stored_values_are_ignored(states):
     names = ["live watch", "live orders", "live members"]
-    states.update(names, lambda _: ["invalid", "[]", "7"])
+    states.update(names, lambda _: ["invalid", "{}", "7"])
 
-    assert LiveViewStore(states, "left").read() == (False, {})
+    assert LiveViewStore(states, "left").read() == (False, [])
     assert LiveViewStore(states, "left").watch() == []
 
 

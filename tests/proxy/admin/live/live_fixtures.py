@@ -72,13 +72,13 @@ class SignedInUser:
         assert answer.status == 302, answer.body[:2000]
 
     def get(self, path: str) -> Reply:
-        return self._send("GET", path)
+        return self.send("GET", path)
 
     def post(self, path: str, form: dict[str, str] | None = None, **headers: str) -> Reply:
         token = self.cookies.get("csrftoken", "")
         body = urlencode({**(form or {}), "csrfmiddlewaretoken": token}).encode()
         own = {"content-type": "application/x-www-form-urlencoded", "referer": self.gateway.url}
-        return self._send("POST", path, body, own | headers)
+        return self.send("POST", path, body, own | headers)
 
     @property
     def cookie(self) -> str:
@@ -88,9 +88,7 @@ class SignedInUser:
         """Open the live feed as the live page does."""
         return open_feed(self.gateway, {"cookie": self.cookie, **headers})
 
-    def _send(
-        self, method: str, path: str, body: bytes | None = None, headers: Any = None
-    ) -> Reply:
+    def send(self, method: str, path: str, body: bytes | None = None, headers: Any = None) -> Reply:
         sent = {"cookie": self.cookie, **(headers or {})}
         reply = self.gateway.request(method, path, body, sent, authorized=False)
         cookies = http.cookies.SimpleCookie(reply.headers.get("set-cookie", ""))

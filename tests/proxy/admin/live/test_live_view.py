@@ -4,11 +4,13 @@ import contextlib
 import json
 import re
 import threading
+from urllib.parse import quote_plus
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.live.running_requests import RUNNING
+from proxy.models import Upstream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.admin import factories
 from tests.proxy.admin.live.live_fixtures import (
@@ -185,7 +187,7 @@ class TestStopping:
         assert (row["outcome"], row["status"]) == ("refused", 200)
         assert row["error"]["source"] == "gateway"
         page = admin.get(f"/admin/proxy/exchange/{request_id}/change/?tab=record").body.decode()
-        assert "stopped by admin in the admin" in page
+        assert "stopped by admin" in page
         log = admin.get(f"/admin/proxy/auditentry/?object={request_id}&did=stop").body.decode()
         assert f">{request_id}</a>" in log
 
@@ -277,6 +279,34 @@ def test_with_several_processes_every_page_shows_and_stops_all_requests(two):
             read_until(client, b"event: error")
 
 
+def test_all_requests_of_a_team_and_of_a_key_are_stopped_in_every_process(two):
+    admin = SignedInUser(two)
+    token = {"content-type": "application/json", "x-csrftoken": admin.cookies["csrftoken"]}
+
+    def stop_key():
+        body = json.dumps({"kind": "key", "name": "e2e/tests"}).encode()
+        return admin.send("POST", "/api/v1/stop", body, token | {"referer": two.url})
+
+    def stop_team():
+        return admin.post("/admin/live/stop/", {"kind": "team", "name": "e2e"})
+
+    for stop, status in ((stop_key, 202), (stop_team, 302)):
+        with contextlib.ExitStack() as streams:
+            clients = [
+                streams.enter_context(browser(two).open(live_request("stalling"))) for _ in range(8)
+            ]
+            for client in clients:
+                read_until(client, b"canary39")
+
+            assert stop().status == status
+
+            for client in clients:
+                read_until(client, b"event: error")
+
+    completed = browser(two).post(live_request("completed", stream=False))
+    assert completed.status == 200  # the orders do not apply to later requests
+
+
 @pytest.fixture
 def two_running():
     requests = {
@@ -341,6 +371,52 @@ class TestRoles:
         client.post("/admin/live/req_cleo/stop/")
 
         assert two_running["req_cleo"].stopped_by == "ada"
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "stopped"),
+        [
+            ("team", "research", {"req_cleo"}),
+            ("key", "platform/ci", {"req_ben"}),
+            ("upstream", "openai", {"req_ben", "req_cleo"}),
+        ],
+    )
+    def test_an_owner_stops_all_requests_of_an_object(
+        self, client, two_running, kind, name, stopped
+    ):
+        factories.team("research")
+        Upstream.objects.create(name="openai", dialect="chat", base_url="http://127.0.0.1:9")
+        two_running["req_ben"].row["key_id"] = factories.key("ci")[0].pk
+        client.force_login(factories.staff("ada", groups=("owner",)))
+
+        choice = client.get("/admin/live/stop/").content.decode()
+        question = client.get("/admin/live/stop/", {"kind": kind, "name": name}).content.decode()
+        assert f"kind={kind}&amp;name={quote_plus(name)}" in choice
+        assert f"<b>{len(stopped)}</b> now" in question
+        assert not any(request.stopped_by for request in two_running.values())
+
+        client.post("/admin/live/stop/", {"kind": kind, "name": name})
+
+        assert {key for key, one in two_running.items() if one.stopped_by == "ada"} == stopped
+        entry = factories.audit()[-1]
+        assert (entry.action, entry.object_name, entry.user) == ("stop", name, "ada")
+        assert entry.detail == "all running requests"
+
+    def test_a_lead_stops_only_requests_of_own_teams(self, client, two_running):
+        factories.team("research")
+        client.force_login(factories.staff("ada", groups=("owner", "team:platform")))
+
+        foreign = client.post("/admin/live/stop/", {"kind": "team", "name": "research"})
+
+        assert "whose requests you may stop" in foreign.content.decode()
+        assert not two_running["req_cleo"].stopped_by
+
+    def test_the_page_of_a_revoked_key_offers_to_stop_its_requests(self, client):
+        key = factories.key("ci")[0]
+        client.force_login(factories.staff("ada", groups=("owner",)))
+
+        page = client.post(f"/admin/proxy/apikey/{key.pk}/revoke/", follow=True)
+
+        assert "kind=key&amp;name=platform%2Fci" in page.content.decode()
 
     def test_the_page_takes_a_fixed_number_of_queries(
         self, client, two_running, django_assert_max_num_queries

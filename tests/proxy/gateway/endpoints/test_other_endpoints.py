@@ -1,13 +1,16 @@
 """The other endpoints: models, token counts, probes, the start page."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils.timezone import now
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ids import new_ulid
 from proxy.ledger.maintenance import token_calibration
 from proxy.ledger.recorder import recorder
-from proxy.models import ApiKey, Team
+from proxy.models import ApiKey, Pause, Team
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
@@ -247,6 +250,19 @@ def test_readyz_lists_what_is_degraded(gateway: GatewayClient, monkeypatch, relo
     assert reply.json["degraded"] == ["upstream keyless cannot be used"]
     broken.delete()
     reload()
+
+
+def test_readyz_lists_the_pauses_in_effect(gateway: GatewayClient, reload):
+    past = now() - timedelta(minutes=1)
+    Pause.objects.create(model="ended-*", message="back at noon", ends=past)
+    Pause.objects.create(model="paused-*", message="back at noon")
+    reload()
+
+    assert gateway.request("GET", "/readyz").json["degraded"] == ["paused-* is paused"]
+
+    Pause.objects.all().delete()
+    reload()
+    assert gateway.request("GET", "/readyz").json["degraded"] == []
 
 
 def test_readiness_fails_while_the_journal_cannot_be_written(gateway: GatewayClient, monkeypatch):

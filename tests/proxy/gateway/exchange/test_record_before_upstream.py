@@ -163,7 +163,7 @@ def test_a_second_stop_of_a_request_has_no_effect(
 
     exchange = row(context.headers.request_id, status=200)
     result = [note["reason"] for note in exchange.notes if "stopped" in note["reason"]]
-    assert result == ["stopped by ada in the admin"]
+    assert result == ["stopped by ada"]
 
 
 def test_a_request_stopped_before_its_response_gets_an_error_status(

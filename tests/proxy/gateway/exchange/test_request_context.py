@@ -311,7 +311,7 @@ async def test_a_running_request_is_stopped_once_from_the_admin(monkeypatch):
     context.response.clear_cancellation()
 
     assert context.ending.stopped_by == "olga"
-    assert context.ending.notes == [Note("answer", "dropped", "stopped by olga in the admin")]
+    assert context.ending.notes == [Note("answer", "dropped", "stopped by olga")]
 
 
 def test_the_initial_values_of_a_request_context():

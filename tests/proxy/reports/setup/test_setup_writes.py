@@ -6,7 +6,17 @@ import logging
 import pytest
 from django.contrib.auth.models import User
 
-from proxy.models import ApiKey, AuditEntry, Price, Revision, Route, RouteTarget, Team, Upstream
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    Pause,
+    Price,
+    Revision,
+    Route,
+    RouteTarget,
+    Team,
+    Upstream,
+)
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
@@ -106,15 +116,22 @@ WRITES = {
     ("DELETE", "upstreams/idle"): None,
     ("POST", "prices"): {**PRICE, "since": "2026-06-01"},
     ("DELETE", "prices/{price}"): None,
+    ("POST", "pauses"): {"model": "claude-new-*", "message": "back at noon"},
+    ("PATCH", "pauses/{pause}"): {"message": "back at one"},
+    ("DELETE", "pauses/{pause}"): None,
 }
 OWNER_WRITES = {
     ("POST", "keys"), ("PATCH", "keys/{key}"), ("DELETE", "keys/{key}"), ("POST", "teams"),
     ("PATCH", "teams/platform"), ("POST", "models"), ("PATCH", "models/{route}"),
-    ("DELETE", "models/{route}"), ("POST", "prices"),
+    ("DELETE", "models/{route}"), ("POST", "prices"), ("POST", "pauses"),
+    ("PATCH", "pauses/{pause}"), ("DELETE", "pauses/{pause}"),
 }  # fmt: skip
 """Owners may also send these; the others are for superusers, as in the admin."""
 NON_WRITERS = ("messages", "reports", "transcripts:read", "staff", MEMBER, AUDITOR)
-FINE_SCOPES = {"keys:write": {"keys"}, "config:write": {"teams", "models", "upstreams", "prices"}}
+FINE_SCOPES = {
+    "keys:write": {"keys"},
+    "config:write": {"teams", "models", "upstreams", "prices", "pauses"},
+}
 """Scope -> the lists that a key with the scope writes."""
 
 
@@ -127,6 +144,7 @@ def as_role(openai):
     route = Route.objects.create(model="claude-*")
     RouteTarget.objects.create(route=route, upstream=openai)
     names = {"key": key.pk, "route": route.pk, "price": factories.price().pk}
+    names["pause"] = Pause.objects.create(model="m", message="later").pk
     keys = {
         "messages": secret,
         "reports": factories.key("research-bot", scopes=["reports"])[1],
