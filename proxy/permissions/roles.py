@@ -85,8 +85,13 @@ def make_roles(using: str = "default", **_: Any) -> None:
     """After a migration, create missing default groups, and add new permissions to existing groups.
 
     Only permissions in the database can be added; some are missing there if an operator migrates
-    back to an earlier migration.
+    back to an earlier migration. Without the audit log's table (after ``migrate auth`` on a new
+    database) nothing is created, because each change of a group is recorded there: the migration
+    that creates the table calls this function again.
     """
+    table = apps.get_model("proxy", "AuditEntry")._meta.db_table  # noqa: SLF001 - documented API
+    if table not in connections[using].introspection.table_names():
+        return
     _create_custom_permissions(using)
     existing = _permissions(using)
     new = existing.keys() - _permissions_before.pop(using, existing.keys())

@@ -191,7 +191,9 @@ class TestForm:
 def test_the_snapshot_sends_the_stored_secret(stored):
     (route,) = load_snapshot().globs
 
-    assert route.targets[0].server.headers["authorization"] == f"Bearer {SECRET}"
+    credential = route.targets[0].server.credential.current
+    assert credential is not None
+    assert credential.headers["authorization"] == f"Bearer {SECRET}"
 
 
 def test_an_unreadable_secret_breaks_only_its_upstream(stored, caplog):

@@ -34,8 +34,10 @@ class Endpoints:
     def of(
         cls, base_url: str, dialect: Dialect, profile: Profile, cloud: Cloud | None, version: str
     ) -> Self:
-        base = base_url.rstrip("/")
-        query = f"?api-version={version}" if version else ""
+        base, _, own_query = base_url.partition("?")
+        base = base.rstrip("/")
+        parts = [part for part in (own_query, f"api-version={version}" if version else "") if part]
+        query = f"?{'&'.join(parts)}" if parts else ""
         path = dialect.path
         if version[:1].isdigit():
             path = DATED_PATHS.get(dialect.name, path)

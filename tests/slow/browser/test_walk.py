@@ -174,7 +174,7 @@ def test_an_upstream_can_be_tested(page: Page) -> None:
     open_from_sidebar(page, "Upstreams")
     page.locator("#result_list").get_by_role("link", name="sandbox").first.click()
     page.get_by_role("link", name="Test this upstream").click()
-    page.get_by_label("Model").fill("gpt-5.2")
+    page.get_by_role("combobox", name="Model").fill("gpt-5.2")
     page.get_by_role("button", name="Test", exact=False).last.click()
 
     expect(page.locator("main")).to_contain_text("A few words, streamed: passed")

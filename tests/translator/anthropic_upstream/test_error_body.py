@@ -35,6 +35,12 @@ def anthropic(error_type: str, message: object) -> dict:
             "invalid_request_error",
             "upstream returned HTTP 400",
         ),
+        (
+            400,
+            [anthropic("invalid_request_error", "in a list")],
+            "invalid_request_error",
+            "in a list",
+        ),
         (400, {"error": {"message": 5}}, "invalid_request_error", "upstream returned HTTP 400"),
     ],
 )

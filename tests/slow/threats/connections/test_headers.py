@@ -1,6 +1,7 @@
 """Headers: forwarding in both directions, invalid bytes, and forwarded client addresses."""
 
 import socket
+from importlib.metadata import version
 
 import pytest
 
@@ -47,7 +48,9 @@ def test_only_listed_client_headers_are_forwarded(gateway, scripted, dialect):
     (request,) = scripted.requests_for(model)
     assert len(UNLISTED_HEADERS) >= 50
     allowed = FORWARDED_TO_ANTHROPIC if dialect == "anthropic" else set()
-    assert set(request.headers) <= FORWARDED | allowed
+    assert set(request.headers) <= FORWARDED | allowed | {"user-agent"}
+    if dialect != "anthropic":
+        assert request.headers["user-agent"] == f"messages-bridge/{version('messages-bridge')}"
     names_with_canary = {
         name for name, value in request.headers.items() if "canary-of-a-header" in value
     }

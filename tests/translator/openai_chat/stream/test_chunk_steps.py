@@ -49,3 +49,12 @@ def test_a_stop_sequence_in_a_refusal_ends_the_response():
 
     assert fold(events)["content"] == [{"type": "text", "text": "No "}]
     assert decoder.stop_reason == "stop_sequence"
+
+
+def test_an_empty_part_of_reasoning_starts_no_block():
+    empty = {"type": "thinking", "thinking": []}
+    parts = [empty, {"type": "text", "text": "Yes."}]
+
+    reply = fold(feed_all(stream(), chunk(content=parts), chunk("stop")))
+
+    assert [block["type"] for block in reply["content"]] == ["text"]
