@@ -6,8 +6,8 @@ from rest_framework import serializers
 
 from proxy.models import Pause, Upstream
 
+from .base_serializers import ConfigSerializer
 from .fields import Named
-from .serializers import ConfigSerializer
 from .viewsets import ConfigViewSet
 
 

@@ -52,8 +52,10 @@ ERRORS = {
     ),
     "scope": (
         KEY + 'scopes = ["messages", "raports"]',
-        "scopes[1]: Invalid enum value 'raports'; expected one of 'messages', 'reports', "
-        "'reports:read', 'transcripts:read', 'keys:write', 'config:write', 'admin'",
+        (
+            "scopes[1]: Invalid enum value 'raports'; expected one of 'messages', 'reports', "
+            "'reports:read', 'transcripts:read', 'keys:write', 'config:write', 'admin'"
+        ),
     ),
     "word for a date": (
         '[[prices]]\nmodel = "m"\nsince = "May"\nusd = { input = "1", output = "1" }',

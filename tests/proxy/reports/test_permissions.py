@@ -65,6 +65,9 @@ TABLE = {
     "models/<int:route_id>": ("", SETUP),
     "upstreams/<str:upstream>": ("", SETUP),
     "prices/<int:price_id>": ("", SETUP),
+    "pauses": ("", SETUP),
+    "pauses/<int:pause_id>": ("", SETUP),
+    "stop": ("", SETUP),
 }
 ADMIN_API_TABLE = {
     "me": ("", REPORT),
