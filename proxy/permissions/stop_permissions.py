@@ -13,7 +13,8 @@ from django.db.models import Model, QuerySet
 from proxy.models import ApiKey, Scope, Team, Upstream
 
 from .roles import STOP_REQUESTS
-from .write_permissions import choices, writer_of
+from .write_permissions import choices
+from .writers import writer_of
 
 MAX_NAME: Final = 140
 """Maximum characters of a name: team and key with a slash."""

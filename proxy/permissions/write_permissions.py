@@ -16,11 +16,10 @@ because the operator who runs them has access to the database.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
 
 from proxy.models import (
     ApiKey,
@@ -36,7 +35,8 @@ from proxy.models import (
 
 from .member_keys import allowed_count, limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
-from .row_permissions import TEAM_GROUP, Reader, reader_of_key, reader_of_user, teams_of
+from .row_permissions import reader_of_user
+from .writers import Writer, writer_of
 
 ADD: Final = "add"
 CHANGE: Final = "change"
@@ -75,86 +75,6 @@ def has_permission(caller: Any, label: str) -> bool:
     if isinstance(caller, ApiKey):
         return any(label in SCOPE_PERMISSIONS.get(scope, ()) for scope in caller.scopes)
     return bool(caller.has_perm(label))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
-    """A signed-in user or a gateway key, with the teams whose rows the caller may write."""
-
-    caller: Any
-    is_superuser: bool
-    teams: frozenset[str] | None
-    """Names of the teams whose rows the user may write. None means all rows of the table."""
-    username: str
-    reader: Reader
-    """What this user may see. A key that the user creates must not see more."""
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """Names of the teams in whose group the user is; a gateway key is in no group.
-
-        Few checks need this. A superuser's groups are loaded here, as no other check needs them.
-        """
-        if isinstance(self.caller, ApiKey):
-            return frozenset()
-        return teams_of(self.caller) if self.is_superuser else self.teams or frozenset()
-
-    @property
-    def has_all_teams(self) -> bool:
-        return self.teams is None
-
-    def leads(self, team: Team) -> bool:
-        return self.teams is None or team.name in self.teams
-
-    def people(self) -> QuerySet[Any]:
-        """Return the users to whom the writer may give a key: the writer and users of their teams.
-
-        A user of a team is in the group ``team:<name>``, or has a key of the team that is not
-        revoked.
-        """
-        users = get_user_model().objects.all()
-        if self.teams is None:
-            return users
-        groups = [f"{TEAM_GROUP}{name}" for name in self.teams]
-        keys = ApiKey.objects.filter(team__name__in=self.teams, revoked=None, user__isnull=False)
-        return users.filter(
-            Q(username=self.username)
-            | Q(pk__in=users.filter(groups__name__in=groups).values("pk"))
-            | Q(pk__in=keys.values("user"))
-        )
-
-
-def writer_of(caller: Any) -> Writer:
-    """Return what a user or a gateway key may write.
-
-    The result is cached as an attribute of the caller, which exists for one HTTP request.
-    """
-    if not hasattr(caller, "writer"):
-        make = _writer_of_key if isinstance(caller, ApiKey) else _writer_of_user
-        caller.writer = make(caller)
-    writer: Writer = caller.writer
-    return writer
-
-
-def _writer_of_user(user: Any) -> Writer:
-    return Writer(
-        caller=user,
-        is_superuser=user.is_superuser,
-        teams=None if user.is_superuser else teams_of(user) or None,
-        username=user.get_username(),
-        reader=reader_of_user(user),
-    )
-
-
-def _writer_of_key(key: ApiKey) -> Writer:
-    covers_all = {Scope.ADMIN, Scope.CONFIG_WRITE} & set(key.scopes)
-    return Writer(
-        caller=key,
-        is_superuser=False,
-        teams=None if covers_all else frozenset({key.team.name}),
-        username="",
-        reader=reader_of_key(key),
-    )
 
 
 Rule = Callable[[Writer, Any], Iterator[Fault]]

@@ -27,7 +27,6 @@ from proxy.metrics.definitions import SECRET_FILE_CHANGES
 from proxy.models import (
     ApiKey,
     Budget,
-    OnClientDisconnect,
     Pause,
     Price,
     Revision,
@@ -38,21 +37,19 @@ from proxy.models import (
     UpstreamPolicy,
 )
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
-from proxy.models.setup.upstream_connection import resolve_connection
 from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
-from translator.capabilities import Profile, profile_with
 from translator.errors import TranslatorError
 from translator.stream.reasoning_signature import SigningKeys
 
 from . import config_cache, revoked_keys_file
 from .budget_snapshot import BudgetConfig, Budgets
 from .config_cache import Configuration
-from .dialects import DIALECTS
 from .pauses import PauseEntry
-from .targets import Target, Timeouts, UpstreamServer
-from .upstream_policies import MESSAGE_KINDS, NO_POLICIES, Policies, build_policies
+from .server_builder import build_server, message_rules
+from .targets import Target, UpstreamServer
+from .upstream_policies import NO_POLICIES, Policies, build_policies
 
 log = logging.getLogger("proxy.gateway")
 
@@ -310,46 +307,12 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         exact={(route.team, route.model): route for route in routes if route.pattern is None},
         globs=tuple(route for route in routes if route.pattern is not None),
         prices=PriceList(configuration.rows_of(Price)),
-        content_rules=build_policies(rule.as_rule() for rule in _message_rules(rules)),
+        content_rules=build_policies(rule.as_rule() for rule in message_rules(rules)),
         pauses=tuple(map(PauseEntry.of, configuration.rows_of(Pause))),
         broken=broken,
         secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,
     )
-
-
-def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> UpstreamServer:
-    """Return the UpstreamServer of an upstream. ``rules`` are the policies of all upstreams.
-
-    Raises ConfigError, TranslatorError, KeyError or ValueError if the upstream cannot be used.
-    """
-    profile: Profile = profile_with(upstream.profile, upstream.capabilities)
-    server = UpstreamServer.of(
-        name=upstream.name,
-        dialect=DIALECTS[upstream.dialect],
-        dialect_name=upstream.dialect,
-        base_url=upstream.base_url,
-        credential=CREDENTIALS.credential_of(upstream, profile),
-        profile=profile,
-        timeouts=Timeouts(**upstream.timeouts),
-        extra_body=upstream.extra_body,
-        capabilities=upstream.capabilities,
-        drains_on_disconnect=upstream.when_client_leaves == OnClientDisconnect.DRAIN,
-        connection_reuse=upstream.connection_reuse,
-        api_version=upstream.api_version,
-        connection=resolve_connection(upstream.connection, upstream.base_url),
-    )
-    rules = list(rules)
-    policies = build_policies(
-        (rule.as_rule() for rule in rules if rule.upstream_id in (upstream.pk, None)),
-        native=upstream.dialect == "anthropic",
-        filters_messages=bool(_message_rules(rules)),
-    )
-    return dataclasses.replace(server, policies=policies)
-
-
-def _message_rules(rules: Iterable[UpstreamPolicy]) -> list[UpstreamPolicy]:
-    return [rule for rule in rules if rule.kind in MESSAGE_KINDS]
 
 
 def _build_route(

@@ -15,7 +15,6 @@ import msgspec
 
 from proxy.conf import conf
 from proxy.gateway.admission.client_options import ClientOptions
-from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.deadlines import CancelReason
@@ -27,13 +26,7 @@ from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import (
-    ResponseContext,
-    Stream,
-    TextStream,
-    UpstreamError,
-    UpstreamRequest,
-)
+from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError, UpstreamRequest
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
@@ -41,8 +34,8 @@ from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets
 from translator.upstream_errors import map_error_paths
 
-from .client import ERROR_BODY_BYTES, UNDELIVERED, UpstreamResponse, post
-from .error_responses import bad_gateway_error, cancellation_error, upstream_error
+from .client import ERROR_BODY_BYTES, UNDELIVERED, UpstreamResponse, post, replace_expired
+from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
 from .request_repairs import RequestRepairs, apply_learned
 from .response_decoder import ResponseDecoder
 from .response_drain import drain, reported_usage
@@ -241,16 +234,10 @@ class Attempt:
     async def _post_with_valid_credential(self, headers: dict[str, str]) -> UpstreamResponse:
         """Send the body to the upstream; once more if the upstream says that a token expired."""
         call = await self._post_once_or_twice(headers)
-        if call.status not in REJECTED or self.response.bytes_at_disconnect is not None:
+        if self.response.bytes_at_disconnect is not None:
             return call
-        try:
-            if not is_expired(call.status, call.headers, await call.peek_error_body()):
-                return call
-            if await self.target.server.credential.replace(call.credential) is None:
-                return call
-        except BaseException:
-            call.close()
-            raise
+        if not await replace_expired(self.target.server.credential, call):
+            return call
         call.record.refused = True
         call.close()
         return await self._post_once_or_twice(headers)
@@ -353,20 +340,12 @@ class Attempt:
         await self.deliver(events)
 
     def decode_answer(self, raw: bytes) -> dict[str, Any]:
-        """Decode a JSON response.
-
-        If it is not a JSON object, store it with masked credentials and raise BadUpstream or
-        UpstreamFailed.
-        """
-        error: Exception
+        """Decode a JSON response. Store what is no answer, with masked credentials, and raise."""
         try:
-            if isinstance(value := decode_json(raw), dict):
-                return value
-            error = UpstreamFailed(self.target.server.dialect.map_error(502, value))
-        except BadUpstream as exc:
-            error = exc
-        self.entry.store_upstream_bytes(mask_secrets(raw[:ERROR_BODY_BYTES]), self.watch.now())
-        raise error
+            return decode_answer(self.target, raw)
+        except (BadUpstream, UpstreamFailed):
+            self.entry.store_upstream_bytes(mask_secrets(raw[:ERROR_BODY_BYTES]), self.watch.now())
+            raise
 
     async def deliver(self, events: list[dict[str, Any]], raw: bytes | None = None) -> None:
         """Send events to the client.

@@ -15,6 +15,8 @@ from typing import Any, Final
 from yarl import URL
 
 from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
+from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
+from proxy.gateway.credentials.live_credential import LiveCredential
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.request_headers import printable
@@ -333,3 +335,19 @@ def retry_after(headers: Mapping[str, str]) -> int | None:
         return None
     shortest, longest = RETRY_AFTER_S
     return max(shortest, min(longest, int(seconds + 0.999)))
+
+
+async def replace_expired(credential: LiveCredential, call: UpstreamResponse) -> bool:
+    """Replace the credential if the response says that it expired.
+
+    Return whether the request can be sent again. The response is closed if an exception ends this.
+    """
+    if call.status not in REJECTED:
+        return False
+    try:
+        if not is_expired(call.status, call.headers, await call.peek_error_body()):
+            return False
+        return await credential.replace(call.credential) is not None
+    except BaseException:
+        call.close()
+        raise

@@ -1,7 +1,7 @@
 """The errors of attempts without an answer, in Anthropic's terms."""
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 from proxy.gateway.credentials.live_credential import STATIC
 from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
@@ -36,6 +36,14 @@ def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> Upstre
     if seconds is not None:  # the ``retry-after`` header has priority over the body
         error = dataclasses.replace(error, retry_after_s=seconds)
     return error
+
+
+def decode_answer(target: Target, raw: bytes) -> dict[str, Any]:
+    """Decode a JSON response. Raises BadUpstream or UpstreamFailed if it is not a JSON object."""
+    value = decode_json(raw)
+    if not isinstance(value, dict):
+        raise UpstreamFailed(target.server.dialect.map_error(502, value))
+    return value
 
 
 def bad_gateway_error(message: str) -> UpstreamError:

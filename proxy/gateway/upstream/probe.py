@@ -14,7 +14,7 @@ import msgspec
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
 from proxy.gateway.http.errors import UpstreamFailed
-from proxy.gateway.snapshot.config_snapshot import build_server
+from proxy.gateway.snapshot.server_builder import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
 from proxy.models import Upstream, UpstreamPolicy
