@@ -47,7 +47,10 @@ class NewKey(serializers.Serializer[Any]):
     name = serializers.SlugField(max_length=64)
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
     scopes = serializers.ListField(
-        child=Choice(choices=Scope.values), min_length=1, max_length=len(Scope.values), default=["messages"]
+        child=Choice(choices=Scope.values),
+        min_length=1,
+        max_length=len(Scope.values),
+        default=["messages"],
     )
     models_allowed = serializers.ListField(
         child=serializers.CharField(max_length=200),
