@@ -64,12 +64,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/budgets/": {"team": "default", "limit_usd": "9"},
     "PATCH /api/v1/budgets/{budget_id}/": {"hard": False},
     "POST /api/v1/prices/": PRICE | {"model": "second"},
+    "POST /api/v1/pauses/": {"model": "second", "message": "Back at noon."},
+    "PATCH /api/v1/pauses/{pause_id}/": {"message": "Back at one."},
+    "POST /api/v1/stop/": {"kind": "team", "name": "default"},
     "POST /api/v1/me/keys/": {"team": "default", "name": "laptop"},
     "POST /api/v1/me/keys/{key_id}/rotate/": {"overlap_h": 0},
 }
 OWN_KEYS = "/api/v1/me/keys/"
 """The keys of the signed-in user. A gateway key gets 403."""
-DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices", "budgets"}
+DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices", "budgets", "pauses"}
 """Kinds of objects of which an extra one is created for the DELETE requests."""
 
 
@@ -208,6 +211,7 @@ class Site:
             "user": self.make("users", name=name)["name"],
             "key_id": self.make("keys", team="default", name=name)["id"],
             "price_id": self.make("prices", **PRICE | {"model": name})["id"],
+            "pause_id": self.make("pauses", model=f"paused-{name}", message="Soon.")["id"],
         }
 
     def _create_all(self) -> dict[str, Any]:

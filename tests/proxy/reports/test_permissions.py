@@ -67,7 +67,7 @@ TABLE = {
     "prices/<int:price_id>": ("", SETUP),
     "pauses": ("", SETUP),
     "pauses/<int:pause_id>": ("", SETUP),
-    "stop": ("", SETUP),
+    "stop": ("", (401, 403, 403, 405, 403, 403, 405)),
 }
 ADMIN_API_TABLE = {
     "me": ("", REPORT),
@@ -111,7 +111,7 @@ def test_every_route_of_ours_is_in_the_table():
 @pytest.fixture
 def callers(client):
     """One request of the team platform, and callers of the teams platform and research."""
-    from proxy.models import Budget, Route, Upstream
+    from proxy.models import Budget, Pause, Route, Upstream
 
     ci, _ = factories.key("ci", user=factories.staff("ben"))
     exchange = factories.record(key=ci, opening={"session_id": "s1"}, at=factories.NOON)
@@ -138,6 +138,7 @@ def callers(client):
         "route_id": str(Route.objects.create(model="claude-*").pk),
         "upstream": "vllm",
         "price_id": str(factories.price().pk),
+        "pause_id": str(Pause.objects.create(model="claude-*", message="Soon.").pk),
     }
     Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
 

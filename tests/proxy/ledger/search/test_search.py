@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from proxy.ledger.maintenance import retention
 from proxy.ledger.posting import ledger_writer, outcomes
@@ -281,3 +281,31 @@ def test_a_text_that_is_not_json_is_one_passage(raw):
 def test_a_type_that_is_a_list_is_no_binary_type():
     found = passages_of(b'{"role": "user", "content": [{"type": ["x"], "text": "needle"}]}')
     assert "needle" in [passage.text for passage in found]
+
+
+def test_only_the_row_whose_data_cannot_be_derived_stays_without_it():
+    rows = [Exchange(pk="req_1"), Exchange(pk="req_2"), Exchange(pk="req_3")]
+    derived = []
+
+    def derive(some):
+        if any(row.pk == "req_2" for row in some):
+            raise ValueError("no text")
+        derived.extend(row.pk for row in some)
+
+    before = ledger_writer.underived["test data"]
+    ledger_writer._write_derived("test data", derive, rows)
+
+    assert derived == ["req_1", "req_3"]
+    assert ledger_writer.underived["test data"] == before + 1
+
+
+def test_the_batch_is_written_later_if_the_savepoint_is_lost():
+    def derive(_):
+        connection.savepoint_commit(connection.savepoint_ids[-1])
+        raise ValueError("no text")
+
+    with pytest.raises(ValueError, match="no text"):
+        ledger_writer._write_derived("test data", derive, [Exchange(pk="req_1")])
+
+    assert connection.needs_rollback
+    transaction.set_rollback(False)
