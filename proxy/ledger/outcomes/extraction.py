@@ -145,9 +145,7 @@ class Transcript:
         files, found = KnownFiles(), {}
         earlier = [decode_json(piece.text) for piece in self._earlier]
         for call in calls_in([*earlier, *self._new]):
-            if call.kind in EDIT_KINDS:
-                found[call.id] = (files.get(call.text(PATH) or ""), files.after(call))
-            files.follow(call)
+            found[call.id] = files.follow(call)
         return found
 
 

@@ -13,6 +13,9 @@ NUMBERED: Final = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
 READERS: Final = frozenset({"read", "read_file", "view"})
 PARTIAL: Final = ("offset", "limit", "view_range", "start_line", "end_line")
 MAX_BYTES: Final = 16 * 2**20  # characters of all known files; more are forgotten
+MAX_WORK: Final = 64 * 2**20
+"""Characters that are copied or compared for one request. After that, contents are unknown: a
+client could otherwise send edits that take minutes."""
 
 
 class KnownFiles:
@@ -21,14 +24,28 @@ class KnownFiles:
     def __init__(self) -> None:
         self._contents: dict[str, str] = {}
         self._size = 0
+        self._work = 0
 
-    def get(self, path: str) -> str | None:
-        """Return the contents of a file; None if they are unknown."""
-        return self._contents.get(path)
+    def follow(self, call: ToolCall) -> tuple[str | None, str | None]:
+        """Update the known contents with a tool call and its result.
 
-    def after(self, call: ToolCall) -> str | None:
+        Return the contents of the file before and after an accepted edit; None: they are unknown.
+        """
+        path = call.text(PATH)
+        if path is None or call.is_error or call.is_rejected:
+            return None, None
+        if call.kind is None:
+            if call.name.lower() in READERS and (contents := _contents_read(call)) is not None:
+                self._set(path, contents)
+            return None, None
+        before = self._contents.get(path)
+        after = self._after(call, before)
+        self._set(path, after)
+        self._work += len(before or "") + len(after or "")
+        return (None, None) if self._work > MAX_WORK else (before, after)
+
+    def _after(self, call: ToolCall, before: str | None) -> str | None:
         """Return the contents of the file after an accepted edit; None if they are unknown."""
-        before = self._contents.get(call.text(PATH) or "")
         old, new = call.text(OLD), call.text(NEW)
         match call.kind:
             case ToolKind.WRITE:
@@ -36,20 +53,33 @@ class KnownFiles:
             case ToolKind.EDIT if old == "":
                 return new
             case ToolKind.EDIT if before is not None and new is not None:
-                return _replaced(before, old, new, call)
+                return self._replaced(before, old, new, call)
             case ToolKind.MULTI_EDIT if before is not None:
-                return _replaced_all(before, call)
+                contents: str | None = before
+                for each in edits_in(call):
+                    if contents is None:
+                        break
+                    contents = self._replaced(contents, each.text(OLD), each.text(NEW) or "", each)
+                return contents
         return None
 
-    def follow(self, call: ToolCall) -> None:
-        """Update the known contents with a tool call and its result."""
-        path = call.text(PATH)
-        if path is None or call.is_error or call.is_rejected:
-            return
-        if call.kind is not None:
-            self._set(path, self.after(call))
-        elif call.name.lower() in READERS and (contents := _contents_read(call)) is not None:
-            self._set(path, contents)
+    def _replaced(self, before: str, old: str | None, new: str, call: ToolCall) -> str | None:
+        """Return the contents after one replacement; None if they are unknown or too large."""
+        self._work += len(before)
+        if self._work > MAX_WORK:
+            return None
+        if call.input.get("command") == "insert":
+            at = call.input.get("insert_line")
+            lines = before.split("\n")
+            if type(at) is not int or not 0 <= at <= len(lines):
+                return None
+            return "\n".join([*lines[:at], *new.removesuffix("\n").split("\n"), *lines[at:]])
+        if not old or old not in before:
+            return None
+        count = before.count(old) if replaces_all(call) else 1
+        if len(before) + count * (len(new) - len(old)) > MAX_BYTES:
+            return None
+        return before.replace(old, new, count)
 
     def _set(self, path: str, contents: str | None) -> None:
         self._size -= len(self._contents.pop(path, ""))
@@ -60,27 +90,6 @@ class KnownFiles:
             self._size = 0
         self._contents[path] = contents
         self._size += len(contents)
-
-
-def _replaced(before: str, old: str | None, new: str, call: ToolCall) -> str | None:
-    if call.input.get("command") == "insert":
-        at = call.input.get("insert_line")
-        lines = before.split("\n")
-        if type(at) is not int or not 0 <= at <= len(lines):
-            return None
-        return "\n".join([*lines[:at], *new.removesuffix("\n").split("\n"), *lines[at:]])
-    if not old or old not in before:
-        return None
-    return before.replace(old, new, -1 if replaces_all(call) else 1)
-
-
-def _replaced_all(before: str, call: ToolCall) -> str | None:
-    contents: str | None = before
-    for each in edits_in(call):
-        if contents is None:
-            break
-        contents = _replaced(contents, each.text(OLD), each.text(NEW) or "", each)
-    return contents
 
 
 def edits_in(call: ToolCall) -> list[ToolCall]:

@@ -15,6 +15,11 @@ MIDDLE_MARK: Final = re.compile(r"={5,9}\s?\Z")
 REPLACE_MARK: Final = re.compile(r"[>+]{3,9} ?REPLACE\b")
 
 
+MAX_STEPS: Final = 100_000
+"""Compared lines of one comparison. Long runs of equal lines would otherwise be compared again for
+each of up to 800 shifts between the two texts."""
+
+
 class LineChanges(NamedTuple):
     added: int
     removed: int
@@ -60,21 +65,27 @@ def count_changes(old: Sequence[str], new: Sequence[str]) -> LineChanges:
 
 
 def _differences(old: Sequence[str], new: Sequence[str]) -> int | None:
-    """Return the length of the shortest edit script; None if it exceeds ``MAX_DIFFERENCES``.
+    """Return the length of the shortest edit script.
 
+    Return None if it exceeds ``MAX_DIFFERENCES`` or finding it takes more than ``MAX_STEPS``.
     Source: E. Myers, "An O(ND) Difference Algorithm and Its Variations", 1986, figure 2.
     """
     furthest = {1: 0}  # number of the diagonal -> furthest position in ``old`` on it
+    steps = 0
     for differences in range(min(len(old) + len(new), MAX_DIFFERENCES) + 1):
         for diagonal in range(-differences, differences + 1, 2):
             below, beside = furthest.get(diagonal + 1, -1), furthest.get(diagonal - 1, -1)
             x = below if below > beside else beside + 1
             y = x - diagonal
+            start = x
             while x < len(old) and 0 <= y < len(new) and old[x] == new[y]:
                 x, y = x + 1, y + 1
             if x >= len(old) and y >= len(new):
                 return differences
             furthest[diagonal] = x
+            steps += 1 + x - start
+        if steps > MAX_STEPS:
+            return None
     return None
 
 
