@@ -144,10 +144,12 @@ class LiveCredential:
             fault = str(error)
         except Exception as error:  # noqa: BLE001 -- a defect of a library must not end refreshing
             fault = f"{type(error).__name__} while fetching a credential"
-        with self._lock:
-            self._record(found, fault)
-            self._refresh = None
-        refresh.set_result(None)
+        try:
+            with self._lock:
+                self._refresh = None
+                self._record(found, fault)
+        finally:
+            refresh.set_result(None)
 
     def _record(self, found: Credential | None, fault: str) -> None:
         """Store the result of a refresh and schedule the next. The caller holds the lock."""

@@ -174,3 +174,20 @@ def test_the_index_links_every_list(send):
     lists = [index[kind].partition("/api/v1/")[2] for kind, *_ in DESIRED]
     assert [send("GET", one).status_code for one in lists] == [200] * len(lists)
     assert all(one.endswith("/") for one in lists)
+
+
+@pytest.mark.parametrize("scope", ["admin", "config:write"])
+def test_a_key_cannot_become_the_key_of_a_superuser(scope):
+    """Such a key could set the URLs to which credentials are sent."""
+    factories.superuser()
+    own, secret = factories.key("bot", scopes=[scope])
+    other, _ = factories.key("other", scopes=["admin"])
+
+    for key in (own, other):
+        path, text = f"/api/v1/keys/{key.pk}/", json.dumps({"user": "root"})
+        answer = ServedClient().generic(
+            "PATCH", path, text, "application/json", headers={"x-api-key": secret}
+        )
+        assert answer.status_code in {400, 403}, answer.content
+        key.refresh_from_db()
+        assert key.user is None
