@@ -96,16 +96,24 @@ def transcript_view(request: HttpRequest, exchange_id: str, site: AdminSite) -> 
     return set_security_headers(page)
 
 
-def part_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
-    """Return one whole content block as plain text; the page shows only its beginning."""
+def _value_of(request: HttpRequest, exchange_id: str) -> tuple[Exchange, str, Any]:
+    """Return the request, and the path and the value that the query names in its transcript.
+
+    Raises Http404 or PermissionDenied.
+    """
     exchange = find_exchange(request, exchange_id)
     if not request.user.has_perm(READ_TRANSCRIPT):
         raise PermissionDenied
     stored, _ = _read_transcript(exchange.pk)
-    path = request.GET.get("path", "")
     if stored is None:
         raise Http404("no transcript is stored for this request")
-    value = _value_at({**stored.request, "answer": stored.answer}, path)
+    path = request.GET.get("path", "")
+    return exchange, path, _value_at({**stored.request, "answer": stored.answer}, path)
+
+
+def part_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
+    """Return one whole content block as plain text; the page shows only its beginning."""
+    exchange, path, value = _value_of(request, exchange_id)
     record(Action.READ, exchange, detail=f"block {path[:100]}")
     return _text_response(_block_text(value))
 
@@ -114,14 +122,7 @@ def media_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     """Return the file of an image or PDF block; the page loads it when a user opens the block."""
     if request.method not in {"GET", "HEAD"}:
         return HttpResponseNotAllowed(["GET", "HEAD"])
-    exchange = find_exchange(request, exchange_id)
-    if not request.user.has_perm(READ_TRANSCRIPT):
-        raise PermissionDenied
-    stored, _ = _read_transcript(exchange.pk)
-    path = request.GET.get("path", "")
-    if stored is None:
-        raise Http404("no transcript is stored for this request")
-    block = _value_at({**stored.request, "answer": stored.answer}, path)
+    exchange, path, block = _value_of(request, exchange_id)
     response = media_response(block, exchange.pk)
     if response is None:
         raise Http404("no image or PDF at this path")
