@@ -102,13 +102,19 @@ def mark_dead_workers(directory: Path) -> None:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Create a metric file of ``size`` zero bytes, which prometheus_client treats as empty."""
+    """Create a metric file of ``size`` zero bytes, which prometheus_client treats as empty.
+
+    The file gets its name when it is complete: a worker that answers /metrics at this moment cannot
+    read a file without its header.
+    """
     if path.exists():
         return
+    incomplete = path.with_suffix(".incomplete")
     try:
-        path.write_bytes(bytes(size))
+        incomplete.write_bytes(bytes(size))
+        incomplete.replace(path)
     except OSError:
-        path.unlink(missing_ok=True)
+        incomplete.unlink(missing_ok=True)
         raise
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.gateway.endpoints.health import METRICS_CACHE_S
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import html_response, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -122,6 +123,7 @@ def test_counters_do_not_fall_when_a_worker_dies(gateway: Gateway):
     deadline = time.monotonic() + 60
     while not is_complete(metric_sums(gateway), REQUESTS):
         assert time.monotonic() < deadline
+    time.sleep(METRICS_CACHE_S)  # the other worker may still answer with its older text until then
     old = workers(gateway)
     os.kill(old[0], signal.SIGKILL)
 
