@@ -13,6 +13,7 @@ from .setup import (
     route_admin,
     upstream_admin,
     user_admin,
+    webhook_admin,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "route_admin",
     "upstream_admin",
     "user_admin",
+    "webhook_admin",
 ]
 
 admin.site.index_title = "Dashboard"

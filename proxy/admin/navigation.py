@@ -46,6 +46,7 @@ CONTROL: Final = (
     ),
     SidebarItem("Prices", "sell", "admin:proxy_price_changelist", "proxy.view_price"),
     SidebarItem("Budgets", "savings", "admin:proxy_budget_changelist", "proxy.view_budget"),
+    SidebarItem("Webhooks", "webhook", "admin:proxy_webhook_changelist", "proxy.view_webhook"),
     SidebarItem("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (

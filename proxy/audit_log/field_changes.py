@@ -22,7 +22,7 @@ from .record import Fields, Secret, changes_between, record
 UNRECORDED: Final = frozenset({"id", "created", "last_used", "last_login", "date_joined"})
 """Fields that are not settings; a save that changes no other field has no entry."""
 
-SECRETS: Final = frozenset({"digest", "password", "extra_body", "webhook"})
+SECRETS: Final = frozenset({"digest", "password", "extra_body", "url"})
 """Fields whose values are in no entry: digests, and settings that may contain credentials."""
 
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {

@@ -10,7 +10,7 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import ConfigError
 
@@ -167,6 +167,27 @@ def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             rows.delete(price, str(price))
 
 
+def _webhooks(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    for place, entry in enumerate(file.webhooks):
+        where = f"webhooks[{place}]"
+        stored = Webhook.objects.filter(name=entry.name).first()
+        previous = entry.previous_secret
+        fields = {
+            "url": entry.url,
+            "team": rows.find(Team, entry.team, f"{where}.team") if entry.team else None,
+            "events": list(entry.events),
+            "secret": entry.secret.stored if entry.secret else stored.secret if stored else {},
+            "enabled": entry.enabled,
+            **({"previous_secret": previous.stored, "previous_until": None} if previous else {}),
+        }
+        if previous is None and entry.secret is not None:
+            fields |= {"previous_secret": {}, "previous_until": None}
+        rows.put(Webhook, {"name": entry.name}, fields, where, entry.name)
+    named = [entry.name for entry in file.webhooks]
+    for webhook in Webhook.objects.filter(managed=True).exclude(name__in=named):
+        rows.delete(webhook, webhook.name)
+
+
 def _is_in_force(price: Price) -> bool:
     return price.since <= timezone.now().date()
 
@@ -187,4 +208,6 @@ def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
         rows.delete(upstream, upstream.name)
 
 
-STEPS = (_teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _delete_upstreams)
+STEPS = (
+    _teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _webhooks, _delete_upstreams,
+)  # fmt: skip

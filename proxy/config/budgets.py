@@ -28,13 +28,11 @@ def apply_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     """
     written = set()
     for one in _all_budgets(file, rows):
-        entry, secret = one.entry, one.entry.webhook_secret
+        entry = one.entry
         identity = {one.kind: one.owner, "period": entry.period, "zone": entry.zone}
         fields = {
             "usd": entry.usd,
             "hard": entry.hard,
-            "webhook": entry.webhook,
-            "webhook_secret": secret.stored if secret else {},
             "emails": entry.emails,
         }
         label = f"{one.name} a {entry.period}"

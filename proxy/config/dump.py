@@ -21,8 +21,9 @@ from proxy.models import (
     Route,
     Team,
     Upstream,
+    Webhook,
 )
-from proxy.models.setup.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES, SEALED
 
 Table = Mapping[str, Any]
 
@@ -42,6 +43,7 @@ def export() -> str:
             ),
         ),
         ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
+        ("webhooks", map(_webhook, Webhook.objects.select_related("team"))),
     )
     return "\n".join(dump_table(kind, table) for kind, tables in kinds for table in tables if table)
 
@@ -141,9 +143,19 @@ def _budget(one: Budget) -> Table:
         "period": one.period,
         "zone": one.zone,
         "hard": one.hard,
-        "webhook": one.webhook or None,
-        "webhook_secret": one.webhook_secret or None,
         "emails": one.emails or None,
+    }
+
+
+def _webhook(one: Webhook) -> Table:
+    return {
+        "name": one.name,
+        "url": one.url,
+        "team": one.team.name if one.team else None,
+        "events": one.events,
+        "secret": {} if SEALED in one.secret else one.secret,
+        "previous_secret": {} if SEALED in one.previous_secret else one.previous_secret,
+        "enabled": None if one.enabled else False,
     }
 
 

@@ -36,6 +36,8 @@ from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
+from .setup.webhooks import EventType, Webhook
+from .webhook_deliveries import DeliveryState, UpstreamErrorClass, WebhookDelivery, WebhookEvent
 
 __all__ = [
     "Action",
@@ -46,10 +48,12 @@ __all__ = [
     "BudgetNotice",
     "ConnectionReuse",
     "CountedToolCall",
+    "DeliveryState",
     "DialectName",
     "DrainWatermark",
     "Drift",
     "DriftKind",
+    "EventType",
     "Exchange",
     "Export",
     "ExportState",
@@ -80,6 +84,7 @@ __all__ = [
     "TokenSource",
     "Transcript",
     "Upstream",
+    "UpstreamErrorClass",
     "UpstreamPolicy",
     "UsageByCallerDay",
     "UsageByCallerQuarterHour",
@@ -89,4 +94,7 @@ __all__ = [
     "UsageDay",
     "UsageQuarterHour",
     "UsageSummaryDay",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookEvent",
 ]

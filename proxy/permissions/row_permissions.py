@@ -12,7 +12,18 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 
 from proxy.admission_checks import AdmissionDryRun, without_figures
-from proxy.models import ActorKind, ApiKey, AuditEntry, Budget, Exchange, Route, Scope, Team
+from proxy.models import (
+    ActorKind,
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Exchange,
+    Route,
+    Scope,
+    Team,
+    Webhook,
+    WebhookDelivery,
+)
 
 from .roles import OWN_REQUESTS
 
@@ -147,6 +158,21 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     if reader.key_id is not None:
         condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
     return budgets.filter(condition)
+
+
+def visible_webhooks(reader: Reader) -> QuerySet[Webhook]:
+    """Return the webhooks of the reader's teams; those of no team only if all rows are visible."""
+    webhooks = Webhook.objects.select_related("team")
+    return webhooks if reader.everything else webhooks.filter(team__name__in=reader.teams)
+
+
+def visible_deliveries(reader: Reader) -> QuerySet[WebhookDelivery]:
+    """Return the deliveries to visible webhooks, and the mails about budgets of the teams."""
+    deliveries = WebhookDelivery.objects.select_related("event", "webhook__team")
+    if reader.everything:
+        return deliveries
+    mails = Q(webhook=None, event__team__in=reader.teams)
+    return deliveries.filter(Q(webhook__team__name__in=reader.teams) | mails)
 
 
 def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:

@@ -14,7 +14,7 @@ from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .schema_views import DocsView, IndexView, SchemaView
-from .setup import admission_dry_run, own_keys, pauses, viewsets
+from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
 from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
@@ -58,6 +58,8 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.PriceViewSet,
     viewsets.BudgetViewSet,
     pauses.PauseViewSet,
+    webhooks.WebhookViewSet,
+    webhooks.DeliveryViewSet,
 )
 
 

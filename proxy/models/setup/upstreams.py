@@ -51,7 +51,7 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         raise ValidationError(f"base URL {url!r} must look like https://host/path")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise ValidationError(f"base URL {url!r} must end before any ? or #")
-    if parts.scheme == "http" and not allow_http and not _is_private(host):
+    if parts.scheme == "http" and not allow_http and not is_private(host):
         raise ValidationError(
             f"base URL {url!r} sends the key unencrypted to a public host; use https, "
             "or set allow_http = true"
@@ -74,7 +74,7 @@ def check_endpoint(url: str, dialect: str) -> None:
         )
 
 
-def _is_private(host: str) -> bool:
+def is_private(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -40,7 +40,17 @@ OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
     for one in (result.ok() for result in SCHEMA.get_all_operations())
 }
-DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices", "budgets", "pauses"}
+DELETABLE = {
+    "keys",
+    "teams",
+    "users",
+    "models",
+    "upstreams",
+    "prices",
+    "budgets",
+    "pauses",
+    "webhooks",
+}
 """Kinds of objects of which an extra one is created for the DELETE requests."""
 
 

@@ -20,6 +20,7 @@ from django.contrib.auth.hashers import make_password  # noqa: E402 - models com
 from django.contrib.auth.models import Group, User  # noqa: E402
 from django.utils.timezone import now  # noqa: E402
 
+from proxy.ledger.webhooks.outbox import record_test_event  # noqa: E402
 from proxy.models import (  # noqa: E402
     AuditEntry,
     Budget,
@@ -32,6 +33,7 @@ from proxy.models import (  # noqa: E402
     Team,
     Upstream,
     UpstreamPolicy,
+    Webhook,
 )
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER  # noqa: E402
 from tests.fakes.servers.gateway import REPOSITORY, Gateway  # noqa: E402
@@ -49,6 +51,8 @@ CLERK = [
         "price",
         "upstreampolicy",
         "pause",
+        "webhook",
+        "webhookdelivery",
     )
     for verb in ("view", "add", "change", "delete")
 ]
@@ -121,6 +125,13 @@ def company() -> dict[str, object]:
             ("lab", "lab", "research", ""),
         ))
     }  # fmt: skip
+    webhooks = {
+        f"{name}_webhook": Webhook(name=name, url="http://127.0.0.1:9/", team=team, enabled=False)
+        for name, team in (("platform", teams["platform"]), ("research", teams["research"]), ("common", None))
+    }  # fmt: skip
+    for webhook in webhooks.values():
+        webhook.give_secret()
+        webhook.save()
     old = factories.record(at=now() - timedelta(days=400), key=keys["ci"][0])
     rows = {
         **users,
@@ -129,6 +140,11 @@ def company() -> dict[str, object]:
         **routes,
         **targets,
         **requests,
+        **webhooks,
+        **{
+            name.replace("webhook", "delivery"): record_test_event(webhook)
+            for name, webhook in webhooks.items()
+        },
         "old_request": old,
         "vllm": upstream,
         "idle": idle,

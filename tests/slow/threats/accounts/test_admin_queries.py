@@ -23,8 +23,10 @@ admin.autodiscover()
 LISTS = {model._meta.label_lower.replace(".", "/"): one for model, one in admin.site._registry.items()}  # fmt: skip
 SECRET_COLUMNS = {
     "proxy/apikey": ("digest", "digest__gt", "digest__isnull", "prefix__contains", "successor__digest__gt",
-                     "team__keys__digest__gt", "user__password__contains", "budget__webhook_secret"),
-    "proxy/budget": ("webhook_secret__contains", "webhook_secret__env__startswith", "key__digest__gt"),
+                     "team__keys__digest__gt", "user__password__contains"),
+    "proxy/budget": ("key__digest__gt",),
+    "proxy/webhook": ("secret__contains", "secret__env__startswith", "url__contains"),
+    "proxy/webhookdelivery": ("webhook__secret__contains", "webhook__url__contains", "event__body__contains"),
     "proxy/upstream": ("secret__contains", "secret__sealed__contains", "secret__file__startswith"),
     "proxy/pause": ("upstream__secret__contains", "upstream__id__gt", "message__contains"),
     "proxy/auditentry": ("changes__contains", "detail__contains", "id__gt", "user__contains"),
@@ -139,7 +141,7 @@ def test_other_invalid_urls_get_these_statuses(served):
 
 @pytest.mark.parametrize("text", BAD_JSON, ids=range(len(BAD_JSON)))
 @pytest.mark.parametrize(
-    ("model", "field"), [("budget", "emails"), ("budget", "webhook_secret"), ("upstream", "extra_body")]
+    ("model", "field"), [("budget", "emails"), ("upstream", "extra_body")]
 )  # fmt: skip
 def test_json_that_cannot_be_stored_is_a_field_error(served, model, field, text):
     answer = served.people["root"].send("POST", f"/admin/proxy/{model}/add/", {field: text})
@@ -149,8 +151,8 @@ def test_json_that_cannot_be_stored_is_a_field_error(served, model, field, text)
 
 
 def test_empty_json_field_becomes_the_empty_value(served):
-    body = {"team": served.ids["attic"], "usd": "1", "period": "day", "zone": "UTC", "webhook": "",
-            "webhook_secret": "null", "emails": "", "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}  # fmt: skip
+    body = {"team": served.ids["attic"], "usd": "1", "period": "day", "zone": "UTC",
+            "emails": "", "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}  # fmt: skip
 
     answer = served.people["root"].send("POST", "/admin/proxy/budget/add/", body)
 

@@ -29,7 +29,7 @@ CANARIES = {
     name: f"{prefix}canary{secrets.token_hex(12)}"
     for name, prefix in {
         "upstream key": "sk-", "gateway key": "sk-br-", "quiet key": "sk-br-", "wrong key": "sk-br-",
-        "admin password": "Pw-", "root": "root-" + "0123456789abcdefghijklmnopqrstuvwxyz" * 2, "hook secret": "hs-",
+        "admin password": "Pw-", "root": "root-" + "0123456789abcdefghijklmnopqrstuvwxyz" * 2, "hook secret": "whsec_aa",
         "quiet words": "prompt-", "quiet answer": "answer-", "mail password": "mp-",
     }.items()
 }  # fmt: skip
@@ -49,8 +49,10 @@ team = "e2e"
 usd = "500"
 period = "month"
 hard = false
-webhook = "https://hooks.example.com/x"
-webhook_secret = { env = "HOOK_SECRET" }
+[[webhooks]]
+name = "ops"
+url = "https://hooks.example.com/x"
+secret = { env = "HOOK_SECRET" }
 """
 PAGES = (
     "/admin/", "/admin/proxy/exchange/", "/admin/proxy/apikey/", "/admin/proxy/team/", "/admin/proxy/upstream/",
