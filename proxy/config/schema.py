@@ -25,12 +25,10 @@ from proxy.models.setup.json_field_types import (
     Strict,
 )
 from proxy.models.setup.upstream_connection import Connection
-from proxy.models.setup.webhooks import EventType
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Username = Annotated[str, Meta(min_length=1, max_length=150)]
 Seconds = Annotated[float, Meta(gt=0)]
-EventName = Literal[tuple(EventType.values)]  # type: ignore[valid-type]  # of the model's choices
 
 
 class Timeouts(Strict):
@@ -158,7 +156,7 @@ class Key(Strict):
 class Webhook(Strict):
     name: Name
     url: str
-    events: list[EventName] = []  # empty: all events
+    events: list[str] = []  # empty: all events
     secret: SecretReference | None = None  # if absent, the secret that the admin stored is used
     previous_secret: SecretReference | None = None  # signs too, during a rotation
     team: Name | None = None  # if absent, the events of all teams and upstreams

@@ -116,7 +116,7 @@ class WebhookAdmin(ManagedAdmin):
         if change:
             return form
 
-        class NewWebhookForm(form):  # type: ignore[misc]  # mypy cannot check a base class that is a parameter
+        class NewWebhookForm(form):  # type: ignore[misc, valid-type]  # mypy cannot check a base class that is a parameter
             def _post_clean(self) -> None:
                 request.new_secret = self.instance.give_secret()  # type: ignore[attr-defined]  # read by response_add
                 super()._post_clean()

@@ -112,14 +112,12 @@ class WebhookSender:
 
     def _claim(self, row: WebhookDelivery) -> bool:
         """Claim the delivery by a conditional UPDATE, which succeeds in only one process."""
-        claimed = {"due": now() + timedelta(seconds=LEASE_S), "attempts": row.attempts + 1}
         unclaimed = WebhookDelivery.objects.filter(
             pk=row.pk, state=DeliveryState.WAITING, due=row.due, attempts=row.attempts
         )
-        if unclaimed.update(**claimed, attempted=now()) != 1:
-            return False
-        row.due, row.attempts = claimed["due"], claimed["attempts"]
-        return True
+        at = now()
+        row.due, row.attempts = at + timedelta(seconds=LEASE_S), row.attempts + 1
+        return unclaimed.update(due=row.due, attempts=row.attempts, attempted=at) == 1
 
     def _start(self, receiver: int, row: WebhookDelivery) -> None:
         self.running[receiver] = row

@@ -34,7 +34,7 @@ def record_event(
     ``emails``: addresses that get a mail too.
     """
     webhooks = Webhook.objects.filter(Q(team=None) | Q(team__name=team), enabled=True)
-    receivers = [
+    receivers: list[dict[str, Any]] = [
         *({"webhook": one} for one in webhooks if one.wants(event_type)),
         *({"email": address} for address in dict.fromkeys(emails)),
     ]

@@ -51,7 +51,7 @@ def test_a_webhook_is_applied_exported_changed_and_deleted():
     [
         ("https://hooks", "http://hooks", r"webhooks\[0\]\.url"),
         ("https://hooks", "https://a:b@hooks", "password"),
-        ('"key.revoked"', '"key.rotated"', "expected one of"),
+        ('"key.revoked"', '"key.rotated"', "unknown event 'key.rotated'; known: budget.threshold"),
         ('secret = { env = "BRIDGE_HOOK" }\n', "", r"webhooks\[0\]\.secret"),
         ('{ env = "BRIDGE_HOOK" }', '"whsec_inline"', "never written here"),
         ('team = "platform"', 'team = "research"', "no team 'research'"),
