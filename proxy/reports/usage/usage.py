@@ -193,7 +193,8 @@ class UsageView(ReportView):
             query["condition"],
         )
         if query["format"] != "json":
-            return self.rows_response(query, "usage", *export_usage(self.reader, query))
+            name = f"usage-{query['month']}" if query["month"][:1].isdigit() else "usage"
+            return self.rows_response(query, name, *export_usage(self.reader, query))
         rows_returned, next_bucket = self._page(query)
         return Response(
             {

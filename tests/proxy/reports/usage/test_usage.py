@@ -188,3 +188,47 @@ def test_csv_has_a_header_and_one_line_per_row(client, admin_key):
     assert answer["Content-Type"] == "text/csv; charset=utf-8"
     assert head.startswith("starting_at,ending_at,date,model,requests,")
     assert ",\"'=HYPERLINK(" in line
+
+
+def test_a_month_is_one_call_and_one_file(client, admin_key):
+    """A request at 2026-10-31T23:30Z is in November in Berlin."""
+    for at in ("2026-10-01T00:00", "2026-10-31T22:30", "2026-10-31T23:30"):
+        factories.record(at=datetime.fromisoformat(f"{at}+00:00"))
+    query = {"month": "2026-10", "tz": "Europe/Berlin", "group_by": "team,model"}
+
+    answer = get(client, admin_key, **query)
+    file = get(client, admin_key, **query, format="csv")
+
+    assert answer.json()["from"] == "2026-10-01T00:00:00+02:00"
+    assert answer.json()["to"] == "2026-11-01T00:00:00+01:00"
+    assert answer.json()["totals"]["requests"] == 2
+    assert file["Content-Disposition"] == 'attachment; filename="usage-2026-10.csv"'
+    lines = file.content.decode().splitlines()
+    assert [line.split(",")[2:4] for line in lines[1:]] == [
+        ["2026-10-01", "platform"],
+        ["2026-10-31", "platform"],
+    ]
+
+
+@pytest.mark.parametrize(("name", "months"), [("this", 0), ("last", 1)])
+def test_a_month_can_be_relative(client, admin_key, name, months):
+    first = datetime.now(UTC).date().replace(day=1)
+    for _ in range(months):
+        first = (first - timedelta(days=1)).replace(day=1)
+
+    assert get(client, admin_key, month=name).json()["from"] == f"{first}T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"month": "2026-13"}, "is not a month such as 2026-10"),
+        ({"month": "1-1"}, "is not a month such as 2026-10"),
+        ({"month": "2026-10", "from": "2026-10-01"}, "use either month, or from and to"),
+    ],
+)
+def test_an_invalid_month_is_refused(client, admin_key, query, message):
+    response = get(client, admin_key, **query)
+
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
