@@ -29,6 +29,9 @@ WATCH: Final = (
     SidebarItem("Comparison", "compare_arrows", "admin:proxy_comparison"),
     SidebarItem("Search", "search", "admin:proxy_search", "proxy.view_transcript"),
     SidebarItem("Outcomes", "task_alt", "admin:proxy_outcomes"),
+    SidebarItem(
+        "Reports", "summarize", "admin:proxy_savedreport_changelist", "proxy.view_savedreport"
+    ),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
     SidebarItem(
         "Audit log", "policy", "admin:proxy_auditentry_changelist", "proxy.view_auditentry"

@@ -28,7 +28,7 @@ from .rollups import (
     UsageQuarterHour,
     UsageSummaryDay,
 )
-from .saved_view import SavedView
+from .saved_view import SavedReport, SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
@@ -73,6 +73,7 @@ __all__ = [
     "Revision",
     "Route",
     "RouteTarget",
+    "SavedReport",
     "SavedView",
     "Scope",
     "SearchEntry",

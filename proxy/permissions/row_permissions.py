@@ -19,6 +19,7 @@ from proxy.models import (
     Budget,
     Exchange,
     Route,
+    SavedReport,
     Scope,
     Team,
     Webhook,
@@ -164,6 +165,13 @@ def visible_webhooks(reader: Reader) -> QuerySet[Webhook]:
     """Return the webhooks of the reader's teams; those of no team only if all rows are visible."""
     webhooks = Webhook.objects.select_related("team")
     return webhooks if reader.everything else webhooks.filter(team__name__in=reader.teams)
+
+
+def visible_saved_reports(reader: Reader) -> QuerySet[SavedReport]:
+    """Return the reader's own reports, and those of the reader's teams."""
+    reports = SavedReport.objects.select_related("team", "user")
+    shared = Q(user=None) if reader.everything else Q(team__name__in=reader.teams)
+    return reports.filter(shared | Q(user__username=reader.user, user__isnull=False))
 
 
 def visible_deliveries(reader: Reader) -> QuerySet[WebhookDelivery]:

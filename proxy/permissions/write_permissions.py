@@ -27,6 +27,7 @@ from proxy.models import (
     Pause,
     Price,
     Route,
+    SavedReport,
     Scope,
     Team,
     Upstream,
@@ -62,9 +63,13 @@ def _labels(verbs: str, models: str, app: str = "proxy") -> frozenset[str]:
 
 KEY_LABELS: Final = _labels("view add change", "apikey") | _labels("view", "team")
 CONFIG_LABELS: Final = _labels(
-    "view add change delete", "team route routetarget budget price upstream pause webhook"
+    "view add change delete",
+    "team route routetarget budget price upstream pause webhook savedreport",
 ) | _labels("view add change", "webhookdelivery")
+READ_REPORTS: Final = _labels("view", "savedreport")
 SCOPE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = {
+    Scope.REPORTS: READ_REPORTS,
+    Scope.REPORTS_READ: READ_REPORTS,
     Scope.KEYS_WRITE: KEY_LABELS,
     Scope.CONFIG_WRITE: CONFIG_LABELS,
     Scope.ADMIN: KEY_LABELS | CONFIG_LABELS | _labels("view add change", "user", "auth"),
@@ -243,6 +248,21 @@ def delivery_of_own_team(writer: Writer, delivery: WebhookDelivery | None) -> It
         yield "webhook", "it does not belong to one of your teams"
 
 
+def own_report_or_team(writer: Writer, report: SavedReport | None) -> Iterator[Fault]:
+    """Allow reports of the writer, and of teams whose rows the writer may write."""
+    if report is None:
+        return
+    if report.team is not None:
+        if not writer.leads(report.team):
+            yield "team", f"{report.team.name!r} is not one of your teams"
+    elif report.user is None or report.user != _person(writer.caller):
+        yield "user", "it is not your own report"
+
+
+def _person(caller: Any) -> Any:
+    return caller.user if isinstance(caller, ApiKey) else caller
+
+
 WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Team: {
         ADD: new_team,
@@ -265,6 +285,7 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
     Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    SavedReport: dict.fromkeys((ADD, CHANGE, DELETE), own_report_or_team),
     Webhook: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_their_keys),
     WebhookDelivery: dict.fromkeys((ADD, CHANGE), delivery_of_own_team),
 }

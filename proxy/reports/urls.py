@@ -13,6 +13,7 @@ from .core.exception_handler import not_found
 from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
+from .saved.views import SavedReportViewSet
 from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
 from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
@@ -60,6 +61,7 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     pauses.PauseViewSet,
     webhooks.WebhookViewSet,
     webhooks.DeliveryViewSet,
+    SavedReportViewSet,
 )
 
 

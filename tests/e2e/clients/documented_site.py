@@ -38,6 +38,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "PATCH /api/v1/webhooks/{webhook_id}/": {"enabled": False},
     "POST /api/v1/webhooks/{webhook_id}/rotate/": {},
     "POST /api/v1/deliveries/{delivery_id}/redeliver/": {},
+    "POST /api/v1/reports/": {"name": "second", "report": "usage"},
+    "PATCH /api/v1/reports/{report}/": {"query": {"month": "last"}},
     "POST /api/v1/deliveries/": {"webhook_id": 1},
     "POST /api/v1/stop/": {"kind": "team", "name": "default"},
     "POST /api/v1/me/keys/": {"team": "default", "name": "laptop"},
@@ -123,6 +125,7 @@ class Site:
             "key_id": self.make("keys", team="default", name=name)["id"],
             "price_id": self.make("prices", **PRICE | {"model": name})["id"],
             "pause_id": self.make("pauses", model=f"paused-{name}", message="Soon.")["id"],
+            "report": self.make("reports", name=name, report="usage", team="default")["name"],
             "webhook_id": self.make("webhooks", name=name, url="http://127.0.0.1:9/")["id"],
         }
 

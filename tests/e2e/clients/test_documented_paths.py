@@ -50,6 +50,7 @@ DELETABLE = {
     "budgets",
     "pauses",
     "webhooks",
+    "reports",
 }
 """Kinds of objects of which an extra one is created for the DELETE requests."""
 

@@ -27,7 +27,17 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from proxy.ledger.webhooks.outbox import record_test_event
-from proxy.models import Budget, Export, ExportState, Pause, Route, Team, Upstream, Webhook
+from proxy.models import (
+    Budget,
+    Export,
+    ExportState,
+    Pause,
+    Route,
+    SavedReport,
+    Team,
+    Upstream,
+    Webhook,
+)
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
@@ -93,6 +103,7 @@ BODIES = {  # by path: valid bodies; a PATCH has some of the fields
     "prices": PRICE,
     "budgets": {"team": st.just("platform"), "limit_usd": st.just("5")},
     "pauses": {"model": UNIQUE, "message": st.just("back at noon")},
+    "reports": {"name": UNIQUE, "report": st.just("usage"), "team": st.just("platform")},
     "webhooks": {"name": UNIQUE, "url": st.just("https://hooks.example.com/x")},
     "deliveries": {"webhook_id": st.just(1)},
     "stop": {"kind": st.just("team"), "name": st.just("platform")},
@@ -129,6 +140,7 @@ def ledger(db, settings, monkeypatch, tmp_path):
     webhook.save()
     names = {
         "webhook_id": webhook.pk,
+        "report": SavedReport.objects.create(name="r", report="usage", team=ci.team).name,
         "delivery_id": record_test_event(webhook).pk,
         "request_id": first.pk,
         "session_id": "s1",

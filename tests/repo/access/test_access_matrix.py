@@ -26,6 +26,7 @@ from proxy.models import (
     Price,
     Route,
     RouteTarget,
+    SavedReport,
     Upstream,
     UpstreamPolicy,
     Webhook,
@@ -127,6 +128,7 @@ def send_as():
         "proxy/pause": Pause.objects.create(model="m", message="later"),
         "proxy/upstreampolicy": UpstreamPolicy.objects.create(kind="beta", name="b", action="drop"),
         "proxy/price": Price.objects.create(**price),
+        "proxy/savedreport": SavedReport.objects.create(name="r", report="usage", team=key.team),
         "proxy/webhook": webhook,
         "proxy/webhookdelivery": record_test_event(webhook),
     }
@@ -143,6 +145,7 @@ def send_as():
         "<int:route_id>": str(route.pk),
         "<int:price_id>": str(objects["proxy/price"].pk),
         "<int:pause_id>": str(objects["proxy/pause"].pk),
+        "<str:report>": "r",
         "<int:webhook_id>": str(webhook.pk),
         "<int:delivery_id>": str(objects["proxy/webhookdelivery"].pk),
         "<str:team>": "platform",
@@ -201,7 +204,7 @@ QUERIES = {
     "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
     "api/v1/requests/": "", "api/v1/keys": "", "api/v1/upstreams": "", "api/v1/prices": "", "api/v1/users": "", "api/v1/teams": "", "api/v1/models": "", "api/v1/sessions/": "",
     **dict.fromkeys(
-        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses", "webhooks", "deliveries")], ""
+        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses", "webhooks", "deliveries", "reports")], ""
     ),
     "api/v1/": "?from=2026-11-20&to=2026-11-21",
     "v1/organizations/usage_report/claude_code": "?starting_at=2026-11-20",

@@ -34,6 +34,7 @@ from proxy.models import (
     Purge,
     Route,
     RouteTarget,
+    SavedReport,
     SavedView,
     Team,
     Upstream,
@@ -58,7 +59,7 @@ WRITABLE = (
     *apps.get_app_config("auth").get_models(include_auto_created=True),
     *(Team, ApiKey, Budget, Route, RouteTarget, Price, Upstream, UpstreamPolicy, Drift, Pause),
     *(SavedView, Export, Purge, Identity, BudgetNotice, AuditEntry),
-    *(Webhook, WebhookEvent, WebhookDelivery),
+    *(SavedReport, Webhook, WebhookEvent, WebhookDelivery),
 )
 """Models that a user may write. Only the gateway writes the others: the ledger and its rollups."""
 COMPARED = tuple(model._meta.db_table for model in WRITABLE)

@@ -29,6 +29,7 @@ from proxy.models import (  # noqa: E402
     Price,
     Route,
     RouteTarget,
+    SavedReport,
     SavedView,
     Team,
     Upstream,
@@ -53,6 +54,7 @@ CLERK = [
         "pause",
         "webhook",
         "webhookdelivery",
+        "savedreport",
     )
     for verb in ("view", "add", "change", "delete")
 ]
@@ -166,6 +168,13 @@ def company() -> dict[str, object]:
             for role, user in users.items()
         },
     }
+    rows |= {
+        f"{name}_report": SavedReport.objects.create(name=name, report="usage", **owner)
+        for name, owner in {
+            "platform": {"team": teams["platform"]}, "research": {"team": teams["research"]},
+            "ada": {"user": users["lead"]}, "cleo": {"user": cleo},
+        }.items()
+    }  # fmt: skip
     return {
         "password": PASSWORD,
         "secrets": {name: secret for name, (_, secret) in keys.items()},

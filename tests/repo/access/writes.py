@@ -61,6 +61,14 @@ UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", 
             "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
 WEBHOOK = {"name": "new", "url": "http://127.0.0.1:9/", "team": "", "enabled": ""}
 WEBHOOK_ROWS = {"own": "platform", "foreign": "research", "company": "common"}
+REPORT = {"name": "new", "report": "usage", "query": "month = last", "team": ""}
+REPORT_ROWS = {
+    "own": ("platform", {"team": "{platform}"}),
+    "own_to_foreign": ("platform", {"team": "{research}"}),
+    "foreign": ("research", {"team": "{research}"}),
+    "of_the_lead": ("ada", {}),
+    "foreign_member": ("cleo", {}),
+}
 SURE = {"post": "yes"}
 
 
@@ -255,6 +263,12 @@ WRITES: dict[str, dict[str, Write]] = {
         {whose: (f"{{{of}_webhook}}", WEBHOOK) for whose, of in WEBHOOK_ROWS.items()},
         {whose: f"{{{of}_webhook}}" for whose, of in WEBHOOK_ROWS.items()},
     ),
+    **admin(
+        "proxy/savedreport",
+        {"mine": REPORT, "own": REPORT | {"team": "{platform}"}, "foreign": REPORT | {"team": "{research}"}},
+        {whose: (f"{{{of}_report}}", REPORT | team) for whose, (of, team) in REPORT_ROWS.items()},
+        {whose: f"{{{of}_report}}" for whose, (of, _) in REPORT_ROWS.items()},
+    ),
     **admin("proxy/webhookdelivery", {"own": {}}, {"own": ("{platform_delivery}", {})}, {"own": "{platform_delivery}"}),
     **only("admin/proxy/webhook/<int:webhook_id>/rotate/", **{
         whose: (f"admin/proxy/webhook/{{{of}_webhook}}/rotate/", {}) for whose, of in WEBHOOK_ROWS.items()
@@ -365,6 +379,22 @@ WRITES: dict[str, dict[str, Write]] = {
     "api/v1/deliveries/<int:delivery_id>/redeliver": {
         whose: Write("POST", f"api/v1/deliveries/{{{of}_delivery}}/redeliver", {}) for whose, of in WEBHOOK_ROWS.items()
     },
+    **api(
+        "reports", "<str:report>",
+        {
+            "mine": {"name": "new", "report": "usage"},
+            "own": {"name": "new", "report": "usage", "team": "platform"},
+            "foreign": {"name": "new", "report": "usage", "team": "research"},
+        },
+        {
+            "own": ("platform", {"query": {"month": "last"}}),
+            "own_to_foreign": ("platform", {"team": "research"}),
+            "foreign": ("research", {"query": {"month": "last"}}),
+            "of_the_lead": ("ada", {"query": {"month": "last"}}),
+            "foreign_member": ("cleo", {"query": {"month": "last"}}),
+        },
+        {whose: of for whose, (of, _) in REPORT_ROWS.items()},
+    ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},
     })},
