@@ -50,7 +50,7 @@ class SavedReportForm(ModelForm):
         """Set the owner before the row and the permissions are checked."""
         is_shared = bool(self.cleaned_data.get("team"))
         self.instance.user = None if is_shared else self.instance.user or self.author
-        super()._post_clean()
+        super()._post_clean()  # type: ignore[misc]  # of Django's form, without a type
 
 
 @admin.register(SavedReport)
