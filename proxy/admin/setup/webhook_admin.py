@@ -9,8 +9,10 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
@@ -221,8 +223,8 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
         return f"waiting, next attempt {obj.due:%Y-%m-%d %H:%M:%S} UTC"
 
     @admin.display(description="created")
-    def created(self, obj: WebhookDelivery) -> Any:
-        return obj.event.created
+    def created(self, obj: WebhookDelivery) -> str:
+        return str(localize(localtime(obj.event.created)))
 
     @admin.display(description="response")
     def answer_display(self, obj: WebhookDelivery) -> SafeString | str:

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from proxy.ledger.maintenance.amendments import amend
+from proxy.models import HashChainLink
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -228,6 +230,60 @@ def test_a_month_can_be_relative(client, admin_key, name, months):
     ],
 )
 def test_an_invalid_month_is_refused(client, admin_key, query, message):
+    response = get(client, admin_key, **query)
+
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.fixture
+def late_rows():
+    """Record three requests of 20 November: one on that day, one ten days later, one repriced then.
+
+    A link of the hash chain has the day on which the row was recorded.
+    """
+    factories.price()
+    early, late, changed = (factories.record() for _ in range(3))
+    HashChainLink.objects.filter(exchange_id__in=(early.pk, changed.pk)).update(day="2026-11-20")
+    HashChainLink.objects.filter(exchange_id=late.pk).update(day="2026-11-30")
+    amend([changed.pk], lambda _: {"cost_nanousd": 7}, now=datetime(2026, 11, 30, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("as_of", "requests", "cost", "unpriced"),
+    [
+        ("2026-11-19", 0, "0", 0),
+        ("2026-11-20", 2, "0.00075", 1),
+        ("2026-11-29", 2, "0.00075", 1),
+        ("2026-11-30", 3, "0.001500007", 0),
+    ],
+)
+def test_a_report_as_of_a_day_has_what_was_known_then(
+    client, admin_key, late_rows, as_of, requests, cost, unpriced
+):
+    query = {"from": "2026-11-20", "to": "2026-11-21", "group_by": "team"}
+
+    answer = get(client, admin_key, **query, as_of=as_of).json()
+
+    totals = answer["totals"]
+    assert (totals["requests"], totals["cost_usd"]) == (requests, cost)
+    assert totals["unpriced_requests"] == unpriced
+    assert totals["cost_is_floor"] == bool(unpriced)
+    assert [row["requests"] for row in answer["data"]] == ([requests] if requests else [])
+    if as_of == "2026-11-30":  # nothing was recorded later: the same as without as_of
+        now_known = get(client, admin_key, **query).json()
+        assert (answer["data"], totals) == (now_known["data"], now_known["totals"])
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"as_of": "yesterday"}, "as_of"),
+        ({"as_of": "2026-11-20", "bucket": "1h"}, "use one of 1d, 1w, 1mo, all"),
+        ({"as_of": "2026-11-20", "from": "2026-01-01"}, "at most 93 days"),
+    ],
+)
+def test_as_of_is_limited(client, admin_key, query, message):
     response = get(client, admin_key, **query)
 
     assert response.status_code == 400
