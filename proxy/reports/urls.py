@@ -13,28 +13,19 @@ from .core.exception_handler import not_found
 from .exports import views as exports_views
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
+from .saved.reports import REPORTS
 from .saved.views import SavedReportViewSet
 from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
-from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
+from .usage import budgets, me
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
-    "usage": usage.UsageView,
-    "summary": summary.SummaryView,
-    "timeseries": summary.TimeseriesView,
-    "top": summary.TopView,
-    "latency": latency_errors_cache.LatencyView,
-    "errors": latency_errors_cache.ErrorsView,
-    "cache": latency_errors_cache.CacheView,
-    "comparison": comparison.ComparisonView,
-    "outcomes": outcomes.OutcomesView,
-    "requests": requests_views.RequestsView,
+    **REPORTS,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
     "search": search.SearchView,
     "stop": stop_all.StopView,
-    "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets/<str:budget_id>/status": budgets.BudgetStatusView,
     "exports": exports_views.ExportsView,

@@ -6,7 +6,6 @@ import ipaddress
 import secrets
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -16,7 +15,7 @@ from proxy.secret_encryption import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 
 from .keys import Team
-from .upstreams import SEALED, is_private
+from .upstreams import SEALED, is_private, split_url
 
 MAX_WEBHOOKS: Final = 100
 """Maximum rows. Each webhook may occupy one sending thread while its receiver does not respond."""
@@ -143,11 +142,7 @@ def url_error(url: str) -> str:
     single-label host names. Addresses of cloud metadata services are never permitted, because the
     log of deliveries shows the start of the response.
     """
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host, parts = None, urlsplit("")
+    parts, host = split_url(url)
     if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
         return "the URL cannot contain a user or password"
     if parts.scheme not in {"http", "https"} or not host or url != url.strip() or "#" in url:

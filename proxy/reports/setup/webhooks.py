@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from django.http import HttpResponseBase
 from django.views.decorators.debug import sensitive_variables
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers, status
@@ -98,14 +97,6 @@ class WebhookViewSet(ConfigViewSet):
     def _with_secret(self, webhook: Webhook, secret: str) -> Response:
         body = {**self.get_serializer(webhook).data, "secret": str(secret)}
         return Response(body, status=status.HTTP_201_CREATED)
-
-    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
-        self, request: Request, response: Any, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        final = super().finalize_response(request, response, *args, **kwargs)
-        if final.status_code == status.HTTP_201_CREATED:
-            final["Cache-Control"] = "no-store"
-        return final
 
 
 class DeliverySerializer(StrictSerializer):

@@ -224,6 +224,7 @@ class UsageView(ReportView):
             name = f"usage-{query['month']}" if query["month"][:1].isdigit() else "usage"
             return self.rows_response(query, name, *export_usage(self.reader, query))
         rows_returned, next_bucket = self._page(query)
+        total_range, as_of = as_one_bucket(time_range), query.get("as_of")
         return Response(
             {
                 "data": rows_returned,
@@ -233,15 +234,7 @@ class UsageView(ReportView):
                 "bucket": query["bucket"],
                 "group_by": groups,
                 "totals": usage_columns(
-                    sum_table(
-                        _table(
-                            self.reader,
-                            as_one_bucket(time_range),
-                            [],
-                            condition,
-                            query.get("as_of"),
-                        )
-                    )
+                    sum_table(_table(self.reader, total_range, [], condition, as_of))
                 ),
             }
         )

@@ -249,25 +249,23 @@ def late_rows():
     amend([changed.pk], lambda _: {"cost_nanousd": 7}, now=datetime(2026, 11, 30, tzinfo=UTC))
 
 
+@pytest.mark.usefixtures("late_rows")
 @pytest.mark.parametrize(
-    ("as_of", "requests", "cost", "unpriced"),
+    ("as_of", "expected"),
     [
-        ("2026-11-19", 0, "0", 0),
-        ("2026-11-20", 2, "0.00075", 1),
-        ("2026-11-29", 2, "0.00075", 1),
-        ("2026-11-30", 3, "0.001500007", 0),
+        ("2026-11-19", (0, "0", 0)),
+        ("2026-11-20", (2, "0.00075", 1)),
+        ("2026-11-29", (2, "0.00075", 1)),
+        ("2026-11-30", (3, "0.001500007", 0)),
     ],
 )
-def test_a_report_as_of_a_day_has_what_was_known_then(
-    client, admin_key, late_rows, as_of, requests, cost, unpriced
-):
+def test_a_report_as_of_a_day_has_what_was_known_then(client, admin_key, as_of, expected):
     query = {"from": "2026-11-20", "to": "2026-11-21", "group_by": "team"}
 
     answer = get(client, admin_key, **query, as_of=as_of).json()
 
-    totals = answer["totals"]
-    assert (totals["requests"], totals["cost_usd"]) == (requests, cost)
-    assert totals["unpriced_requests"] == unpriced
+    totals, (requests, _, unpriced) = answer["totals"], expected
+    assert (totals["requests"], totals["cost_usd"], totals["unpriced_requests"]) == expected
     assert totals["cost_is_floor"] == bool(unpriced)
     assert [row["requests"] for row in answer["data"]] == ([requests] if requests else [])
     if as_of == "2026-11-30":  # nothing was recorded later: the same as without as_of
