@@ -155,7 +155,8 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
-        upstream_errors.record_new_errors(done)
+        if failed := [row for row in done if upstream_errors.has_failed(row)]:
+            _write_derived("new upstream errors", upstream_errors.record_new_errors, failed)
     drift.new_name_recorder.note(
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )

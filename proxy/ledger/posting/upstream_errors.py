@@ -31,17 +31,18 @@ class Failure(NamedTuple):
     at: datetime
 
 
+def has_failed(row: AnyRow) -> bool:
+    """Whether an attempt of the request may have failed. Most rows have none that did."""
+    status = row.upstream_status or 0
+    return status >= 400 or row.outcome in FAILED or len(row.attempts) > 1
+
+
 def record_new_errors(rows: Iterable[AnyRow]) -> None:
-    """Store the error classes of closed rows, and an event for each new one.
+    """Store the error classes of failed requests, and an event for each new one.
 
     The caller has the ledger lock.
     """
-    failures = {
-        (one.upstream, one.error): one
-        for row in rows
-        if (row.upstream_status or 0) >= 400 or row.outcome in FAILED or len(row.attempts) > 1
-        for one in _failures(row)
-    }
+    failures = {(one.upstream, one.error): one for row in rows for one in _failures(row)}
     if not failures:
         return
     known = {
