@@ -156,8 +156,8 @@ class WebhookSender:
         claimed.update(**values)
         WEBHOOK_DELIVERIES.labels(word).inc()
         if result.error:
-            receiver = row.webhook.name if row.webhook else row.email
-            log.warning("webhook %s: attempt %d: %s", receiver, row.attempts, result.error)
+            receiver = f"webhook {row.webhook}" if row.webhook else "mail"
+            log.warning("%s: attempt %d failed: %s", receiver, row.attempts, result.error)
 
 
 def retry_delay(attempts: int) -> float:

@@ -28,6 +28,7 @@ SECRET_COLUMNS = {
     "proxy/webhook": ("secret__contains", "secret__env__startswith", "url__contains"),
     "proxy/webhookdelivery": ("webhook__secret__contains", "webhook__url__contains", "event__body__contains"),
     "proxy/upstream": ("secret__contains", "secret__sealed__contains", "secret__file__startswith"),
+    "proxy/savedreport": ("query__contains", "user__password__contains", "team__keys__digest__gt"),
     "proxy/pause": ("upstream__secret__contains", "upstream__id__gt", "message__contains"),
     "proxy/auditentry": ("changes__contains", "detail__contains", "id__gt", "user__contains"),
     "proxy/route": ("targets__upstream__secret__contains",),
@@ -41,6 +42,7 @@ OFFERED = {
     "proxy/apikey": "team__id__exact=1", "proxy/budget": "hard__exact=1", "proxy/upstream": "enabled__exact=1",
     "proxy/price": "upstream__isnull=True", "proxy/upstreampolicy": "action__exact=drop",
     "proxy/drift": "first_seen__gte=2026-01-01+00:00:00%2B00:00&first_seen__lt=2027-01-01+00:00:00%2B00:00",
+    "proxy/webhook": "enabled__exact=1", "proxy/webhookdelivery": "state__exact=waiting&webhook__id__exact=1",
     "auth/user": "groups__id__exact=1", "proxy/exchange": "team=platform&result=failed",
     "proxy/auditentry": "did=readings&user=ada&of_team=platform&model=key",
 }  # fmt: skip

@@ -58,6 +58,7 @@ PAGES = (
     "/admin/", "/admin/proxy/exchange/", "/admin/proxy/apikey/", "/admin/proxy/team/", "/admin/proxy/upstream/",
     "/admin/proxy/route/", "/admin/proxy/budget/", "/admin/proxy/price/", "/admin/proxy/upstream/1/change/",
     "/admin/proxy/apikey/1/change/", "/admin/proxy/apikey/2/change/", "/admin/proxy/team/1/change/", "/admin/auth/user/1/change/",
+    "/admin/proxy/webhook/", "/admin/proxy/webhook/1/change/", "/admin/proxy/webhookdelivery/", "/api/v1/webhooks/", "/api/v1/deliveries/",
     "/admin/proxy/budget/1/change/", "/api/v1/upstreams/", "/api/v1/keys/", "/api/v1/teams/", "/api/v1/me/", "/api/v1/models/",
     "/api/v1/requests/?from=2026-01-01&to=2027-01-01", "/api/v1/budgets/", "/api/v1/users/", "/api/v1/schema/",
     "/healthz", "/readyz", "/metrics", "/", "/v1/models", "/v1/organizations/api_keys", "/v1/organizations/me",
