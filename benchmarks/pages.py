@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -113,8 +114,7 @@ def measured(gateway: Any, session: Any, path: str, times: int) -> list[str]:
 
 
 def status_of(pid: int) -> str:
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        return file.read()
+    return Path(f"/proc/{pid}/status").read_text(encoding="ascii")
 
 
 if __name__ == "__main__":
