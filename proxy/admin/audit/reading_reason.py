@@ -30,12 +30,12 @@ from proxy.permissions.readings import (
     remember_reason,
 )
 
-TITLES: Final = {
-    Kind.REQUEST: "Request {}",
-    Kind.SESSION: "Session {}",
-    Kind.SEARCH: "Search for {!r}",
+EXPLANATIONS: Final = {
+    Kind.REQUEST: "Request {} is not your own.",
+    Kind.SESSION: "Session {} has requests that are not your own.",
+    Kind.SEARCH: "The search for {} finds texts of other people too.",
 }
-"""What is read, for each kind that the admin has a page of."""
+"""Why a reason is needed, for each kind of object that the admin has a page of."""
 
 MAX_ID: Final = 200
 MAX_URL: Final = 4000
@@ -86,9 +86,9 @@ def reading_reason_view(request: HttpRequest) -> HttpResponse:
         "button": "Read",
         "back_url": reverse("admin:index"),
         "explanation": [
-            f"{TITLES[read.kind].format(read.id)} has text of another person.",
-            "The audit log stores your reason, and that person sees it with your name.",
-            f"You are asked again after {minutes} minutes.",
+            EXPLANATIONS[read.kind].format(read.id),
+            "The audit log stores your reason. The people whose text you read see it with your "
+            f"name. The reason is valid for {minutes} minutes.",
         ],
     }
     return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))
@@ -97,7 +97,7 @@ def reading_reason_view(request: HttpRequest) -> HttpResponse:
 def _read_object(request: HttpRequest) -> ReadObject:
     """Return the object that the query names. Raises Http404 for an unknown kind."""
     kind, ident = request.GET.get("kind", Kind.REQUEST.value), request.GET.get("id", "")
-    if kind not in TITLES or len(ident) > MAX_ID or "\x00" in ident:
+    if kind not in EXPLANATIONS or len(ident) > MAX_ID or "\x00" in ident:
         raise Http404("there is no such page to read")
     return ReadObject(Kind(kind), ident)
 
