@@ -37,6 +37,10 @@ EXPLANATIONS: Final = {
 }
 """Why a reason is needed, for each kind of object that the admin has a page of."""
 
+STORED: Final = (
+    "The audit log stores your reason. The people whose text you read see it with your name. "
+    "The reason is valid for {} minutes."
+)
 MAX_ID: Final = 200
 MAX_URL: Final = 4000
 
@@ -87,8 +91,7 @@ def reading_reason_view(request: HttpRequest) -> HttpResponse:
         "back_url": reverse("admin:index"),
         "explanation": [
             EXPLANATIONS[read.kind].format(read.id),
-            "The audit log stores your reason. The people whose text you read see it with your "
-            f"name. The reason is valid for {minutes} minutes.",
+            STORED.format(minutes),
         ],
     }
     return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))

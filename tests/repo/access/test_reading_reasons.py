@@ -24,7 +24,7 @@ TEXTS = ("are here?", "and a map")
 DAY = "from=2026-11-20&to=2026-11-21"
 READERS = {
     "admin/proxy/exchange/<path:object_id>/change/": [
-        {"query": f"?tab={tab}"} for tab in TABS if tab not in {"record", "replay"}
+        {"query": f"?tab={tab}"} for tab in TABS if tab != "record"
     ],
     "admin/proxy/exchange/<str:exchange_id>/part/": [{"query": "?path=messages.0.content.0"}],
     "admin/proxy/exchange/<str:exchange_id>/media/": [{"query": "?path=messages.0.content.1"}],
