@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.fakes.servers.gateway import Gateway
 
-from .conftest import assert_no_violations, log_in
+from .conftest import assert_no_violations
 
 pytestmark = pytest.mark.slow
 
@@ -49,13 +49,6 @@ class Walk:
 def yesterday(office: Gateway) -> datetime:
     """The day of the seeded sessions."""
     return datetime.now(UTC) - timedelta(days=1)
-
-
-@pytest.fixture(scope="module")
-def session(office: Gateway, chromium: Browser) -> Any:
-    with chromium.new_context() as context:
-        log_in(context.new_page(), office)
-        return context.storage_state()
 
 
 @pytest.fixture
