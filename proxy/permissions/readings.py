@@ -19,10 +19,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.timezone import now
 
-from proxy.audit_log import Action, current_request, record
+from proxy.audit_log import Action, current_actor, current_request, record
 from proxy.conf import conf
 from proxy.models import Exchange
-from proxy.models.audit import MAX_REASON
+from proxy.models.audit import MAX_REASON, ActorKind
 
 from .row_permissions import Reader, is_own
 
@@ -68,7 +68,19 @@ class ReasonRequired(PermissionDenied):
 
 def needs_reason(reader: Reader, row: Exchange) -> bool:
     """Return whether this reader must give a reason for reading the transcript of the request."""
-    return conf.reading_needs_reason and not is_own(reader, key_id=row.key_id, user=row.user)
+    return conf.reading_needs_reason and not _is_own(reader, row)
+
+
+def _is_own(reader: Reader, row: Exchange) -> bool:
+    """Return whether the reader's user or key sent the request."""
+    own = is_own(reader, key_id=row.key_id, user=row.user)
+    return own or (bool(row.user) and row.user == _user_of(reader))
+
+
+def _user_of(reader: Reader) -> str:
+    """Return the signed-in user, or the user of the gateway key that reads; "" if it has none."""
+    actor = current_actor()
+    return actor.user if actor.kind == ActorKind.KEY else reader.user
 
 
 def first_words(reader: Reader, row: Exchange) -> str:
@@ -112,7 +124,7 @@ def record_search(
 
     A reader who can find only the reader's own texts needs no reason. Raises ReasonRequired.
     """
-    finds_others = reader.may_report and not (user and user == reader.user)
+    finds_others = reader.may_report and not (user and user == _user_of(reader))
     read = ReadObject(Kind.SEARCH, words)
     needed = conf.reading_needs_reason and finds_others
     given = _require_reason([read], reason, needed=needed)
@@ -121,7 +133,7 @@ def record_search(
 
 def record_found(reader: Reader, words: str, rows: Iterable[Exchange], *, reason: str = "") -> None:
     """Record that a search showed passages of these requests to a reader who did not send them."""
-    others = [row for row in rows if not is_own(reader, key_id=row.key_id, user=row.user)]
+    others = [row for row in rows if not _is_own(reader, row)]
     if others:
         read = ReadObject(Kind.SEARCH, words)
         detail = f"passages found by the search for {words!r}"

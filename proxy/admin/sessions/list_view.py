@@ -237,14 +237,18 @@ def _session_rows(
         )
     }
     return [
-        _session_row(one, first, models[one["session_id"]], first_words(reader, first) * may_read)
+        _session_row(
+            one,
+            first := firsts[one["session_id"]],
+            models[one["session_id"]],
+            title=first_words(reader, first) if may_read else "",
+        )
         for one in page
-        for first in [firsts[one["session_id"]]]
     ]
 
 
 def _session_row(
-    one: Mapping[str, Any], first: Exchange, models: Iterable[str], title: str
+    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, title: str
 ) -> dict[str, Any]:
     """Return one row; the title is the user's words, or empty if they may not be read."""
     session = one["session_id"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 
 from proxy.admin.core.model_admin import ManagedAdmin
@@ -70,7 +70,7 @@ class UpstreamAdmin(ManagedAdmin):
         form.session = getattr(request, "session", None)
         return form
 
-    def response_post_save_add(self, request: HttpRequest, obj: Upstream) -> HttpResponse:
+    def response_post_save_add(self, request: HttpRequest, obj: Upstream) -> HttpResponseRedirect:
         """Continue with the test of the new upstream, instead of the list."""
         if not may_probe(request.user):
             return super().response_post_save_add(request, obj)
