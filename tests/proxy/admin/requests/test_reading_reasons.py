@@ -207,6 +207,7 @@ def test_a_person_sees_who_read_when_and_why_as_text(auditor):
     give_reason(auditor, page_of(exchange), reason)
     auditor.force_login(factories.staff("ben", groups=(MEMBER,)))
 
+    assert 'href="/admin/my-readings/"' in auditor.get("/admin/me/").content.decode()
     page = auditor.get("/admin/my-readings/").content.decode()
 
     assert "aida" in page
