@@ -15,9 +15,9 @@ from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.endpoints.test_reasoning import reasoning_script
 from tests.proxy.gateway.http_client import GatewayClient
+from tests.proxy.gateway.upstream_scripts import THOUGHT_SIGNATURE, late_signature
 
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
-SIGNATURE = {"google": {"thought_signature": "AYe4+/=="}}
 LONG_ID = "call:" + "".join(f"{n:x}." for n in range(40_000 // 5))
 """An id of about 40 kB, which clients may not accept as it is."""
 
@@ -26,18 +26,6 @@ USED = "ids, signatures or reasoning of earlier calls come from the session's re
 GONE = "the session's record no longer has the id, signature or reasoning of an earlier call"
 LATE = "a thought signature that arrived after the start of its call"
 NO_SERVER = "redis://127.0.0.1:1"
-
-
-def late_signature(call_id: str = "call_1") -> Script:
-    """Return a Chat script whose thought signature follows after the arguments of its call."""
-    call = {"index": 0, "id": call_id, "function": {"name": "f", "arguments": '{"a":1}'}}
-    late = {"index": 0, "extra_content": SIGNATURE}
-    deltas = [{"role": "assistant", "content": ""}, {"tool_calls": [call]}, {"tool_calls": [late]}]
-    events = [
-        *map(upstream_scripts.chat_chunk, deltas),
-        upstream_scripts.chat_chunk({}, "tool_calls"),
-    ]
-    return upstream_scripts.pieces(events, LAST_CHUNK)
 
 
 def call_script(call_id: str) -> Script:
@@ -85,7 +73,7 @@ def test_a_late_thought_signature_returns_with_its_call(gateway, scripted):
     assert USED in turn(gateway, "chat-late", history, "late")
     call, output = sent_call(scripted, "chat-late")
     assert (call["id"], output["tool_call_id"]) == ("call_1", "call_1")
-    assert call["extra_content"] == SIGNATURE
+    assert call["extra_content"] == THOUGHT_SIGNATURE
 
 
 def test_the_metadata_event_reports_what_was_recorded(gateway, scripted):
@@ -107,7 +95,7 @@ def test_a_long_call_id_returns_as_the_server_made_it(gateway, scripted):
     assert USED in turn(gateway, "chat-long", history, "long")
     call, output = sent_call(scripted, "chat-long")
     assert call["id"] == output["tool_call_id"] == LONG_ID
-    assert call["extra_content"] == SIGNATURE
+    assert call["extra_content"] == THOUGHT_SIGNATURE
 
 
 def test_a_long_call_id_of_the_responses_api_returns_too(gateway, scripted):
