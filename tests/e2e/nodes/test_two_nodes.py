@@ -28,6 +28,8 @@ from tests.proxy.admin.live.live_fixtures import (
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient, read_until
 
+from .late_signatures import assert_signature_returns
+
 NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE", "STOP")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}
 SECRETS["BRIDGE_ADMIN_PASSWORD"] = PASSWORD
@@ -43,6 +45,10 @@ targets = [{ upstream = "chat" }]
 
 [[routes]]
 model = "once"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "late"
 targets = [{ upstream = "chat" }]
 
 [[routes]]
@@ -91,6 +97,8 @@ def script_for(request: ReceivedRequest) -> Script:
         return chat_response(request)
     if request.model == "held":
         return streaming_then_stalled()
+    if request.model == "late":
+        return upstream_scripts.late_signature()
     if request.model == "once":
         return json_response(upstream_scripts.COMPLETION)
     return [WaitForGate(GATE), *json_response(upstream_scripts.COMPLETION)]
@@ -236,6 +244,12 @@ def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: Scripted
     assert replies[0].body == replies[1].body
     assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, "true"]
     assert len([each for each in upstream.requests if each.model == "once"]) == 1
+
+
+@pytest.mark.timeout(300)
+def test_late_signature_of_one_node_returns_by_the_other(nodes: Nodes, upstream: ScriptedUpstream):
+    headers = {"x-api-key": SECRETS["BRIDGE_KEY_ONCE"], "x-claude-code-session-id": "two-nodes"}
+    assert_signature_returns(upstream, [nodes.all[0], nodes.all[1], nodes.all[0]], headers)
 
 
 @pytest.mark.timeout(300)
