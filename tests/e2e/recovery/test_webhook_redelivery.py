@@ -29,12 +29,12 @@ def test_an_event_arrives_again_with_its_id_after_kill_9(tmp_path):
         )
         gateway.manage("applyconfig", str(config))
         gateway.manage("createkey", "--team", "default", "--name", "doomed")
-        receiver.hold.clear()
+        receiver.may_answer.clear()
 
         gateway.manage("revokekey", "--team", "default", "--name", "doomed")
         wait_for(receiver, 1, within_s=20)
         gateway.stop(signal.SIGKILL)
-        receiver.hold.set()
+        receiver.may_answer.set()
         gateway.start()
         wait_for(receiver, 2, within_s=120)
 

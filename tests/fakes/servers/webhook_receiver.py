@@ -17,21 +17,21 @@ from proxy.gateway.webhooks.delivery import WebhookSender
 class Receiver:
     """Records its requests and answers with ``status`` and ``answer``.
 
-    While ``hold`` is not set, it does not answer.
+    While ``may_answer`` is not set, it does not answer.
     """
 
     def __init__(self) -> None:
         self.status, self.answer = 200, b"thanks"
         self.requests: list[tuple[dict[str, str], bytes]] = []
-        self.hold = threading.Event()
-        self.hold.set()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.requests.append(({k.lower(): v for k, v in self.headers.items()}, body))
-                receiver.hold.wait(30)
+                receiver.may_answer.wait(30)
                 self.send_response(receiver.status)
                 self.send_header("location", "/elsewhere")
                 self.send_header("content-length", str(len(receiver.answer)))
@@ -63,7 +63,7 @@ def running_receiver() -> Iterator[Receiver]:
     try:
         yield receiver
     finally:
-        receiver.hold.set()
+        receiver.may_answer.set()
         receiver.server.shutdown()
         receiver.server.server_close()
 

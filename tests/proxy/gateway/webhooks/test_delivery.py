@@ -138,7 +138,7 @@ def test_410_ends_the_attempts_at_once(receiver):
 def test_a_killed_process_leaves_a_delivery_that_is_sent_again_with_the_same_id(receiver):
     make_webhook(receiver.url)
     event = record()
-    receiver.hold.clear()
+    receiver.may_answer.clear()
     killed = WebhookSender()
     killed.run_round()  # the attempt has begun; its result is never stored
     while not receiver.requests:
@@ -147,7 +147,7 @@ def test_a_killed_process_leaves_a_delivery_that_is_sent_again_with_the_same_id(
     send_all()  # another process does not send what is claimed
     assert receiver.ids == [event.pk]
 
-    receiver.hold.set()
+    receiver.may_answer.set()
     claimed = WebhookDelivery.objects.get()
     assert timedelta(seconds=LEASE_S / 2) < claimed.due - now() <= timedelta(seconds=LEASE_S)
     make_due()
@@ -158,7 +158,7 @@ def test_a_killed_process_leaves_a_delivery_that_is_sent_again_with_the_same_id(
 
 def test_a_receiver_that_does_not_answer_delays_no_other_one(receiver):
     with running_receiver() as stuck:
-        stuck.hold.clear()
+        stuck.may_answer.clear()
         make_webhook(stuck.url, "stuck")
         for _ in range(3):
             record()
@@ -174,7 +174,7 @@ def test_a_receiver_that_does_not_answer_delays_no_other_one(receiver):
 
         assert receiver.ids == [event.pk for event in events]
         assert len(stuck.requests) == 1
-        stuck.hold.set()
+        stuck.may_answer.set()
 
 
 def test_an_attempt_has_a_time_limit(receiver, monkeypatch):
@@ -182,7 +182,7 @@ def test_an_attempt_has_a_time_limit(receiver, monkeypatch):
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
     make_webhook(receiver.url)
     record()
-    receiver.hold.clear()
+    receiver.may_answer.clear()
 
     send_all()
 
