@@ -15,6 +15,7 @@ from .people import invitation, overview, own_key_form
 from .search import views as search_views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
+from .transcript.media import viewer_view
 
 
 def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
@@ -54,6 +55,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
         # Not "search/", which is a page of the theme.
         _page("search/texts/", search_views.search_view, "proxy_search"),
         _page("search/go/", search_views.go_view, "proxy_search_go"),
+        _page("pdf-viewer/", viewer_view, "proxy_pdf_viewer"),
         _page("outcomes/", outcomes_view, "proxy_outcomes"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
