@@ -118,3 +118,18 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(
 
     assert {name: width for name, width in wider.items() if width > 0} == {}
     assert kerning == "none"
+
+
+def test_no_column_of_the_request_list_is_cut_beside_the_sidebar(
+    office: Gateway, window: Callable[..., BrowserContext]
+) -> None:
+    page = window().new_page()
+    log_in(page, office)
+    page.goto(f"{office.url}/admin/proxy/exchange/")
+    hidden = {}
+
+    for width in (1280, 1440, 2560):
+        page.set_viewport_size({"width": width, "height": 860})
+        hidden[width] = page.locator(".mb-rows").evaluate("e => e.scrollWidth - e.clientWidth")
+
+    assert hidden == {1280: 0, 1440: 0, 2560: 0}
