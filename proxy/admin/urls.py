@@ -10,6 +10,7 @@ from django.urls import path
 from .audit import entry_admin
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
+from .dashboard.stop_reasons import stop_reasons_view
 from .live import stop_all, views
 from .people import invitation, overview, own_key_form
 from .search import views as search_views
@@ -57,6 +58,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("search/go/", search_views.go_view, "proxy_search_go"),
         _page("pdf-viewer/", viewer_view, "proxy_pdf_viewer"),
         _page("outcomes/", outcomes_view, "proxy_outcomes"),
+        _page("stop-reasons/", stop_reasons_view, "proxy_stop_reasons"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]

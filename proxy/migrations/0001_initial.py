@@ -881,6 +881,26 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='StopReasonDay',
+            fields=[
+                ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),
+                ('start', models.DateTimeField()),
+                ('team', models.CharField(blank=True, default='', max_length=64)),
+                ('key_id', models.BigIntegerField(null=True)),
+                ('user', models.CharField(blank=True, default='', max_length=150)),
+                ('client_name', models.CharField(blank=True, default='', max_length=64)),
+                ('client_version', models.CharField(blank=True, default='', max_length=32)),
+                ('model_requested', models.CharField(blank=True, default='', max_length=200)),
+                ('tool', models.CharField(blank=True, default='', max_length=200)),
+                ('stop_reason', models.CharField(blank=True, default='', max_length=40)),
+                ('requests', models.BigIntegerField(default=0)),
+                ('requests_with_tool', models.BigIntegerField(default=0)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['start'], name='proxy_stopr_start_494e97_idx'), models.Index(fields=['team', 'start'], name='proxy_stopr_team_760329_idx'), models.Index(fields=['key_id', 'start'], name='proxy_stopr_key_id_d8e912_idx')],
+            },
+        ),
+        migrations.CreateModel(
             name='CountedToolCall',
             fields=[
                 ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),

@@ -42,13 +42,22 @@ GROUPS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeQuery:
-    """The parameters of the page. The range has whole UTC days; ``until`` is exclusive."""
+class DayQuery:
+    """The parameters of a page on days. The range has whole UTC days; ``until`` is exclusive."""
 
     range: str
     by: str
     since: datetime
     until: datetime
+    report: str = "outcomes"
+
+    @property
+    def first_day(self) -> date:
+        return self.since.date()
+
+    @property
+    def last_day(self) -> date:
+        return self.until.date() - timedelta(days=1)
 
     @property
     def before(self) -> datetime:
@@ -63,12 +72,15 @@ class OutcomeQuery:
     @property
     def csv_url(self) -> str:
         last = f"{self.until:%Y-%m-%d}"
-        values = {"format": "csv", "group_by": self.by, "from": f"{self.since:%Y-%m-%d}"}
-        return f"/api/v1/outcomes/?{urlencode({**values, 'to': last})}"
+        by = "client,client_version" if self.by == "client_version" else self.by
+        values = {"format": "csv", "group_by": by, "from": f"{self.since:%Y-%m-%d}"}
+        return f"/api/v1/{self.report}/?{urlencode({**values, 'to': last})}"
 
 
-def parse_query(request: HttpRequest, at: datetime) -> OutcomeQuery:
-    """Parse the query string; an unknown value is replaced by its default."""
+def parse_query(
+    request: HttpRequest, at: datetime, groups: Mapping[str, str], report: str
+) -> DayQuery:
+    """Parse the query string; an unknown value is replaced by its default: the first group."""
     name, by = request.GET.get("range", ""), request.GET.get("by", "")
     name = name if name in RANGES else "30d"
     until = _midnight(at.date() + timedelta(days=1))
@@ -79,7 +91,13 @@ def parse_query(request: HttpRequest, at: datetime) -> OutcomeQuery:
         since = _month_start(until - timedelta(days=1))
     else:
         since = until - timedelta(days=int(name.removesuffix("d")))
-    return OutcomeQuery(range=name, by=by if by in GROUPS else "team", since=since, until=until)
+    return DayQuery(
+        range=name,
+        by=by if by in groups else next(iter(groups)),
+        since=since,
+        until=until,
+        report=report,
+    )
 
 
 def _midnight(day: date) -> datetime:
@@ -94,7 +112,8 @@ def _month_start(at: datetime) -> datetime:
 def outcomes_view(request: HttpRequest) -> HttpResponse:
     """Show the outcomes of a range of days; a page takes three database queries."""
     require_reader(request)
-    params, reader = parse_query(request, now()), reader_of_user(request.user)
+    params = parse_query(request, now(), GROUPS, "outcomes")
+    reader = reader_of_user(request.user)
     found = queries.outcome_sums(reader, params.since, params.until, [params.by])
     order = "-sum_cost_nanousd" if params.by != "day" else "-start"
     rows = list(found.order_by(order, *found.query.order_by)[: MAX_ROWS + 1])
@@ -105,9 +124,8 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Outcomes",
         "params": params,
-        "last_day": params.until - timedelta(days=1),
-        "ranges": _choices(params, "range", RANGES),
-        "groups": _choices(params, "by", GROUPS),
+        "ranges": choices(params, "range", RANGES),
+        "groups": choices(params, "by", GROUPS),
         "group_label": GROUPS[params.by],
         "cards": cards_of(totals, queries.outcome_row((), before)),
         "compared": _compared(params),
@@ -121,9 +139,7 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/proxy/dashboard/outcomes.html", context)
 
 
-def _choices(
-    params: OutcomeQuery, parameter: str, labels: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def choices(params: DayQuery, parameter: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     current = getattr(params, parameter)
     return [
         {"label": label, "url": params.url(**{parameter: name}), "current": name == current}
@@ -131,7 +147,7 @@ def _choices(
     ]
 
 
-def _compared(params: OutcomeQuery) -> str:
+def _compared(params: DayQuery) -> str:
     last = params.since - timedelta(days=1)
     return f"Compared with {params.before:%d %b} to {last:%d %b %Y}."
 

@@ -303,6 +303,18 @@ class UserFilter(TextFilter):
     parameter_name = "user"
 
 
+class ClientFilter(TextFilter):
+    title = "client"
+    parameter_name = "client_name"
+    hint = "claude-cli"
+
+
+class ClientVersionFilter(TextFilter):
+    title = "client version"
+    parameter_name = "client_version"
+    hint = "2.1.329"
+
+
 class SessionFilter(TextFilter):
     title = "session"
     parameter_name = "session_id"
@@ -388,6 +400,8 @@ FILTERS: tuple[type[FormFilter], ...] = (
     ContainsFilter,
     NoteFilter,
     DialectFilter,
+    ClientFilter,
+    ClientVersionFilter,
     SessionFilter,
 )
 

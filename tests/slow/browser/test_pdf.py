@@ -17,10 +17,10 @@ CONTENT = "0 0 1 rg 20 20 160 60 re f BT /F1 24 Tf 40 120 Td (Invoice) Tj ET"
 OBJECTS = (
     f"<< /Type /Catalog /Pages 2 0 R /OpenAction << /S /JavaScript /JS ({SCRIPT}) >> >>",
     "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-    "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R "
-    "/Resources << /Font << /F1 5 0 R >> >> >>",
+    "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources 6 0 R >>",
     f"<< /Length {len(CONTENT)} >>\nstream\n{CONTENT}\nendstream",
     "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    "<< /Font << /F1 5 0 R >> >>",
 )
 BLUE_PIXELS = """() => {
   const canvas = document.querySelector("canvas");

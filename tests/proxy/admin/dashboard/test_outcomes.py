@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from proxy.admin.dashboard.outcomes import parse_query
+from proxy.admin.dashboard.outcomes import GROUPS, parse_query
 from tests.proxy.admin import factories
 from tests.proxy.ledger.outcomes.agent_session import AgentSession
 
@@ -78,7 +78,9 @@ def test_a_member_sees_own_figures_only(client, session, url: str) -> None:
     ],
 )
 def test_month_presets_are_compared_with_the_month_before(rf, name, since, until, before) -> None:
-    query = parse_query(rf.get("/", {"range": name}), datetime(2026, 3, 15, 12, tzinfo=UTC))
+    query = parse_query(
+        rf.get("/", {"range": name}), datetime(2026, 3, 15, 12, tzinfo=UTC), GROUPS, "outcomes"
+    )
 
     found = [(at.month, at.day) for at in (query.since, query.until, query.before)]
     assert found == [since, until, before]
