@@ -8,6 +8,7 @@ from django.http import HttpResponseBase
 from django.urls import path
 
 from .audit import entry_admin
+from .core.time_zone import time_zone_view
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
 from .dashboard.stop_reasons import stop_reasons_view
@@ -59,6 +60,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
         _page("pdf-viewer/", viewer_view, "proxy_pdf_viewer"),
         _page("outcomes/", outcomes_view, "proxy_outcomes"),
         _page("stop-reasons/", stop_reasons_view, "proxy_stop_reasons"),
+        _page("time-zone/", time_zone_view, "proxy_time_zone"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]

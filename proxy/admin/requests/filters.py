@@ -6,7 +6,7 @@ as a new stop reason, is applied too, and the form shows it unchanged.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Final
 
@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.timezone import now
 
+from proxy.admin.core.time_zone import viewer_zone
 from proxy.models import DialectName, Outcome, State, Upstream
 from proxy.models.ledger import UNPRICED
 from proxy.models.setup.upstreams import SANDBOXES
@@ -134,22 +135,32 @@ class WithinFilter(FormFilter):
 
 
 class TimestampFilter(FormFilter):
+    """A time in the viewer's zone; in links it has an offset."""
+
     kind = "datetime"
     lookup: ClassVar[str]
 
+    def __init__(
+        self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any
+    ) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.title = f"{self.title} ({viewer_zone()})"
+        self.at = _parse_timestamp(self.value)
+        if self.at:
+            self.value = f"{self.at:%Y-%m-%dT%H:%M}"
+
     def condition(self) -> Q:
-        at = _parse_timestamp(self.value)
-        return Q(**{self.lookup: at}) if at else Q()
+        return Q(**{self.lookup: self.at}) if self.at else Q()
 
 
 class SinceFilter(TimestampFilter):
-    title = "from (UTC)"
+    title = "from"
     parameter_name = "since"
     lookup = "created__gte"
 
 
 class UntilFilter(TimestampFilter):
-    title = "until (UTC)"
+    title = "until"
     parameter_name = "until"
     lookup = "created__lt"
 
@@ -373,11 +384,14 @@ def _parse_number(text: str) -> Decimal | None:
 
 
 def _parse_timestamp(text: str) -> datetime | None:
-    """Parse an ISO 8601 time, in UTC unless it has an offset; return None if it is invalid."""
+    """Parse an ISO 8601 time, in the viewer's zone unless it has an offset; None: it is invalid.
+
+    The result is in the viewer's zone.
+    """
     try:
         at = datetime.fromisoformat(text.replace(" ", "+") if text.count(" ") == 1 else text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return at.astimezone(UTC) if 1970 <= at.year <= 9990 else None
+        at = at if at.tzinfo else at.replace(tzinfo=viewer_zone())
+        return at.astimezone(viewer_zone()) if 1970 <= at.year <= 9990 else None
     except (ValueError, OverflowError):
         return None
 

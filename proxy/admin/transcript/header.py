@@ -6,10 +6,12 @@ from typing import Any, Final
 
 from proxy.admin.core.number_format import cost_of, duration
 from proxy.admin.core.outcome_label import outcome_label
+from proxy.admin.core.time_zone import local_text
 from proxy.ledger.usage.pricing import CLASSES
 from proxy.models import Exchange
 from translator.notes import LOSSY
 
+EXACT: Final = "%Y-%m-%d %H:%M:%S.%f"
 BAR_WIDTH: Final = 1000  # width of the SVG bars (tokens, timing) in user units
 
 
@@ -90,8 +92,8 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
     """Return (label, text) of the recorded values without a badge or bar, except empty ones."""
     pairs: Sequence[tuple[str, Any]] = (
         ("Request", exchange.pk),
-        ("Accepted", f"{exchange.created:%Y-%m-%d %H:%M:%S.%f} UTC"),
-        ("Finished", f"{exchange.finished:%Y-%m-%d %H:%M:%S.%f} UTC" if exchange.finished else ""),
+        ("Accepted", local_text(exchange.created, EXACT)),
+        ("Finished", local_text(exchange.finished, EXACT) if exchange.finished else ""),
         ("User", exchange.user),
         ("Session", exchange.session_id),
         ("Agent", exchange.agent_id),
