@@ -726,7 +726,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'abstract': False,
-                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx')],
+                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx'), models.Index(fields=['user'], name='proxy_usage_user_337455_idx')],
             },
         ),
         migrations.CreateModel(

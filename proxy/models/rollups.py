@@ -164,7 +164,15 @@ class UsageByCallerQuarterHour(CountsByCaller):
 
 
 class UsageByCallerDay(CountsByCaller, HasLatencyHistogram):
-    """Usage of a UTC day by caller."""
+    """Usage of a UTC day by caller. Its names of users are those that the ledger knows."""
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["start"]),
+            models.Index(fields=["team", "start"]),
+            models.Index(fields=["key_id", "start"]),
+            models.Index(fields=["user"]),
+        ]
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.team} on {self.start:%Y-%m-%d}"

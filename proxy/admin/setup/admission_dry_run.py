@@ -52,6 +52,7 @@ class DryRunForm(forms.Form):
         min_value=1, max_value=MAX_TOKENS, label="max_tokens", initial=1000
     )
     ip = forms.GenericIPAddressField(required=False, label="Client address")
+    client = forms.CharField(required=False, max_length=200, label="Client and version")
 
 
 @require_safe
