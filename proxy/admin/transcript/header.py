@@ -66,7 +66,7 @@ def token_classes(exchange: Exchange) -> list[TokenClass]:
 
 
 def phases(exchange: Exchange) -> list[Phase]:
-    """Return the phases of the request: queue, gateway, wait for first content, streaming."""
+    """Return the phases of the request: queue, gateway, wait for first byte, streaming."""
     total = exchange.total_ms
     if not total or total <= 0:
         return []
@@ -76,7 +76,7 @@ def phases(exchange: Exchange) -> list[Phase]:
     lengths = [
         *([("queue", queue, "queue")] if queue else []),
         ("gateway", before - queue, "gate"),
-        ("time to first content", first - before, "wait"),
+        ("time to first byte", first - before, "wait"),
         ("streaming", total - first, "flow"),
     ]
     x = 0.0
