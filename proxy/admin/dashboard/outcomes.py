@@ -1,6 +1,6 @@
 """The page on outcomes: what coding agents did, and what it cost, by team, user, session or day."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -110,7 +110,7 @@ def _month_start(at: datetime) -> datetime:
 
 @require_GET
 def outcomes_view(request: HttpRequest) -> HttpResponse:
-    """Show the outcomes of a range of days; a page takes three database queries."""
+    """Show the outcomes of a range of days; a page takes three database queries, or five with titles."""
     require_reader(request)
     params = parse_query(request, now(), GROUPS, "outcomes")
     reader = reader_of_user(request.user)
@@ -129,7 +129,7 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
         "group_label": GROUPS[params.by],
         "cards": cards_of(totals, queries.outcome_row((), before)),
         "compared": _compared(params),
-        "rows": [_row(params.by, one) for one in rows[:MAX_ROWS]],
+        "rows": _rows(request, params.by, rows[:MAX_ROWS]),
         "more": len(rows) > MAX_ROWS,
         "unread": totals["requests"] - totals["requests_read"],
         "unknown_edits": totals["edits_without_lines"],
@@ -197,10 +197,20 @@ def _dollars(amount: str | None) -> str:
     return f"${float(amount):,.2f}" if float(amount) >= 1 else f"${float(amount):.4f}"
 
 
-def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the rows; a session has the user's first words as its name, if they may be read."""
+    titles: Mapping[str, str] = {}
+    if by == "session":
+        sessions = [(one["session_id"],) for one in found if one["session_id"]]
+        titles = queries.session_titles(request.user, reader_of_user(request.user), sessions)
+    return [_row(by, one, titles) for one in found]
+
+
+def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
     row = queries.outcome_row((by,), found)
     value = row[by]
     name = "(none)" if value is None else short_id(value) if by == "session" else shorten(value)
+    title = titles.get(value or "", "") if by == "session" else ""
     url = session_url(value) if by == "session" and value else ""
     figures = (
         "edits_accepted", "files_edited", "lines_added", "commands_run", "test_runs", "commits",
@@ -208,7 +218,8 @@ def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     passed, failed = row["test_runs_passed"], row["test_runs_failed"]
     return {
-        "name": name,
+        "name": title or name,
+        "session": name if title else "",
         "title": value or "",
         "url": url,
         "sessions": short_count(row["sessions"]),

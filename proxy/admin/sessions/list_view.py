@@ -260,6 +260,6 @@ def _session_row(
         "input": short_count(queries.sum_known([uncached, one["read"]])),
         "cached": UNKNOWN if one["read"] is None else cache_percent(one["read"], uncached),
         "output": short_count(one["out"]),
-        "cost": dollars(cost),
+        "cost": UNKNOWN if one["running"] and not one["cost"] else dollars(cost),
         "is_minimum": cost is not None and one["unpriced"] > 0,
     }
