@@ -125,7 +125,7 @@ class ChecksWrites(CheckedModelAdmin):
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Return the form for the editable columns of the change list (``list_editable``)."""
-        form = form_with_write_check(
+        form: Any = form_with_write_check(
             super().get_changelist_form(request, **kwargs), request.user, CHANGE
         )
 
