@@ -110,7 +110,7 @@ def _month_start(at: datetime) -> datetime:
 
 @require_GET
 def outcomes_view(request: HttpRequest) -> HttpResponse:
-    """Show the outcomes of a range of days; a page takes three database queries, or five with titles."""
+    """Show the outcomes of a range of days: three database queries, and two for titles."""
     require_reader(request)
     params = parse_query(request, now(), GROUPS, "outcomes")
     reader = reader_of_user(request.user)
