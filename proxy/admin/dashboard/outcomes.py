@@ -175,7 +175,7 @@ def cards_of(total: Mapping[str, Any], before: Mapping[str, Any]) -> list[Card]:
         ),
         card(
             "Edits accepted", "edits_accepted", short_count(accepted),
-            f"{percent(rejected, decided)} refused" if decided else "",
+            f"{percent(rejected, decided)} rejected" if decided else "",
         ),
         card("Files edited", "files_edited", short_count(total["files_edited"])),
         card(
@@ -226,7 +226,7 @@ def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[s
         "requests": short_count(row["requests"]),
         "cost": "no price" if row["cost_usd"] is None else _dollars(row["cost_usd"]),
         "details": {
-            "edits": f"{row['edits_rejected']} refused" if row["edits_rejected"] else "",
+            "edits": f"{row['edits_rejected']} rejected" if row["edits_rejected"] else "",
             "lines": f"{short_count(row['lines_removed'])} removed" if row["lines_removed"] else "",
             "tests": f"{passed} passed, {failed} failed" if passed or failed else "",
             "commits": _per_commit(row),

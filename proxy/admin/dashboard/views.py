@@ -198,7 +198,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
     _, p95_before = data.first_byte_before
     return [
         Card(
-            label="Spend",
+            label="Cost",
             value=dollars(queries.cost_of(now_)),
             url=link(),
             **_unpriced_detail(data, link),
@@ -246,7 +246,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
 
 
 def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
-    """Return the number of requests without a price as the detail of the card "Spend"."""
+    """Return the number of requests without a price as the detail of the card "Cost"."""
     if data.unpriced:
         text = f"{plural(data.unpriced, 'request')} without a price"
         return {"detail": text, "detail_url": link(cost="none")}

@@ -54,7 +54,7 @@ class OutcomeFilter(FixedFilter):
             Q(state=State.CLOSED) & ~Q(outcome__in=(Outcome.COMPLETED, Outcome.CLIENT_GONE)),
         ),
         "closed": ("Finished", Q(state=State.CLOSED)),
-        **{value: (str(label), Q(outcome=value)) for value, label in Outcome.choices},
+        **{value: (str(label).capitalize(), Q(outcome=value)) for value, label in Outcome.choices},
     }
 
 
@@ -99,10 +99,10 @@ class PricedFilter(FixedFilter):
     parameter_name = "cost"
     choices_ = {
         "none": (  # this condition must match the same requests as dashboard.queries.unpriced_in
-            "used tokens, no price known",
+            "no price, although it used tokens",
             UNPRICED & ~Q(upstream__in=list(SANDBOXES)),
         ),
-        "known": ("known", Q(cost_nanousd__isnull=False)),
+        "known": ("has a price", Q(cost_nanousd__isnull=False)),
     }
 
 

@@ -35,6 +35,12 @@ CHECK_TITLES: Final = {
     "tpm": "Input tokens per minute",
     "budget": "Budget",
 }
+RESULTS: Final = {
+    CheckResult.PASSES: "passes",
+    CheckResult.REFUSES: "rejects",
+    CheckResult.WARNS: "warns",
+    CheckResult.UNKNOWN: "unknown",
+}
 TONES: Final = {
     CheckResult.PASSES: "good",
     CheckResult.REFUSES: "bad",
@@ -112,7 +118,7 @@ def _check_row(finding: CheckFinding) -> dict[str, Any]:
     return {
         "title": _title(finding),
         "of": finding.subject,
-        "result": finding.result.value,
+        "result": RESULTS[finding.result],
         "tone": TONES[finding.result],
         "limit": f"{number(finding.limit)}{period}" if finding.limit is not None else UNKNOWN,
         "used": number(finding.used),

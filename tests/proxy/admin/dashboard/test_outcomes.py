@@ -42,8 +42,8 @@ def test_the_outcomes_are_shown_by_each_dimension(client, session, by: str) -> N
         "repository": "maps", "branch": "feature/tiles", "day": f"{timezone.now():%Y-%m-%d}",
     }  # fmt: skip
     assert names[by] in text
-    assert "50 % refused" in text
-    assert "1 refused" in text
+    assert "50 % rejected" in text
+    assert "1 rejected" in text
     assert f"group_by={by}" in text
 
 
