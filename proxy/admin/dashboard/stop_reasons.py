@@ -56,7 +56,9 @@ def stop_reasons_view(request: HttpRequest) -> HttpResponse:
     ranked = sorted(table, key=lambda key: (-table[key].total(), key))
     if params.by == "day":
         ranked = sorted(table, reverse=True)
-    totals: Counter[str] = sum(table.values(), Counter())
+    totals: Counter[str] = Counter()
+    for counts in table.values():
+        totals.update(counts)
     columns = [reason for reason, _ in totals.most_common(MAX_COLUMNS)]
     link = _links(params)
     context = {
