@@ -109,6 +109,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
+    "proxy.admin.core.time_zone.TimeZoneMiddleware",
     "proxy.admin.audit.reading_reason.ReadingReasonMiddleware",
     # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
@@ -126,6 +127,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "proxy.admin.core.time_zone.context",
             ]
         },
     }

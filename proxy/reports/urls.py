@@ -15,7 +15,16 @@ from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets
-from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
+from .usage import (
+    budgets,
+    comparison,
+    latency_errors_cache,
+    me,
+    outcomes,
+    stop_reasons,
+    summary,
+    usage,
+)
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -27,6 +36,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "cache": latency_errors_cache.CacheView,
     "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
+    "stop_reasons": stop_reasons.StopReasonsView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,

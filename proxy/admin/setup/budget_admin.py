@@ -108,12 +108,18 @@ class BudgetChangeList(CheckedChangeList):
         self.result_list = rows
 
 
+class WhenSpentFilter(admin.BooleanFieldListFilter):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = "rejecting requests when spent"
+
+
 @admin.register(Budget)
 class BudgetAdmin(ManagedAdmin):
     form = BudgetForm
     list_display = ("owner", "limit", "status_display", "resets", "when_spent", "from_file")
     list_display_links = ("owner",)
-    list_filter = ("period", "hard")
+    list_filter = ("period", ("hard", WhenSpentFilter))
     sortable_by = ()
     autocomplete_fields = ("team", "key", "user")
     inlines = (NoticeInline,)

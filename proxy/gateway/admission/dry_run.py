@@ -22,6 +22,7 @@ from proxy.counters.budget_store import Standing, StoreUnavailable
 from proxy.gateway.http.request_headers import ip_in_networks
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller, Limits, RouteEntry, directory
+from proxy.gateway.snapshot.targets import RequestFacts
 from proxy.ledger.posting import budget_sync
 from proxy.models import Budget
 from proxy.permissions.key_validity import Reason, refusals
@@ -29,6 +30,7 @@ from proxy.permissions.key_validity import Reason, refusals
 from . import shared_rate_limits
 from .budgets import UNPRICED, refuses_unpriced, worst_case_cost
 from .rate_limits import LimitState, limits
+from .route_selection import matching_targets
 
 CHECK_BY_NAME: Final = {check.name: check for check in CHECKS}
 UNKNOWN_KEY: Final = (
@@ -43,6 +45,8 @@ def dry_run_admission(request: HypotheticalRequest) -> AdmissionDryRun:
     if caller is None:
         raise NotServing(UNKNOWN_KEY)
     route = snapshot.route(caller.team.name, request.model)
+    if route is not None:
+        route = matching_targets(route, RequestFacts(request.input_tokens, request.client, {}))
     costs = _worst_cases(request, route)
     amount = max((cost for cost in costs if cost is not None), default=None)
     priced = None not in costs or not refuses_unpriced(caller.budgets)

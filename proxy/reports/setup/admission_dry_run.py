@@ -35,6 +35,12 @@ class DryRunParameters(JsonOnlyParameters):
     ip = serializers.IPAddressField(
         default="", help_text="Client address. Without it, address rules have the result `unknown`."
     )
+    client = serializers.CharField(
+        max_length=200,
+        default="",
+        help_text="Name and version of the client, such as `claude-cli 2.1.0`, for the conditions "
+        "of targets. Targets with conditions on headers take no dry run.",
+    )
 
 
 class CheckRow(serializers.Serializer[Any]):

@@ -5,7 +5,7 @@ The figures come from ``SessionOutcomeDay``, joined to the usage of the same ses
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import Count, Q, Sum
 from django.http import HttpResponseBase
@@ -217,10 +217,11 @@ class OutcomePage(serializers.Serializer[Any]):
         return super().get_fields() | {"from": serializers.CharField()}
 
 
-class OutcomeParameters(PageParameters):
-    """A range of UTC days, filters and dimensions."""
+class DayParameters(PageParameters):
+    """A range of UTC days, and filters. ``filters``: name of each -> its column in the table."""
 
-    group_by = Values(child=Choice(choices=sorted(GROUPS)))
+    filters: ClassVar[Mapping[str, str]]
+
     to = serializers.CharField(
         max_length=40, default="", help_text="End, exclusive, to the next UTC day. Default: now."
     )
@@ -230,7 +231,7 @@ class OutcomeParameters(PageParameters):
         fields = super().get_fields()
         text = f"First UTC day: a date or RFC 3339. Default: {DEFAULT_DAYS} days."
         fields["from"] = serializers.CharField(max_length=40, default="", help_text=text)
-        for name in FILTERS:
+        for name in self.filters:
             fields[name] = Values(help_text=f"Only rows with these values of {name!r}.")
         return fields
 
@@ -247,11 +248,18 @@ class OutcomeParameters(PageParameters):
             name, _, message = str(error).partition(": ")
             raise serializers.ValidationError({name: message}) from None
         condition = Q()
-        for name in FILTERS:
+        for name, column in self.filters.items():
             if attrs.get(name):
-                condition &= Q(**{f"{GROUPS[name]}__in": attrs[name]})
+                condition &= Q(**{f"{column}__in": attrs[name]})
         attrs["condition"] = condition
         return attrs
+
+
+class OutcomeParameters(DayParameters):
+    """A range of UTC days, filters and dimensions."""
+
+    filters: ClassVar = {name: GROUPS[name] for name in FILTERS}
+    group_by = Values(child=Choice(choices=sorted(GROUPS)))
 
 
 def day_range(first: str, last: str) -> tuple[datetime, datetime]:
@@ -291,7 +299,7 @@ class OutcomesView(ReportView):
         found = outcome_sums(self.reader, query["start"], query["end"], groups, query["condition"])
         if query["format"] != "json":
             return self.rows_response(query, "outcomes", _all(groups, found), _columns(groups))
-        first, limit = _offset(query["page"]), query["limit"]
+        first, limit = offset_of(query["page"]), query["limit"]
         page = list(found[first : first + limit + 1])
         refreshed = refreshed_at()
         return Response(
@@ -311,7 +319,7 @@ def rfc3339(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def _offset(cursor: str) -> int:
+def offset_of(cursor: str) -> int:
     offset = decode_cursor(cursor) if cursor else 0
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise invalid_cursor(cursor)

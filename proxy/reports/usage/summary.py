@@ -129,7 +129,9 @@ class Percentiles(serializers.Serializer[Any]):
 
 
 class Latencies(serializers.Serializer[Any]):
-    ttft_ms = Percentiles(help_text="From the accepted request to the first content.")
+    ttft_ms = Percentiles(
+        help_text="Time to the first byte: from the accepted request to the first content."
+    )
     total_ms = Percentiles()
     upstream_ms = Percentiles()
     gateway_overhead_ms = Percentiles(help_text="Time in the gateway before the upstream attempt.")

@@ -40,6 +40,7 @@ TABLE = {
     "requests/<str:request_id>": ("", OF_PLATFORM),
     "requests/<str:request_id>/transcript": ("", TRANSCRIPT),
     "outcomes": (DAY, OWN),
+    "stop_reasons": (DAY, OWN),
     "search": ("?q=hello", TRANSCRIPT),
     "sessions": (DAY, OWN),
     "sessions/<path:session_id>": ("", OF_PLATFORM),
