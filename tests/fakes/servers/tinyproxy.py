@@ -1,24 +1,36 @@
-"""Debian's tinyproxy as a forward proxy on loopback, which asks for a password."""
+"""Debian's tinyproxy as a forward proxy on loopback, which asks for a password.
 
+tinyproxy does not speak TLS with its clients; ``TlsFront`` does it in front of the proxy, as
+stunnel would.
+"""
+
+import asyncio
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.fakes.optional_tools import skip_loudly
 
 CONFIG = """
 Port {port}
 Listen 127.0.0.1
+Bind {address}
 Timeout 600
 LogFile "{log}"
 LogLevel Connect
 BasicAuth gateway pass-of-the-proxy
 """
+ADDRESS = "127.0.0.2"
+"""The address from which the proxy connects. A server that accepts connections only from this
+address can be reached only through the proxy."""
 CREDENTIALS = "gateway:pass-of-the-proxy"
 START_WITHIN_S = 20
 
@@ -46,7 +58,7 @@ def running_tinyproxy(folder: Path) -> Iterator[Tinyproxy]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     config, log = folder / "tinyproxy.conf", folder / "tinyproxy.log"
-    config.write_text(CONFIG.format(port=port, log=log))
+    config.write_text(CONFIG.format(port=port, log=log, address=ADDRESS))
     process = subprocess.Popen([program, "-d", "-c", str(config)])  # noqa: S603 - a test server
     try:
         _wait_until_listening(port)
@@ -64,3 +76,53 @@ def _wait_until_listening(port: int) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError("tinyproxy did not start")
+
+
+class TlsFront:
+    """A TLS server in a thread, which passes the bytes of each connection on to another port."""
+
+    def __init__(self, context: ssl.SSLContext, port_behind: int) -> None:
+        self.port = 0
+        self._context = context
+        self._port_behind = port_behind
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._listening = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._listening.wait(START_WITHIN_S), "the TLS front did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._relay, "127.0.0.1", 0, ssl=self._context)
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port_behind)
+        await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while piece := await reader.read(65_536):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
