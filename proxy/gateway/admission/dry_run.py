@@ -27,7 +27,7 @@ from proxy.models import Budget
 from proxy.permissions.key_validity import Reason, refusals
 
 from . import shared_rate_limits
-from .budgets import UNPRICED, refuses_unpriced, worst_case_cost
+from .budgets import UNPRICED, covering, refuses_unpriced, worst_case_cost
 from .rate_limits import LimitState, limits
 
 CHECK_BY_NAME: Final = {check.name: check for check in CHECKS}
@@ -45,14 +45,15 @@ def dry_run_admission(request: HypotheticalRequest) -> AdmissionDryRun:
     route = snapshot.route(caller.team.name, request.model)
     costs = _worst_cases(request, route)
     amount = max((cost for cost in costs if cost is not None), default=None)
-    priced = None not in costs or not refuses_unpriced(caller.budgets)
+    budgets = covering(caller, request.model)
+    priced = None not in costs or not refuses_unpriced(budgets)
     findings = [
         *_key_findings(caller, request),
         *_model_findings(caller, request, route),
         _finding("price", f"model {request.model}", priced),
         *_limit_findings(caller, request),
         *_budget_findings(
-            caller, None if route is None or not route.targets else amount or UNPRICED
+            budgets, None if route is None or not route.targets else amount or UNPRICED
         ),
     ]
     return AdmissionDryRun(
@@ -152,9 +153,9 @@ def _worst_cases(request: HypotheticalRequest, route: RouteEntry | None) -> list
     ]
 
 
-def _budget_findings(caller: Caller, amount: int | None) -> Iterator[CheckFinding]:
+def _budget_findings(budgets: Sequence[BudgetConfig], amount: int | None) -> Iterator[CheckFinding]:
     at = time.time()
-    for budget in caller.budgets:
+    for budget in budgets:
         check = CHECK_BY_NAME[f"{budget.owner.partition(' ')[0]}_budget"]
         yield _budget_finding(budget, check, _standing(budget, at), amount, at)
 

@@ -89,8 +89,8 @@ class MessagesConsumer(StreamingHttpConsumer):
         try:
             if slot.headers:
                 self.extra_headers += slot.headers
-            if caller.budgets:
-                reservation = await budgets.reserve(caller, route, context.planned())
+            if caller.budgets and (covering := budgets.covering(caller, context.request.model)):
+                reservation = await budgets.reserve(covering, route, context.planned())
                 context.admission.reservation = reservation
                 context.ending.notes += reservation.notes
             await context.accept(route, slot)

@@ -37,6 +37,7 @@ from proxy.models import (
     UpstreamPolicy,
 )
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
+from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
@@ -112,7 +113,7 @@ class ModelAllowList:
     names: tuple[str, ...] = ()
 
     def allow(self, model: str) -> bool:
-        return not self.names or any(fnmatch.fnmatchcase(model, name) for name in self.names)
+        return not self.names or matches_any(model, self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

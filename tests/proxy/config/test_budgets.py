@@ -35,6 +35,45 @@ def test_a_budget_with_alert_recipients_is_applied_exported_and_applied_again():
     check_environment({"BRIDGE_HOOK": "x"}, None)
 
 
+MODEL_BUDGETS = """
+[[teams]]
+name = "platform"
+budgets = [
+  { usd = "500" },
+  { usd = "50", models = ["claude-opus-*"] },
+  { usd = "5", models = ["claude-haiku-*", "gpt-5.2"], hard = false },
+]
+"""
+
+
+@pytest.mark.django_db
+def test_budgets_of_one_owner_and_period_differ_by_their_models():
+    file = load.read(MODEL_BUDGETS)
+    plan = apply.apply(file)
+
+    assert any("platform a month for claude-opus-*" in str(line) for line in plan)
+    assert [one.models_covered for one in Budget.objects.order_by("-usd")] == [
+        [],
+        ["claude-opus-*"],
+        ["claude-haiku-*", "gpt-5.2"],
+    ]
+    assert apply.apply(file) == []
+    assert apply.apply(load.read(dump.export())) == []
+
+
+def test_two_budgets_for_the_same_models_are_an_error():
+    twice = MODEL_BUDGETS.replace('["claude-haiku-*", "gpt-5.2"]', '["claude-opus-*"]')
+
+    with pytest.raises(ConfigError, match=r"budgets\[1\] and .*budgets\[2\].* for claude-opus-\*"):
+        load.read(twice)
+
+
+@pytest.mark.parametrize("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
+def test_models_are_a_list_of_names(value):
+    with pytest.raises(ValidationError):
+        Budget(usd=5, models_covered=value).clean()
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("recipients", "message"),
