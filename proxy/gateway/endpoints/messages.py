@@ -85,7 +85,9 @@ class MessagesConsumer(StreamingHttpConsumer):
         route = choose_route(caller, context.request.model, context.request.session_id, facts)
         if context.request.fault is not None:
             route = Route(route.name, native_targets(route))
-        slot = await acquire_slot(caller, context.request.input_estimate)
+        slot = await acquire_slot(
+            caller, context.request.input_estimate, model=context.request.model
+        )
         try:
             if slot.headers:
                 self.extra_headers += slot.headers

@@ -53,10 +53,15 @@ class Network(str):
     __slots__ = ()
 
 
-class Limits(Strict):
+class ModelLimits(Strict):
     rpm: Count | UnsetType = UNSET
     tpm: Count | UnsetType = UNSET
     concurrency: Count | UnsetType = UNSET
+
+
+class Limits(ModelLimits):
+    # By name or glob: further limits of the requests for all models that match it together.
+    models: Annotated[dict[Model, ModelLimits], Meta(max_length=50)] | UnsetType = UNSET
 
 
 class Conditions(Strict, omit_defaults=True):

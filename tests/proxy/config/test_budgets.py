@@ -61,6 +61,35 @@ def test_budgets_of_one_owner_and_period_differ_by_their_models():
     assert apply.apply(load.read(dump.export())) == []
 
 
+@pytest.mark.django_db
+def test_limits_by_model_are_applied_exported_and_applied_again():
+    file = load.read("""
+        [[teams]]
+        name = "platform"
+        [teams.limits]
+        rpm = 60
+        [teams.limits.models]
+        "claude-opus-*" = { rpm = 2, concurrency = 1 }
+        "o3" = { tpm = 1000 }
+    """)
+    apply.apply(file)
+
+    assert Team.objects.get().limits == {
+        "rpm": 60,
+        "models": {"claude-opus-*": {"rpm": 2, "concurrency": 1}, "o3": {"tpm": 1000}},
+    }
+    assert apply.apply(load.read(dump.export())) == []
+
+
+@pytest.mark.parametrize(
+    "models",
+    ['{ "claude-*" = { rpm = 0 } }', '{ "claude-*" = { rps = 1 } }', '{ "" = { rpm = 1 } }'],
+)
+def test_a_wrong_limit_by_model_is_an_error(models):
+    with pytest.raises(ConfigError, match=r"teams\[0\]\.limits\.models"):
+        load.read(f'[[teams]]\nname = "platform"\nlimits = {{ models = {models} }}')
+
+
 def test_two_budgets_for_the_same_models_are_an_error():
     twice = MODEL_BUDGETS.replace('["claude-haiku-*", "gpt-5.2"]', '["claude-opus-*"]')
 
