@@ -24,7 +24,7 @@ LIMITS: Final[Mapping[str, str]] = {
     "tpm": "Input tokens per minute",
     "concurrency": "Concurrent requests",
 }
-BY_MODEL: Final = "Further limits of some models, one model per line"
+BY_MODEL: Final = "For some models, one per line: claude-opus-* rpm=20 concurrency=2"
 NUMBER_ERROR: Final = "{}: a whole number from 1, or empty"
 MODEL_LIMIT: Final = re.compile(rf"({'|'.join(LIMITS)})=([0-9]{{1,18}})")
 OPTIONS: Final[Mapping[str, tuple[str, Sequence[tuple[str, str]]]]] = {
