@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import trustme
 
-from tests.fakes.servers.gateway import TEAM, Gateway
-from tests.fakes.servers.tinyproxy import (
+from tests.fakes.servers.forward_proxies import (
     ADDRESS,
     CREDENTIALS,
     Tinyproxy,
     TlsFront,
     running_tinyproxy,
 )
+from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.script_steps import Close, Script, Send, Sleep
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream

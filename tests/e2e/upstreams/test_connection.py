@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.servers.gateway import Gateway
-from tests.fakes.servers.tinyproxy import (
+from tests.fakes.servers.forward_proxies import (
     CREDENTIALS,
 )
+from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.script_steps import Close
 from tests.fakes.upstreams.upstream import ScriptedUpstream

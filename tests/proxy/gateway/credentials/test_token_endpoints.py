@@ -22,7 +22,7 @@ from proxy.gateway.credentials.google import GoogleToken
 from proxy.models.setup.credential_types import AwsSettings, AzureSettings, GoogleSettings
 from proxy.models.setup.json_field_types import SecretReference
 from tests.fakes.servers.cloud_identity import CloudIdentity
-from tests.fakes.servers.tinyproxy import ADDRESS, CREDENTIALS, Tinyproxy, running_tinyproxy
+from tests.fakes.servers.forward_proxies import ADDRESS, CREDENTIALS, Tinyproxy, running_tinyproxy
 
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
 

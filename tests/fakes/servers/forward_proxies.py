@@ -1,4 +1,4 @@
-"""Debian's tinyproxy as a forward proxy on loopback, which asks for a password.
+"""Forward proxies on loopback: Debian's tinyproxy, which asks for a password, and our own.
 
 tinyproxy does not speak TLS with its clients; ``TlsFront`` does it in front of the proxy, as
 stunnel would.
@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,33 +78,37 @@ def _wait_until_listening(port: int) -> None:
     raise AssertionError("tinyproxy did not start")
 
 
-class TlsFront:
-    """A TLS server in a thread, which passes the bytes of each connection on to another port."""
+class Relay:
+    """A server in a thread, which passes the bytes of each connection on to a port of loopback."""
 
-    def __init__(self, context: ssl.SSLContext, port_behind: int) -> None:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        """``tls``: the context for connections to this server; None: they are plain."""
         self.port = 0
-        self._context = context
-        self._port_behind = port_behind
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._listening = threading.Event()
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._listening.wait(START_WITHIN_S), "the TLS front did not start"
+        assert self._listening.wait(START_WITHIN_S), "the relay did not start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
+    async def port_behind(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        """Return the port to connect to."""
+        raise NotImplementedError
+
     def _run(self) -> None:
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._relay, "127.0.0.1", 0, ssl=self._context)
+            asyncio.start_server(self._relay, "127.0.0.1", 0, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
@@ -116,8 +120,38 @@ class TlsFront:
         self._loop.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port_behind)
+        port = await self.port_behind(reader, writer)
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+
+
+class TlsFront(Relay):
+    """A TLS server in front of a port."""
+
+    def __init__(self, context: ssl.SSLContext, port_behind: int) -> None:
+        super().__init__(context)
+        self._port_behind = port_behind
+
+    async def port_behind(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        return self._port_behind
+
+
+class RedirectingProxy(Relay):
+    """A forward proxy that opens each tunnel to a server on loopback, whatever host is named.
+
+    So a configuration with the host names of clouds can be used unchanged.
+    """
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        """``ports``: the port of each host, without that of the URL."""
+        super().__init__(None)
+        self._ports = ports
+
+    async def port_behind(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        head = await reader.readuntil(b"\r\n\r\n")
+        host = head.decode("latin-1").split()[1].rpartition(":")[0]
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        return self._ports[host]
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
