@@ -78,7 +78,7 @@ class BudgetStatus:
 def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
     """Return the status of each budget, by budget id.
 
-    This takes at most one database query, and two for each budget of some models only.
+    This takes at most one database query, and one for each budget of some models only.
     """
     at = now().timestamp()
     windows: dict[int, BudgetPeriod] = {}

@@ -88,7 +88,7 @@ class AwsCredentials:
         way = token_transport(self._connection)
         session: Any = botocore.session.Session(profile=self._profile)
         if way.proxies is not None:
-            # The values of a proxy's URL may be a secret; botocore does not log its configuration.
+            # The URL may contain the proxy's password. botocore masks it in its errors.
             session.set_default_client_config(botocore.config.Config(proxies=dict(way.proxies)))
         if way.ca_file:
             session.set_config_variable("ca_bundle", way.ca_file)

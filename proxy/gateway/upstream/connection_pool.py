@@ -198,6 +198,8 @@ class ConnectionPool:
             if proxy.tls:
                 transport = await self._start_proxy_tls(tcp, first, origin, proxy)
             if tunnel is not None:
+                if transport is not tcp:
+                    tunnel.connection_made(transport)
                 await tunnel.opened
                 transport.set_protocol(connection)
         except BaseException:
@@ -213,11 +215,9 @@ class ConnectionPool:
     ) -> Any:
         """Start TLS with the proxy. A client certificate is for the upstream, so none is shown."""
         try:
-            secured = await self._start_tls(tcp, first, TlsFiles(ca=origin.files.ca), proxy.host)
+            return await self._start_tls(tcp, first, TlsFiles(ca=origin.files.ca), proxy.host)
         except ssl.SSLError as exc:
             raise ProxyUntrusted(str(exc)) from exc
-        first.connection_made(secured)
-        return secured
 
     async def _open_tcp(self, origin: Origin, factory: Callable[[], asyncio.Protocol]) -> Any:
         """Open a TCP connection to the upstream, or to its proxy; return the transport."""

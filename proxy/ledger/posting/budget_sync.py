@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Sum
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
@@ -173,7 +172,8 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
     The sum uses the rollup by quarter hours: periods begin at a quarter hour in every time zone.
     """
     start, end = (edge.astimezone(UTC) for edge in when)
-    return int(budget.usage(start, end).aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
+    [cost] = budget.sums_of_usage(start, end, "cost_nanousd")
+    return cost
 
 
 def _all_budgets() -> list[Budget]:

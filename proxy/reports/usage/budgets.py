@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponseBase
 from django.utils.timezone import now
 from drf_spectacular.utils import extend_schema
@@ -76,11 +76,8 @@ def state_of(budget: Budget) -> Row:
     """Return the budget as JSON with the cost of the current period, from the usage rollups."""
     at = now()
     start, end = period_of(budget, at)
-    sums = budget.usage(start, end).aggregate(
-        cost=Sum("cost_nanousd", default=0), unpriced=Sum("unpriced", default=0)
-    )
+    spent, unpriced = budget.sums_of_usage(start, end, "cost_nanousd", "unpriced")
     limit = int(budget.usd * 10**9)
-    spent = int(sums["cost"])
     elapsed = max(Decimal(str((at - start) / (end - start))), Decimal("0.000001"))
     return {
         "id": f"budget_{budget.pk}",
@@ -94,7 +91,7 @@ def state_of(budget: Budget) -> Row:
         "limit_usd": usd(limit),
         "spent_usd": usd(spent),
         "left_usd": usd(max(0, limit - spent)),
-        "unpriced_requests": int(sums["unpriced"]),
+        "unpriced_requests": unpriced,
         "forecast_usd": usd(int(spent / elapsed)),
         "state": "over" if spent >= limit else "near" if spent * 10 >= limit * 8 else "ok",
     }
