@@ -11,9 +11,9 @@ from proxy.reports.core.base_views import ReportView
 from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
+from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
-from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets
 from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
 

@@ -56,7 +56,9 @@ class AuditParameters(TimeRangeParameters, PageParameters):
             fields.pop(name, None)
         for name in COLUMN_OF:
             values = CHOICES.get(name)
-            fields[name] = Values(child=Choice(choices=values)) if values else Values()
+            child = {"child": Choice(choices=values)} if values else {}
+            text = f"Only entries with one of these values of `{name}`."
+            fields[name] = Values(help_text=text, **child)
         return fields
 
 
@@ -96,7 +98,7 @@ class AuditView(ReportView):
     parameters = AuditParameters
     permission_classes = (MayReadAuditLog,)
 
-    @extend_schema(parameters=[AuditParameters], responses=AuditPage)
+    @extend_schema(responses=AuditPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         entries = self._matching_entries(query)

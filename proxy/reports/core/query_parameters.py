@@ -138,8 +138,13 @@ class TimeRangeParameters(ReportParameters):
             fields[name] = Values(
                 help_text=f"Only requests with these recorded values of {name!r}."
             )
-        fields["outcome"] = Values(child=Choice(choices=Outcome.values))
-        fields["status"] = Values(child=Number(min_value=0, max_value=999))
+        fields["outcome"] = Values(
+            child=Choice(choices=Outcome.values), help_text="Only requests with these outcomes."
+        )
+        fields["status"] = Values(
+            child=Number(min_value=0, max_value=999),
+            help_text="Only requests whose response had one of these HTTP statuses.",
+        )
         return fields
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class ExportsView(ExportBase):
     http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # as Django declares it
     parser_classes = (BoundedJSON,)
 
-    @extend_schema(parameters=[JsonOnlyParameters], responses=ExportPage)
+    @extend_schema(responses=ExportPage)
     def get(self, request: Request) -> HttpResponseBase:
         self.validated_query()
         return Response({"data": [export_row(job) for job in self.own_exports()[:MAX_LISTED]]})
@@ -180,7 +180,7 @@ class ExportsView(ExportBase):
 class ExportView(ExportBase):
     """Return the state of one export."""
 
-    @extend_schema(parameters=[JsonOnlyParameters], responses=ExportRow)
+    @extend_schema(responses=ExportRow)
     def get(self, request: Request, export_id: str) -> HttpResponseBase:
         self.validated_query()
         job = self.get_export(export_id)
@@ -193,7 +193,6 @@ class ExportFileView(ExportBase):
     """Download the file of a finished export."""
 
     @extend_schema(
-        parameters=[JsonOnlyParameters],
         responses={(200, kind): OpenApiTypes.STR for _, kind in LINE_FORMATS.values()},
     )
     def get(self, request: Request, export_id: str) -> HttpResponseBase:

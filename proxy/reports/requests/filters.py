@@ -72,8 +72,8 @@ NUMBERS: Final[Mapping[str, str]] = {
 }
 FLAGS: Final[Mapping[str, tuple[Q, str]]] = {
     "stream": (Q(stream=True), "The response was streamed."),
-    "has_images": (Q(has_images=True), ""),
-    "has_thinking": (Q(has_thinking=True), ""),
+    "has_images": (Q(has_images=True), "The request contains images."),
+    "has_thinking": (Q(has_thinking=True), "The response contains thinking."),
     "delivered": (Q(delivered=True), "The client received the whole response."),
     "has_notes": (~Q(notes=[]), "The translation changed the request."),
     "has_unknown_events": (~Q(unknown_events={}), "The upstream sent unknown events."),
@@ -88,9 +88,15 @@ LAST_CHARACTER: Final = "\U0010ffff"
 COSTS: Final[Mapping[str, str]] = {"min_cost": "gte", "max_cost": "lte"}
 FINISHED_BOUNDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
 
+ENDS: Final[Mapping[str, str]] = {"min": "at least", "max": "at most"}
 
-def _number() -> serializers.IntegerField:
-    return Number(min_value=0, max_value=2**62, required=False)
+
+def _number(description: str = "") -> serializers.IntegerField:
+    return Number(min_value=0, max_value=2**62, required=False, help_text=description)
+
+
+def _only(name: str) -> str:
+    return f"Only requests with one of these values of `{name}`."
 
 
 def _flag(description: str) -> Flag:
@@ -100,12 +106,14 @@ def _flag(description: str) -> Flag:
 class RequestParameters(TimeRangeParameters, PageParameters):
     """Parameters of the request list, newest first: a filter for every recorded field."""
 
-    state = Choice(choices=State.values, required=False)
-    ip = serializers.IPAddressField(required=False)
+    state = Choice(choices=State.values, required=False, help_text="Only requests in this state.")
+    ip = serializers.IPAddressField(
+        required=False, help_text="Only requests from this client address."
+    )
     error = serializers.CharField(
         max_length=200, required=False, help_text="Part of the error message."
     )
-    price_id = Number(min_value=0, max_value=2**62, required=False)
+    price_id = _number("Only requests with this price: the `id` of `price`.")
     tag = serializers.CharField(
         max_length=200, required=False, help_text="Name of a tag, or name:value."
     )
@@ -118,10 +126,17 @@ class RequestParameters(TimeRangeParameters, PageParameters):
 
     def get_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = super().get_fields()
-        fields |= {name: Values() for name in TEXTS}
-        fields |= {name: Values(child=_number()) for name in INTEGERS}
-        fields |= {name: Values(child=Choice(choices=TokenSource.values)) for name in SOURCES}
-        fields |= {f"{end}_{name}": _number() for name in NUMBERS for end in ("min", "max")}
+        fields |= {name: Values(help_text=_only(name)) for name in TEXTS}
+        fields |= {name: Values(child=_number(), help_text=_only(name)) for name in INTEGERS}
+        fields |= {
+            name: Values(child=Choice(choices=TokenSource.values), help_text=_only(name))
+            for name in SOURCES
+        }
+        fields |= {
+            f"{end}_{name}": _number(f"Only requests whose `{name}` is {meaning} this.")
+            for name in NUMBERS
+            for end, meaning in ENDS.items()
+        }
         fields |= {name: _flag(description) for name, (_, description) in FLAGS.items()}
         for name, (_, description) in LIST_MEMBERS.items():
             fields[name] = serializers.CharField(
@@ -133,7 +148,7 @@ class RequestParameters(TimeRangeParameters, PageParameters):
                 decimal_places=9,
                 min_value=0,
                 required=False,
-                help_text="US dollars.",
+                help_text="The lowest or the highest `cost_usd`, in US dollars.",
             )
         for name in FINISHED_BOUNDS:
             fields[name] = serializers.CharField(

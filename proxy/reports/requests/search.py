@@ -110,7 +110,7 @@ class SearchView(ReportView):
     permission_classes = (MayReadTranscripts,)
     parameters = SearchParameters
 
-    @extend_schema(parameters=[SearchParameters], responses=SearchPage)
+    @extend_schema(responses=SearchPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         try:

@@ -63,7 +63,7 @@ class SessionPage(serializers.Serializer[Any]):
 class SessionParameters(TimeRangeParameters, PageParameters):
     """Parameters of the session list, which has the sessions with a request in the time range."""
 
-    session = Values()
+    session = Values(help_text="Only these sessions.")
 
 
 class SessionsView(ReportView):
@@ -72,7 +72,7 @@ class SessionsView(ReportView):
     parameters = SessionParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[SessionParameters], responses=SessionPage)
+    @extend_schema(responses=SessionPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         if query["format"] != "json":

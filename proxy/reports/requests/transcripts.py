@@ -61,7 +61,7 @@ class TranscriptView(RequestDetailBase):
     permission_classes = (MayReadTranscripts,)
     parameters = TranscriptParameters
 
-    @extend_schema(parameters=[TranscriptParameters], responses=TranscriptAnswer)
+    @extend_schema(responses=TranscriptAnswer)
     def get(self, request: Request, request_id: str) -> HttpResponseBase:
         redact = self.validated_query()["redact"]
         row = self.get_exchange(request_id)

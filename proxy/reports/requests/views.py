@@ -50,7 +50,7 @@ class RequestsView(ReportView):
     parameters = RequestParameters
     permission_classes = (IsKeyOrStaff,)  # a key without scopes sees its own requests
 
-    @extend_schema(parameters=[RequestParameters], responses=RequestPage)
+    @extend_schema(responses=RequestPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         if query["format"] != "json":

@@ -30,8 +30,12 @@ from proxy.reports.usage.rollup_queries import usd
 
 class DryRunParameters(JsonOnlyParameters):
     model = serializers.CharField(max_length=200, help_text="The model name in the request.")
-    input_tokens = Number(min_value=0, max_value=10**9, default=1000)
-    max_tokens = Number(min_value=1, max_value=10**9, default=1000)
+    input_tokens = Number(
+        min_value=0, max_value=10**9, default=1000, help_text="Tokens of the prompt."
+    )
+    max_tokens = Number(
+        min_value=1, max_value=10**9, default=1000, help_text="The `max_tokens` of the request."
+    )
     ip = serializers.IPAddressField(
         default="", help_text="Client address. Without it, address rules have the result `unknown`."
     )
@@ -133,7 +137,7 @@ class KeyDryRunView(DryRunBase):
     queryset, of_teams = ApiKey.objects.all(), True
     refusal = "this needs a key with the scope 'admin' or 'keys:write'"
 
-    @extend_schema("rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
+    @extend_schema("rehearsal", responses=DryRunResult)
     def get(self, request: Request, key_id: int) -> HttpResponseBase:
         key = visible_keys(config_reader_of(request)).filter(pk=key_id).first()
         if key is None:
@@ -146,7 +150,7 @@ class MyDryRunView(DryRunBase):
 
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema("my_rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
+    @extend_schema("my_rehearsal", responses=DryRunResult)
     def get(self, request: Request) -> HttpResponseBase:
         if not isinstance(request.auth, ApiKey):
             raise ParseError("a session has no key; use keys/{key_id}/rehearsal/")

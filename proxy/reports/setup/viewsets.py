@@ -59,6 +59,7 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
     of_teams: ClassVar[bool] = False
     """Whether rows belong to teams. If so, the lead of a team sees the rows of the team."""
     refusal: ClassVar[str] = "this needs a key with the scope 'admin' or 'config:write'"
+    row_parameters: ClassVar[type[serializers.Serializer[Any]]] = JsonOnlyParameters
     resource: ClassVar[str]
     filter_columns: ClassVar[Mapping[str, str]] = {}
     sort_columns: ClassVar[Mapping[str, str]]
@@ -110,7 +111,7 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         return super().destroy(request, *args, **kwargs)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        self.validated_query(JsonOnlyParameters)
+        self.validated_query(self.row_parameters)
         return super().retrieve(request, *args, **kwargs)
 
     def perform_create(self, serializer: "serializers.BaseSerializer[Any]") -> None:

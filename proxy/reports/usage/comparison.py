@@ -166,7 +166,7 @@ class ComparisonView(ReportView):
 
     parameters = ComparisonParameters
 
-    @extend_schema(parameters=[ComparisonParameters], responses=ComparisonAnswer)
+    @extend_schema(responses=ComparisonAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, by, condition = query["time_range"], query["by"], query["condition"]

@@ -45,7 +45,7 @@ class LatencyView(ReportView):
 
     parameters = ByParameters
 
-    @extend_schema(parameters=[ByParameters], responses=LatencyAnswer)
+    @extend_schema(responses=LatencyAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         groups = [query["by"]] if query.get("by") else []
@@ -116,7 +116,7 @@ class ErrorsView(ReportView):
 
     parameters = ErrorParameters
 
-    @extend_schema(parameters=[ErrorParameters], responses=ErrorAnswer)
+    @extend_schema(responses=ErrorAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         by = "error_type" if query["by"] == TYPE else query["by"]
@@ -182,7 +182,7 @@ class CacheView(ReportView):
 
     parameters = ByParameters
 
-    @extend_schema(parameters=[ByParameters], responses=CacheAnswer)
+    @extend_schema(responses=CacheAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         names = [query["by"]] if query.get("by") else []

@@ -284,7 +284,7 @@ class OutcomesView(ReportView):
     parameters = OutcomeParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[OutcomeParameters], responses=OutcomePage)
+    @extend_schema(responses=OutcomePage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         groups = query.get("group_by", [])

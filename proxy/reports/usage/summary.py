@@ -151,7 +151,7 @@ class SummaryView(ReportView):
 
     parameters = TimeRangeParameters
 
-    @extend_schema(parameters=[TimeRangeParameters], responses=SummaryAnswer)
+    @extend_schema(responses=SummaryAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, condition = query["time_range"], query["condition"]
@@ -216,7 +216,7 @@ class TimeseriesView(ReportView):
 
     parameters = TimeseriesParameters
 
-    @extend_schema(parameters=[TimeseriesParameters], responses=TimeseriesAnswer)
+    @extend_schema(responses=TimeseriesAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, groups = query["time_range"], [query["by"]] if query.get("by") else []
@@ -300,7 +300,7 @@ class TopView(ReportView):
 
     parameters = TopParameters
 
-    @extend_schema(parameters=[TopParameters], responses=TopAnswer)
+    @extend_schema(responses=TopAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         by, time_range, condition = query["by"], query["time_range"], query["condition"]

@@ -184,7 +184,7 @@ class UsageView(ReportView):
 
     parameters = UsageParameters
 
-    @extend_schema(parameters=[UsageParameters], responses=UsageAnswer)
+    @extend_schema(responses=UsageAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, groups, condition = (

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.reports.schema_views import schema
+from tests.fakes.openapi import schema
 from proxy.routing import EXACT_PATHS, PREFIXES
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rest_framework.renderers import JSONRenderer
 
-from proxy.reports.schema_views import schema
+from tests.fakes.openapi import schema
 from tests.proxy.admin import factories
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]

@@ -30,7 +30,7 @@ from proxy.models import Budget, Export, ExportState, Pause, Route, Team, Upstre
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
-from proxy.reports.schema_views import schema
+from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import TOKEN, ServedClient, as_wsgi
 from tests.lanes import repeat
 from tests.proxy.admin import factories

@@ -367,7 +367,6 @@ def test_me_has_the_usage_and_budgets_of_the_callers_key(client):
 
 def test_every_view_and_its_columns_are_in_the_schema(client):
     schema = client.get("/api/v1/schema/").json()
-    page = client.get("/api/v1/docs/").content.decode()
 
     from proxy.reports.urls import VIEWS, VIEWSETS
 
@@ -379,4 +378,3 @@ def test_every_view_and_its_columns_are_in_the_schema(client):
     assert routes == ours
     assert "/v1/organizations/usage_report/messages" in paths
     assert "cost_is_floor" in schema["components"]["schemas"]["UsageRow"]["properties"]
-    assert "cost_is_floor" in page
