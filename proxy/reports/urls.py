@@ -43,9 +43,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "me/keys": own_keys.OwnKeysView,
-    "me/keys/<int:key_id>": own_keys.OwnKeyView,
-    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
-    "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
+    "me/keys/<str:key_id>": own_keys.OwnKeyView,
+    "me/keys/<str:key_id>/rotate": own_keys.OwnKeyRotationView,
+    "keys/<str:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""
 

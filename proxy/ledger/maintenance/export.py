@@ -89,10 +89,10 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "finished_at": iso(row.finished),
         "outcome": row.outcome or None,
         "key": {"id": key_id(row.key_id), "name": row.key_name},
-        "user": {"id": account_id(row.user), "email": row.user if "@" in row.user else None}
+        "user": {"id": row.user, "email": row.user if "@" in row.user else None}
         if row.user
         else None,
-        "team": {"id": workspace_id(row.team) if row.team else None, "name": row.team},
+        "team": {"id": row.team or None, "name": row.team},
         "client": {"name": row.client_name or None, "version": row.client_version or None}
         | {"app": row.tags.get("app") or _app(row.user_agent)},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},

@@ -8,10 +8,12 @@ from django.db.models import Q
 from django.http import QueryDict
 from django.utils.timezone import now
 from rest_framework import serializers
+from rest_framework.fields import empty
 
 from proxy.models import Outcome
 
 from .dimensions import DIMENSIONS
+from .references import KeyId
 from .rendering import FORMATS
 from .time_ranges import (
     BUCKETS,
@@ -85,10 +87,32 @@ class Values(serializers.ListField):
         return super().to_internal_value([part for part in parts if part])
 
 
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "agent": "agent_id",
+    "min_cost": "min_cost_usd",
+    "min_ms": "min_total_ms",
+    "session": "session_id",
+}
+"""Parameter that clients may use -> the parameter that has the name of the column."""
+
+
 class ReportParameters(serializers.Serializer[Any]):
     """Parameters that every report accepts."""
 
     format = Choice(choices=FORMATS, default="json")
+
+    def __init__(self, instance: Any = None, data: Any = empty, **kwargs: Any) -> None:
+        super().__init__(instance, data, **kwargs)
+        for former, name in FORMER_NAMES.items():
+            is_former = name in self.fields and former not in self.fields
+            if is_former and data is not empty and former in data and name not in data:
+                renamed = data.copy()
+                values = renamed.pop(former)  # a QueryDict returns a list
+                if isinstance(renamed, QueryDict):
+                    renamed.setlist(name, values)
+                else:
+                    renamed[name] = values
+                self.initial_data = data = renamed
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         known = set(self.fields)
@@ -141,6 +165,7 @@ class TimeRangeParameters(ReportParameters):
         fields["outcome"] = Values(
             child=Choice(choices=Outcome.values), help_text="Only requests with these outcomes."
         )
+        fields["key_id"] = Values(child=KeyId(), help_text="Only requests with these gateway keys.")
         fields["status"] = Values(
             child=Number(min_value=0, max_value=999),
             help_text="Only requests whose response had one of these HTTP statuses.",
@@ -171,7 +196,7 @@ class TimeRangeParameters(ReportParameters):
 def condition_of(attrs: Mapping[str, Any]) -> Q:
     """Return the filters as a condition that is valid for rollup tables and for Exchange."""
     condition = Q()
-    for name, column in {**FILTERS, "status": "status"}.items():
+    for name, column in {**FILTERS, "key_id": "key_id", "status": "status"}.items():
         if attrs.get(name):
             condition &= Q(**{f"{column}__in": attrs[name]})
     return condition

@@ -9,12 +9,15 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.ledger.maintenance.export import key_id
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
 from proxy.ledger.search.search import Result, SearchTooSlow
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.reports.core.expansion import SESSION_PATHS, expand_parameter, expand_rows
 from proxy.reports.core.permissions import MayReadTranscripts
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.references import Reference, team_reference, user_reference
 from proxy.reports.core.rendering import Row, decode_cursor, encode_cursor, invalid_cursor
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.transcript_search import Filters, SearchSwitchedOff, search_transcripts
@@ -37,6 +40,7 @@ class SearchParameters(JsonOnlyParameters):
     to = serializers.CharField(max_length=40, default="", help_text="End, exclusive.")
     tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
     limit = Number(min_value=1, max_value=100, default=20)
+    expand = expand_parameter(SESSION_PATHS)
     page = serializers.CharField(
         max_length=100, default="", help_text="The next_page of the previous response."
     )
@@ -82,9 +86,9 @@ class FragmentShape(serializers.Serializer[Any]):
 class SearchResult(serializers.Serializer[Any]):
     request_id = serializers.CharField(help_text="The latest visible request that sent the text.")
     created_at = serializers.CharField()
-    team = serializers.CharField()
-    key = serializers.CharField()
-    user = serializers.CharField(allow_null=True)
+    team = Reference("team")
+    key = Reference("key")
+    user = Reference("user", allow_null=True)
     session_id = serializers.CharField(allow_null=True)
     model_requested = serializers.CharField()
     model_upstream = serializers.CharField(allow_null=True)
@@ -130,7 +134,9 @@ class SearchView(ReportView):
         following = page.next_position
         return Response(
             {
-                "data": [_result_row(result) for result in page.results],
+                "data": expand_rows(
+                    request, map(_result_row, page.results), query.get("expand", ())
+                ),
                 "has_more": following is not None,
                 "next_page": encode_cursor(following) if following is not None else None,
             }
@@ -142,9 +148,9 @@ def _result_row(result: Result) -> Row:
     return {
         "request_id": row.pk,
         "created_at": row.created.isoformat(),
-        "team": row.team,
-        "key": row.key_name,
-        "user": row.user or None,
+        "team": team_reference(row.team),
+        "key": {"id": key_id(row.key_id), "name": row.key_name},
+        "user": user_reference(row.user),
         "session_id": row.session_id or None,
         "model_requested": row.model_requested,
         "model_upstream": row.model_upstream or None,

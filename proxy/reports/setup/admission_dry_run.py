@@ -24,6 +24,7 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.permissions import IsKeyOrStaff, ReadsConfig, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.references import parse_key_id
 from proxy.reports.core.rendering import Row, iso
 from proxy.reports.usage.rollup_queries import usd
 
@@ -138,8 +139,8 @@ class KeyDryRunView(DryRunBase):
     refusal = "this needs a key with the scope 'admin' or 'keys:write'"
 
     @extend_schema("rehearsal", responses=DryRunResult)
-    def get(self, request: Request, key_id: int) -> HttpResponseBase:
-        key = visible_keys(config_reader_of(request)).filter(pk=key_id).first()
+    def get(self, request: Request, key_id: str) -> HttpResponseBase:
+        key = visible_keys(config_reader_of(request)).filter(pk=parse_key_id(key_id)).first()
         if key is None:
             raise Http404("no such key")
         return self.dry_run(key)

@@ -124,10 +124,10 @@ def ledger(db, settings, monkeypatch, tmp_path):
     names = {
         "request_id": first.pk,
         "session_id": "s1",
-        "budget_id": budget.pk,
+        "budget_id": f"budget_{budget.pk}",
         "side": "request",
         "export_id": finished_export(admin),
-        "key_id": factories.key("spare", user=root)[0].pk,
+        "key_id": f"apikey_{factories.key('spare', user=root)[0].pk}",
         "team": factories.team("spare").name,
         "user": factories.staff("zoe").username,
         "route_id": route.pk,
