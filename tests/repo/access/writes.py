@@ -81,7 +81,7 @@ def admin(
     }
 
 
-def api(route: str, one: str, adds: Any, changes: Any, deletes: Any, kind: str = "") -> Any:
+def api(route: str, one: str, adds: Any, changes: Any, deletes: Any, *, kind: str = "") -> Any:
     """Return the writes of an API list and of one of its rows, whose ids start with ``kind``."""
     base = f"api/v1/{route}"
     return {
@@ -265,7 +265,7 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign_but_mine": ("{ada_lab}", {"team": "platform"}),
         },
         KEY_ROWS,
-        "apikey_",
+        kind="apikey_",
     ),
     **api(
         "teams", "<str:team>", {"company": {"name": "new"}},
@@ -331,7 +331,7 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign": ("{lab_team_budget}", {"limit_usd": "77"}),
         },
         {"own": "{team_budget}", "own_member": "{ben_budget}", "foreign": "{lab_team_budget}"},
-        "budget_",
+        kind="budget_",
     ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},
