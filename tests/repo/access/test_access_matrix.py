@@ -221,7 +221,8 @@ def send_as():
         for pattern, value in fillings.items():
             url = url.replace(pattern, value)
         url = url.replace("<path:object_id>", "0")
-        query = QUERIES.get(next((part for part in QUERIES if url.startswith(part)), ""), "")
+        part = next((part for part in QUERIES if url.startswith(part)), "")
+        query = "" if url == INDEX else QUERIES.get(part, "")
         client = clients[role]
         if role in users and not has_session(client):
             client.force_login(users[role])
@@ -237,6 +238,7 @@ def has_session(client):
     return cookie is not None and bool(cookie.value)
 
 
+INDEX = "api/v1/"
 QUERIES = {
     "admin/sessions/one/": "?id=s1", "admin/sessions/export/": "?id=s1",
     "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
