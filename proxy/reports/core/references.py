@@ -28,19 +28,9 @@ def parse_key_id(text: Any) -> int:
     return int(match[1]) if match else 0
 
 
-def team_reference(name: str) -> Row | None:
-    """Return a team by its name; None for an empty name."""
-    return {"id": name, "name": name} if name else None
-
-
-def user_reference(name: str, email: str = "") -> Row | None:
-    """Return a user; None for an empty name. The ledger has no addresses, only user names."""
-    return {"id": name, "email": email or (name if "@" in name else None)} if name else None
-
-
-REFERENCES: Final[Mapping[type[Model], Callable[[Any], Row | None]]] = {
-    Team: lambda team: team_reference(team.name),
-    User: lambda user: user_reference(user.get_username(), user.email),
+REFERENCES: Final[Mapping[type[Model], Callable[[Any], Row]]] = {
+    Team: lambda team: {"id": team.name, "name": team.name},
+    User: lambda user: {"id": user.get_username(), "email": user.email or None},
     ApiKey: lambda key: {"id": key_id(key.pk), "name": key.name},
     Upstream: lambda upstream: {"id": upstream.name, "dialect": upstream.dialect},
 }

@@ -9,18 +9,17 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.maintenance.export import key_id
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
-from proxy.ledger.search.search import Result, SearchTooSlow
+from proxy.ledger.search.search import SearchTooSlow
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
 from proxy.reports.core.expansion import SESSION_PATHS, expand_parameter, expand_rows
 from proxy.reports.core.permissions import MayReadTranscripts
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
-from proxy.reports.core.references import Reference, team_reference, user_reference
-from proxy.reports.core.rendering import Row, decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.references import Reference
+from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
-from proxy.transcript_search import Filters, SearchSwitchedOff, search_transcripts
+from proxy.transcript_search import Filters, SearchSwitchedOff, result_row, search_transcripts
 
 MAX_POSITION: Final = 2**63 - 1
 
@@ -135,27 +134,9 @@ class SearchView(ReportView):
         return Response(
             {
                 "data": expand_rows(
-                    request, map(_result_row, page.results), query.get("expand", ())
+                    request, map(result_row, page.results), query.get("expand", ())
                 ),
                 "has_more": following is not None,
                 "next_page": encode_cursor(following) if following is not None else None,
             }
         )
-
-
-def _result_row(result: Result) -> Row:
-    row = result.exchange
-    return {
-        "request_id": row.pk,
-        "created_at": row.created.isoformat(),
-        "team": team_reference(row.team),
-        "key": {"id": key_id(row.key_id), "name": row.key_name},
-        "user": user_reference(row.user),
-        "session_id": row.session_id or None,
-        "model_requested": row.model_requested,
-        "model_upstream": row.model_upstream or None,
-        "kind": result.kind,
-        "passage": [{"text": f.text, "matched": f.matched} for f in result.fragments],
-        "cut_before": result.is_cut_before,
-        "cut_after": result.is_cut_after,
-    }

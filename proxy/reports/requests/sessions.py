@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.maintenance.export import key_id
+from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
@@ -31,7 +31,7 @@ from proxy.reports.core.query_parameters import (
     TimeRangeParameters,
     Values,
 )
-from proxy.reports.core.references import Reference, team_reference, user_reference
+from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
 from proxy.reports.usage.rollup_queries import usd
 
@@ -190,9 +190,7 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "errors": row["failed"],
         "agents": row["agents"],
         "models": models,
-        "team": team_reference(row["a_team"]),
-        "key": {"id": key_id(row["a_key_id"]), "name": row["a_key"]},
-        "user": user_reference(row["a_user"]),
+        **caller_references(row["a_team"], row["a_key_id"], row["a_key"], row["a_user"]),
         "started_at": row["started"].isoformat().replace("+00:00", "Z"),
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
         "input_tokens": row["fresh"],

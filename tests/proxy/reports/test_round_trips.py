@@ -135,6 +135,14 @@ def test_a_body_takes_an_id_or_a_reference_as_rows_show_it(send, source, field, 
         assert again.json()[field] == row[field]
 
 
+@pytest.mark.parametrize("kind", ["team", "key", "upstream"])
+def test_stop_takes_the_id_of_a_row(send, kind):
+    ident = first_row(send, f"{kind}s")["id"]
+
+    assert send("POST", "stop", {"kind": kind, "name": ident}).status_code == 202
+    assert send("POST", "stop", {"kind": kind, "name": "apikey_0"}).status_code == 404
+
+
 def test_a_budget_of_a_key_shows_the_key_that_its_body_named(send):
     key = first_row(send, "keys")
 
