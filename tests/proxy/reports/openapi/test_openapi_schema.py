@@ -34,8 +34,7 @@ from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import TOKEN, ServedClient, as_wsgi
 from tests.lanes import repeat
 from tests.proxy.admin import factories
-
-from .live_server import gateway_snapshot
+from tests.proxy.reports.live_server import gateway_snapshot
 
 MAX_QUERY_LENGTH = 60_000  # the HTTP parser rejects longer heads before they reach a report
 CHECKS = [
