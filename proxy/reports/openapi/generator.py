@@ -4,6 +4,8 @@ import copy
 import threading
 from typing import Any, Final
 
+from django.conf import settings
+from django.utils import translation
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 
@@ -21,7 +23,10 @@ class CachedGenerator(SchemaGenerator):
     def get_schema(self, request: Any = None, public: bool = False) -> dict[str, Any]:
         with _lock:
             if not _built:
-                _built.append(super().get_schema(None, public=True))  # type: ignore[no-untyped-call]  # the library has no types
+                # The view sets the language that the query names; the document has only one.
+                with translation.override(settings.LANGUAGE_CODE):
+                    built = super().get_schema(None, public=True)  # type: ignore[no-untyped-call]  # the library has no types
+                _built.append(built)
             return copy.copy(_built[0])
 
 

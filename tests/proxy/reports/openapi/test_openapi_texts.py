@@ -1,5 +1,7 @@
 """The OpenAPI document describes every operation, parameter and response, each with an example."""
 
+import json
+
 import jsonschema
 import pytest
 from django.contrib.staticfiles import finders
@@ -82,6 +84,20 @@ def test_the_document_is_built_once_and_without_warnings(monkeypatch):
     assert first["paths"] is second["paths"]
     assert not GENERATOR_STATS
     assert spectacular_settings.SWAGGER_UI_DIST == "SIDECAR"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "query", ["lang=de", "lang=../../etc", "lang=%00", "version=2", f"lang={'x' * 3000}"]
+)
+def test_the_document_does_not_depend_on_the_query(client, monkeypatch, query):
+    monkeypatch.setattr(generator, "_built", [])
+
+    response = client.get(f"/api/v1/schema/?{query}")
+
+    assert response.status_code == 200
+    assert response.json()["paths"] == json.loads(json.dumps(DOCUMENT["paths"], default=dict))
+    assert client.get(f"/api/v1/docs/?{query}").status_code == 200
 
 
 @pytest.mark.django_db
