@@ -103,16 +103,22 @@ class ReportParameters(serializers.Serializer[Any]):
 
     def __init__(self, instance: Any = None, data: Any = empty, **kwargs: Any) -> None:
         super().__init__(instance, data, **kwargs)
+        if data is not empty:
+            self.initial_data = self._with_current_names(data)
+
+    def _with_current_names(self, data: Any) -> Any:
+        """Return a copy of a query in which the former names of parameters are replaced."""
+        current = data.copy()
         for former, name in FORMER_NAMES.items():
             is_former = name in self.fields and former not in self.fields
-            if is_former and data is not empty and former in data and name not in data:
-                renamed = data.copy()
-                values = renamed.pop(former)  # a QueryDict returns a list
-                if isinstance(renamed, QueryDict):
-                    renamed.setlist(name, values)
+            if is_former and former in current and name not in current:
+                values = current.pop(former)  # a QueryDict returns a list
+                is_list = isinstance(self.fields[name], Values)
+                if isinstance(current, QueryDict):
+                    current.setlist(name, values)
                 else:
-                    renamed[name] = values
-                self.initial_data = data = renamed
+                    current[name] = [values] if is_list and isinstance(values, str) else values
+        return current
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         known = set(self.fields)

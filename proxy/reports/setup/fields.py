@@ -69,7 +69,8 @@ class Linked(serializers.SlugRelatedField[Any]):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the reference in a CSV file."""
-        return ("id", SECOND_FIELD[KINDS[vars(self)["queryset"].model]])
+        rows = vars(self)["queryset"]  # mypy takes the attribute for the descriptor of a manager
+        return ("id", SECOND_FIELD[KINDS[rows.model]])
 
     def to_representation(self, obj: Any) -> Any:
         return reference_of(obj)

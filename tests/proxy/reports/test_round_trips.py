@@ -199,6 +199,16 @@ def test_a_former_name_of_a_parameter_still_works(send, former, current):
     assert both.status_code == 400
 
 
+def test_an_export_takes_former_names(send):
+    query = {"from": "2026-11-20", "session": ["s 1/é", "other"], "min_cost": 0}
+
+    made = send("POST", "exports", {"report": "requests", "format": "csv", "query": query})
+
+    assert made.status_code == 202, made.content
+    assert made.json()["query"]["session_id"] == ["s 1/é", "other"]
+    assert made.json()["query"]["min_cost_usd"] == "0"
+
+
 def test_the_former_name_of_the_metric_still_works(send):
     former, current = (
         send("GET", f"top?{DAY}&metric={name}").json() for name in ("cost", "cost_usd")
