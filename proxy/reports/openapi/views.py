@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import APIRootView
 
-from proxy.reports.core.base_views import JsonRenderer, ReportView
+from proxy.reports.core.base_views import IgnoreAcceptHeader, JsonRenderer, ReportView
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import JsonOnlyParameters
 
@@ -37,6 +37,7 @@ class IndexView(ReportView, APIRootView):
 class SchemaView(SpectacularJSONAPIView):
     """GET /api/v1/schema/: public, because the document contains no data of the installation."""
 
+    content_negotiation_class = IgnoreAcceptHeader
     renderer_classes = [JsonRenderer]  # noqa: RUF012  # as the library declares it
 
 
@@ -46,7 +47,8 @@ class DocsView(SpectacularSwaggerView):
     The script that starts the page is a file, because the policy forbids scripts in the page.
     """
 
-    url_name = "reports:schema"
+    content_negotiation_class = IgnoreAcceptHeader
+    url = "../schema/"
     template_name = "proxy/reports/docs.html"
 
     def finalize_response(
