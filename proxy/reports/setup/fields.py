@@ -92,7 +92,7 @@ class LinkedKey(Linked):
 
 
 class Named(Linked):
-    """A reference that a row shows by its name alone: of a group, which is no resource."""
+    """A reference that a row shows by its name or number alone, such as that of a group."""
 
     columns = ()
 
@@ -108,9 +108,9 @@ class LinkedSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-
 
     def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
         kind = KINDS.get(self.target.queryset.model)
-        if direction == "request" or kind is None:
-            return {"type": "string"}
-        return reference_schema(kind)
+        if kind is None:
+            return {"type": "integer" if self.target.slug_field == "pk" else "string"}
+        return {"type": "string"} if direction == "request" else reference_schema(kind)
 
 
 class RelatedNames(serializers.ListField):
