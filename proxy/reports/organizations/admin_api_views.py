@@ -47,6 +47,8 @@ class AdminApiView(ReportView):
 
 
 class MeView(AdminApiView):
+    """Return the organization: this gateway."""
+
     answer = openapi_schemas.ORGANIZATION
 
     def get(self, request: Request) -> HttpResponseBase:
@@ -112,6 +114,8 @@ class KeyParameters(ListParameters):
 
 
 class KeysView(ListView):
+    """List gateway keys, newest first."""
+
     parameters = KeyParameters
     answer = openapi_schemas.list_schema(openapi_schemas.KEY)
 
@@ -129,6 +133,8 @@ class KeysView(ListView):
 
 
 class KeyView(AdminApiView):
+    """Return one gateway key."""
+
     answer = openapi_schemas.KEY
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -189,6 +195,8 @@ class UserParameters(ListParameters):
 
 
 class UsersView(ListView):
+    """List users, in the order of their creation."""
+
     parameters = UserParameters
     answer = openapi_schemas.list_schema(openapi_schemas.USER)
 
@@ -201,6 +209,8 @@ class UsersView(ListView):
 
 
 class UserView(AdminApiView):
+    """Return one user."""
+
     answer = openapi_schemas.USER
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -216,6 +226,8 @@ class WorkspaceParameters(ListParameters):
 
 
 class WorkspacesView(ListView):
+    """List teams as workspaces, newest first."""
+
     parameters = WorkspaceParameters
     answer = openapi_schemas.list_schema(openapi_schemas.WORKSPACE)
 
@@ -225,6 +237,8 @@ class WorkspacesView(ListView):
 
 
 class WorkspaceView(AdminApiView):
+    """Return one team as a workspace."""
+
     answer = openapi_schemas.WORKSPACE
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:

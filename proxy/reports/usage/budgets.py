@@ -22,7 +22,7 @@ from proxy.reports.core.time_ranges import DAY, midnight
 
 from .rollup_queries import usd
 
-BUDGET_ID: Final = re.compile(r"(?:budget_)?([0-9]{1,18})")
+BUDGET_ID: Final = re.compile(r"budget_([0-9]{1,18})", re.ASCII)
 
 
 class BudgetState(serializers.Serializer[Any]):
@@ -115,7 +115,7 @@ def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
 
 
 class BudgetStatusView(ReportView):
-    """Return one budget with its state, by its id or by the number in the id."""
+    """Return one budget with its state."""
 
     @extend_schema(responses=BudgetState)
     def get(self, request: Request, budget_id: str) -> HttpResponseBase:

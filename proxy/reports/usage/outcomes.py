@@ -20,8 +20,10 @@ from proxy.ledger.posting.outcomes import COUNTS
 from proxy.models import UsageBySessionDay
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.dimensions import dimension_value
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Number, PageParameters, Values
+from proxy.reports.core.references import KeyId
 from proxy.reports.core.rendering import (
     Row,
     column_names,
@@ -45,7 +47,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "branch": "outcome__branch",
 }
 """Name of the dimension in the API -> its column in ``UsageBySessionDay``."""
-FILTERS: Final = tuple(name for name in GROUPS if name not in ("day", "key_id"))
+FILTERS: Final = tuple(name for name in GROUPS if name != "day")
 MAX_GROUPS: Final = 4
 MAX_DAYS: Final = 400
 DEFAULT_DAYS: Final = 30
@@ -131,7 +133,7 @@ def outcome_row(groups: Sequence[str], found: Mapping[str, Any]) -> Row:
 def _dimension(name: str, value: Any) -> Any:
     if name == "day":
         return f"{value:%Y-%m-%d}"
-    return value if value != "" else None
+    return dimension_value(name, value) if value != "" else None
 
 
 def _figures(counts: Mapping[str, int], cost: int | None) -> Row:
@@ -197,7 +199,6 @@ class OutcomeRow(serializers.Serializer[Any]):
         dimensions: dict[str, serializers.Field[Any, Any, Any, Any]] = {
             name: serializers.CharField(required=False, allow_null=True) for name in GROUPS
         }
-        dimensions["key_id"] = serializers.IntegerField(required=False, allow_null=True)
         figures = {name: serializers.IntegerField(allow_null=True) for name in names}
         cost = serializers.CharField(
             allow_null=True, help_text="Cost of all requests divided by the commits."
@@ -232,7 +233,8 @@ class DayParameters(PageParameters):
         text = f"First UTC day: a date or RFC 3339. Default: {DEFAULT_DAYS} days."
         fields["from"] = serializers.CharField(max_length=40, default="", help_text=text)
         for name in self.filters:
-            fields[name] = Values(help_text=f"Only rows with these values of {name!r}.")
+            child = {"child": KeyId()} if name == "key_id" else {}
+            fields[name] = Values(help_text=f"Only rows with these values of {name!r}.", **child)
         return fields
 
     def validate_group_by(self, value: list[str]) -> list[str]:
@@ -292,7 +294,7 @@ class OutcomesView(ReportView):
     parameters = OutcomeParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[OutcomeParameters], responses=OutcomePage)
+    @extend_schema(responses=OutcomePage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         groups = query.get("group_by", [])

@@ -100,6 +100,26 @@ def test_no_screen_has_a_violation(
     assert {name: found for name, found in violations.items() if found} == {}
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_documentation_of_the_api_needs_no_other_host(
+    office: Gateway, window: Callable[..., BrowserContext], scheme: str
+) -> None:
+    page = window(color_scheme=scheme).new_page()
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.set_viewport_size({"width": 390, "height": 860})
+    page.goto(f"{office.url}/api/v1/docs/")
+    page.locator("h3[data-tag=keys]").click()
+    page.locator("#operations-keys-keys .opblock-summary-control").click()
+    page.get_by_text("Only rows with these values of").first.wait_for()
+
+    assert_no_violations(page)
+    assert {url.startswith(office.url) for url in requested} == {True}
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    font = page.locator(".info .title").evaluate("one => getComputedStyle(one).fontFamily")
+    assert font.startswith("Inter")
+
+
 def violations_on(page: Page, scheme: str) -> list[str]:
     """Return one line for each violation: the rule, and its first element."""
     found = Axe().run(page, options=RULES[scheme]).response["violations"]

@@ -342,7 +342,7 @@ def test_the_api_stores_options_unchanged(root, options):
     key, _ = factories.key(
         "k", options={"store": "metadata"}, limits={"rpm": 1}, models_allowed=["a b"]
     )
-    row = f"/api/v1/keys/{key.pk}/"
+    row = f"/api/v1/keys/apikey_{key.pk}/"
 
     first = root.patch(row, {"options": options}, content_type="application/json")
     second = root.patch(row, {"name": "l"}, content_type="application/json")
@@ -358,7 +358,7 @@ def test_the_api_stores_options_unchanged(root, options):
 )
 def test_the_api_rejects_a_row_with_invalid_rules(root, rules):
     key, _ = factories.key("k", **rules)
-    row = f"/api/v1/keys/{key.pk}/"
+    row = f"/api/v1/keys/apikey_{key.pk}/"
 
     answer = root.patch(row, {"name": "l"}, content_type="application/json")
 

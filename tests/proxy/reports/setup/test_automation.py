@@ -10,6 +10,7 @@ from proxy.models import (
     ApiKey,
     AuditEntry,
     Budget,
+    Pause,
     Price,
     Route,
     RouteTarget,
@@ -17,6 +18,7 @@ from proxy.models import (
     Upstream,
     UsageQuarterHour,
 )
+from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 
@@ -32,6 +34,7 @@ DESIRED = [  # (list, the field that identifies a row, the wanted values), in or
     ("prices", "model", {"upstream": "vllm", "model": "qwen3", "since": "2026-01-01",
                          "input": "0.500000", "output": "1.000000"}),
     ("budgets", "team", {"team": "mobile", "limit_usd": "500", "period": "month", "tz": "UTC"}),
+    ("pauses", "model", {"upstream": "vllm", "model": "qwen3", "message": "back at noon"}),
 ]  # fmt: skip
 CHANGED = {
     "upstreams": {"enabled": False},
@@ -40,8 +43,21 @@ CHANGED = {
     "keys": {"limits": {"rpm": 5}},
     "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2, "when": {}}]},
     "budgets": {"limit_usd": "250", "hard": False},
+    "pauses": {"message": "back at one"},
 }
-IDENTIFIED_BY_NAME = {"upstreams", "teams", "users"}
+
+
+def as_body(value):
+    """Return a value of a row as a body has it: an id in place of a reference."""
+    if isinstance(value, list):
+        return [as_body(item) for item in value]
+    if isinstance(value, dict):
+        is_reference = set(value) in REFERENCES
+        return value["id"] if is_reference else {name: as_body(value[name]) for name in value}
+    return value
+
+
+REFERENCES = ({"id", "name"}, {"id", "email"}, {"id", "dialect"})
 
 
 @pytest.fixture
@@ -77,7 +93,7 @@ class Script:
         for kind, _, wanted in desired:
             row = self.read(kind) if kind in self.paths else {}
             if differing := {
-                name: wanted[name] for name in wanted if row.get(name) != wanted[name]
+                name: wanted[name] for name in wanted if as_body(row.get(name)) != wanted[name]
             }:
                 found[kind] = differing
         return found
@@ -88,14 +104,22 @@ class Script:
             method, path = ("PATCH", self.paths[kind]) if exists else ("POST", f"{kind}/")
             response = self.send(method, path, values)
             assert response.status_code == (200 if exists else 201), response.content
-            row = response.json()
-            ident = row["name"] if kind in IDENTIFIED_BY_NAME else row["id"]
-            self.paths[kind] = f"{kind}/{ident}/"
+            self.paths[kind] = f"{kind}/{response.json()['id']}/"
 
     def destroy(self, desired):
         for kind, *_ in reversed(desired):
             response = self.send("DELETE", self.paths[kind])
             assert response.status_code in {200, 204}, (kind, response.content)
+
+
+def test_the_script_writes_every_list_that_can_be_written():
+    writable = {
+        path.split("/")[3]
+        for path, operations in schema()["paths"].items()
+        if path.startswith("/api/v1/") and "delete" in operations and path.count("/") == 5
+    }
+
+    assert {kind for kind, *_ in DESIRED} == writable - {"me"}
 
 
 def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
@@ -116,14 +140,14 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     assert ApiKey.objects.get(name="app").revoked
     assert not User.objects.get(username="zoe").is_active
     assert not any(
-        model.objects.exists() for model in (Upstream, Route, RouteTarget, Price, Budget)
+        model.objects.exists() for model in (Upstream, Route, RouteTarget, Price, Budget, Pause)
     )
     # a revoked key keeps its team, because its requests show the name of both
     assert send("DELETE", "teams/mobile/").status_code == 409
     recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")
-    for model in ("upstream", "team", "user", "key", "route", "price", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "price", "budget", "pause"):
         assert (model, "add") in recorded
-    for model in ("upstream", "team", "user", "key", "route", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "budget", "pause"):
         assert {(model, "change"), (model, "delete"), (model, "revoke")} & set(recorded)
 
 
@@ -216,7 +240,7 @@ def test_a_key_cannot_become_the_key_of_a_superuser(scope):
     other, _ = factories.key("other", scopes=["admin"])
 
     for key in (own, other):
-        path, text = f"/api/v1/keys/{key.pk}/", json.dumps({"user": "root"})
+        path, text = f"/api/v1/keys/apikey_{key.pk}/", json.dumps({"user": "root"})
         answer = ServedClient().generic(
             "PATCH", path, text, "application/json", headers={"x-api-key": secret}
         )
