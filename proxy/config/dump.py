@@ -142,6 +142,7 @@ def _budget(one: Budget) -> Table:
         "usd": one.usd,
         "period": one.period,
         "zone": one.zone,
+        "models": one.models_covered,
         "hard": one.hard,
         "emails": one.emails or None,
     }

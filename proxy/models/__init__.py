@@ -19,6 +19,7 @@ from .oidc_identity import Identity
 from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
+    StopReasonDay,
     UsageByCallerDay,
     UsageByCallerQuarterHour,
     UsageByModelDay,
@@ -80,6 +81,7 @@ __all__ = [
     "SearchOccurrence",
     "SessionOutcomeDay",
     "State",
+    "StopReasonDay",
     "Store",
     "Team",
     "TokenSource",

@@ -11,11 +11,11 @@ from proxy.reports.core.base_views import ReportView
 from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
+from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .saved.reports import REPORTS
 from .saved.views import SavedReportViewSet
-from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
 from .usage import budgets, me
 
@@ -35,9 +35,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "me/keys": own_keys.OwnKeysView,
-    "me/keys/<int:key_id>": own_keys.OwnKeyView,
-    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
-    "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
+    "me/keys/<str:key_id>": own_keys.OwnKeyView,
+    "me/keys/<str:key_id>/rotate": own_keys.OwnKeyRotationView,
+    "keys/<str:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""
 

@@ -102,8 +102,9 @@ def _send_email(message: Message) -> str:
     event = msgspec.json.decode(message.body)["data"]
     effect = "further requests are refused" if event["hard"] else "nothing is refused"
     verb = "has used up" if event["threshold_percent"] >= 100 else "has used most of"
+    models = f" for {', '.join(event['models'])}" if event["models"] else ""
     text = (
-        f"{event['owner']} {verb} its budget: {event['spent_usd']} of "
+        f"{event['owner']} {verb} its budget{models}: {event['spent_usd']} of "
         f"{event['limit_usd']} US dollars this {event['period']}.\n"
         f"At the limit, {effect}; it resets at {event['resets_at']}.\n"
     )

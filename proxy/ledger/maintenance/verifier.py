@@ -9,10 +9,11 @@ import msgspec
 from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
+from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
 from proxy.ledger.transcripts import storage
-from proxy.models import Exchange, HashChainLink, LedgerHead, State, Transcript
+from proxy.models import Exchange, HashChainLink, LedgerHead, State, StopReasonDay, Transcript
 
 from .retention import expired
 
@@ -248,20 +249,25 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     The range must consist of whole UTC days; one day at a time is best.
     """
     totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+    tools = 0
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
     for row in rows.iterator(chunk_size=2000):
         counts = counts_of(row)
         for name in COUNTS:
             totals[name] += counts[name]
+        tools += len(stop_reasons.tools_of(row))
+    stopped = {"requests": totals["requests"], "requests_with_tool": tools}
+    tables = [*((rows_of(table), totals) for table in TABLES), (StopReasonDay.objects, stopped)]
     found = []
-    for table in TABLES:
-        sums = rows_of(table).filter(start__gte=since, start__lt=until)
-        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in COUNTS})
-        for name in COUNTS:
+    for manager, expected in tables:
+        sums = manager.filter(start__gte=since, start__lt=until)
+        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in expected})
+        for name, total in expected.items():
             stored = found_sums[f"sum_{name}"] or 0
-            if stored != totals[name]:
-                why = f"{name} is {stored}, the sum of its rows is {totals[name]}"
-                found.append(Finding("sum", f"{table.__name__} {since:%Y-%m-%d}", why))
+            if stored != total:
+                why = f"{name} is {stored}, the sum of its rows is {total}"
+                where = f"{manager.model.__name__} {since:%Y-%m-%d}"
+                found.append(Finding("sum", where, why))
     return found
 
 

@@ -19,7 +19,6 @@ from decimal import Decimal
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q, Sum
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
@@ -27,7 +26,8 @@ from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
 from proxy.ledger.webhooks.outbox import iso, record_event
-from proxy.models import Budget, BudgetNotice, EventType, Exchange, State, UsageQuarterHour
+from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
+from proxy.models.setup.json_field_types import matches_any
 
 from .exchange_columns import AnyRow
 from .hash_chain import lock_ledger
@@ -41,7 +41,6 @@ DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
 NANOUSD: Final = 10**9
 EXHAUSTED_PERCENT: Final = 100
-NO_ROWS: Final = Q(pk__in=())
 
 
 def counter_name(budget_id: int, when: BudgetPeriod) -> str:
@@ -180,6 +179,7 @@ def _record_event(notice: BudgetNotice) -> None:
         data={
             "budget_id": f"budget_{budget.pk}",
             "owner": budget.owner,
+            "models": budget.models_covered,
             "threshold_percent": notice.threshold,
             "hard": budget.hard,
             "limit_usd": format(budget.usd, "f"),
@@ -202,8 +202,8 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
     The sum uses the rollup by quarter hours: periods begin at a quarter hour in every time zone.
     """
     start, end = (edge.astimezone(UTC) for edge in when)
-    usage = UsageQuarterHour.objects.filter(_owner(budget), start__gte=start, start__lt=end)
-    return int(usage.aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
+    [cost] = budget.sums_of_usage(start, end, "cost_nanousd")
+    return cost
 
 
 def _all_budgets() -> list[Budget]:
@@ -213,15 +213,12 @@ def _all_budgets() -> list[Budget]:
     return list(budgets.prefetch_related("key__retiring"))
 
 
-def _owner(budget: Budget) -> Q:
-    if budget.team is not None:
-        return Q(team=budget.team.name)
-    if budget.key_id is not None:
-        return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username()) if budget.user is not None else NO_ROWS
-
-
 def _covers(budget: Budget, row: AnyRow) -> bool:
+    models = budget.models_covered
+    return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
+
+
+def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
         return row.team == budget.team.name
     if budget.key_id is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import F, Min, Q, QuerySet
 from django.http import Http404, HttpResponseBase
@@ -12,23 +12,31 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.expansion import (
+    SESSION_PATHS,
+    check_format,
+    expand_parameter,
+    expand_rows,
+)
+from proxy.reports.core.keyset_list import decode_position, encode_position
+from proxy.reports.core.pagination import row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import (
     PageParameters,
-    ReportParameters,
     TimeRangeParameters,
     Values,
 )
+from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
 from proxy.reports.usage.rollup_queries import usd
 
 from .filters import filter_requests
-from .serializers import request_row
-from .views import decode_position, encode_position
+from .serializers import RequestRow, request_row
 
 SESSIONS_PER_QUERY: Final = 500
 """An export reads the models of so many sessions with one query."""
@@ -40,9 +48,9 @@ class SessionRow(serializers.Serializer[Any]):
     errors = serializers.IntegerField()  # type: ignore[assignment]  # DRF removes fields from the class
     agents = serializers.IntegerField(help_text="Number of sub-agents.")
     models = serializers.ListField(child=serializers.CharField())
-    team = serializers.CharField()
-    key = serializers.CharField()
-    user = serializers.CharField()
+    team = Reference("team")
+    key = Reference("key", help_text="Of several keys, the first.")
+    user = Reference("user", allow_null=True)
     started_at = serializers.CharField()
     last_at = serializers.CharField()
     input_tokens = serializers.IntegerField(allow_null=True)
@@ -54,6 +62,10 @@ class SessionRow(serializers.Serializer[Any]):
     unpriced_requests = serializers.IntegerField()
 
 
+class SessionDetail(SessionRow):
+    data = RequestRow(many=True, help_text="The first 1000 requests.")  # type: ignore[assignment]  # DRF removes fields from the class
+
+
 class SessionPage(serializers.Serializer[Any]):
     data = SessionRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
     has_more = serializers.BooleanField()
@@ -63,7 +75,8 @@ class SessionPage(serializers.Serializer[Any]):
 class SessionParameters(TimeRangeParameters, PageParameters):
     """Parameters of the session list, which has the sessions with a request in the time range."""
 
-    session = Values()
+    expand = expand_parameter(SESSION_PATHS)
+    session_id = Values(help_text="Only these sessions.")
 
 
 class SessionsView(ReportView):
@@ -72,9 +85,10 @@ class SessionsView(ReportView):
     parameters = SessionParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[SessionParameters], responses=SessionPage)
+    @extend_schema(responses=SessionPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
+        check_format(query)
         if query["format"] != "json":
             return self.rows_response(query, "sessions", *export_sessions(self.reader, query))
         rows = filter_requests(visible_exchanges(self.reader), query)
@@ -86,7 +100,9 @@ class SessionsView(ReportView):
         last = shown[-1] if shown else None
         return Response(
             {
-                "data": rows_with_models(self.reader, shown),
+                "data": expand_rows(
+                    request, rows_with_models(self.reader, shown), query.get("expand", ())
+                ),
                 "has_more": more,
                 "next_page": encode_position(last["last"], last["session_id"])
                 if more and last
@@ -160,6 +176,7 @@ def sessions_of(rows: QuerySet[Exchange]) -> "QuerySet[Any, Any]":
             **SESSION_TOTALS,
             a_team=Min("team"),
             a_key=Min("key_name"),
+            a_key_id=Min("key_id"),
             a_user=Min("user"),
         )
         .order_by(F("last").desc(), "session_id")
@@ -173,9 +190,7 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "errors": row["failed"],
         "agents": row["agents"],
         "models": models,
-        "team": row["a_team"],
-        "key": row["a_key"],
-        "user": row["a_user"],
+        **caller_references(row["a_team"], row["a_key_id"], row["a_key"], row["a_user"]),
         "started_at": row["started"].isoformat().replace("+00:00", "Z"),
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
         "input_tokens": row["fresh"],
@@ -192,20 +207,16 @@ class SessionView(ReportView):
     """Return one session and its requests, oldest first."""
 
     permission_classes = (IsKeyOrStaff,)
-    parameters = ReportParameters
+    parameters: ClassVar = row_parameters(SESSION_PATHS)
 
-    @extend_schema(responses=SessionRow)
+    @extend_schema(responses=SessionDetail)
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
-        self.validated_query()
+        paths = self.validated_query().get("expand", ())
         rows = visible_exchanges(self.reader).filter(session_id=session_id)
         found = list(sessions_of(rows))
         if not found:
             raise Http404(f"no session {session_id[:60]!r}")
         models = rows.order_by("model_requested").values_list("model_requested", flat=True)
         requests = rows.order_by("created", "id")[:1000]
-        return Response(
-            {
-                **session_row(found[0], list(models.distinct())),
-                "data": [request_row(row) for row in requests],
-            }
-        )
+        (row,) = expand_rows(request, [session_row(found[0], list(models.distinct()))], paths)
+        return Response({**row, "data": [request_row(one) for one in requests]})

@@ -11,7 +11,14 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.query_parameters import normalize_query
 from proxy.reports.requests.sessions import SessionsView
 from proxy.reports.requests.views import RequestsView
-from proxy.reports.usage import comparison, latency_errors_cache, outcomes, summary, usage
+from proxy.reports.usage import (
+    comparison,
+    latency_errors_cache,
+    outcomes,
+    stop_reasons,
+    summary,
+    usage,
+)
 
 REPORTS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -23,6 +30,7 @@ REPORTS: Final[Mapping[str, type[ReportView]]] = {
     "cache": latency_errors_cache.CacheView,
     "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
+    "stop_reasons": stop_reasons.StopReasonsView,
     "requests": RequestsView,
     "sessions": SessionsView,
 }

@@ -16,7 +16,7 @@ from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, ReportParameters
 from proxy.reports.core.rendering import LINE_FORMATS
 from proxy.reports.setup.base_serializers import ConfigSerializer
-from proxy.reports.setup.fields import Named, ObjectColumn
+from proxy.reports.setup.fields import Linked, ObjectColumn
 from proxy.reports.setup.viewsets import ConfigViewSet
 
 from .reports import REPORTS, as_query, query_error
@@ -31,7 +31,7 @@ class SavedReportSerializer(ConfigSerializer):
         help_text="The parameters of the report, as in its URL; several values as a list. "
         "`month` can be `this` or `last`.",
     )
-    team = Named(
+    team = Linked(
         slug_field="name",
         queryset=Team.objects.all(),
         required=False,

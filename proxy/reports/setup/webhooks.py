@@ -19,14 +19,14 @@ from proxy.reports.core.idempotency import idempotent
 from proxy.reports.core.permissions import caller_of
 
 from .base_serializers import ConfigSerializer, StrictSerializer
-from .fields import Named, NamesColumn, Numbered
+from .fields import Linked, NamesColumn
 from .viewsets import ConfigViewSet
 
 
 class WebhookSerializer(ConfigSerializer):
     """A webhook, without its secrets."""
 
-    team = Named(
+    team = Linked(
         slug_field="name",
         queryset=Team.objects.all(),
         required=False,
@@ -102,7 +102,9 @@ class WebhookViewSet(ConfigViewSet):
 class DeliverySerializer(StrictSerializer):
     """An event for one receiver, with the result of its last attempt."""
 
-    webhook_id = Numbered(source="webhook", queryset=Webhook.objects.all())
+    webhook_id: Any = serializers.PrimaryKeyRelatedField(
+        source="webhook", queryset=Webhook.objects.all()
+    )
     email = serializers.CharField(
         read_only=True, help_text="The address of a mail; empty: the receiver is a webhook."
     )

@@ -253,7 +253,7 @@ def test_old_events_and_those_above_the_maximum_are_deleted(receiver, monkeypatc
 
 
 BUDGET = {
-    "owner": "team platform", "threshold_percent": 100, "hard": True, "limit_usd": "10.000000",
+    "owner": "team platform", "models": [], "threshold_percent": 100, "hard": True, "limit_usd": "10.000000",
     "spent_usd": "10.000000", "period": "month", "resets_at": "2026-12-01T00:00:00Z",
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from django.db import transaction
 from proxy.audit_log import Action, record
 from proxy.config import apply, load
 from proxy.gateway.snapshot import revoked_keys_file
+from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Pause, Upstream, Webhook, WebhookEvent
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
@@ -45,7 +46,7 @@ def by_the_admin(key):
 
 def by_rest(key):
     secret = factories.key("terraform", of="ops", scopes=["admin"])[1]
-    response = ServedClient().delete(f"/api/v1/keys/{key.pk}/", headers={"x-api-key": secret})
+    response = ServedClient().delete(f"/api/v1/keys/{key_id(key.pk)}/", headers={"x-api-key": secret})
     assert response.status_code == 200
 
 
