@@ -14,6 +14,7 @@ from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from proxy.ledger.errors import SchemaMismatch
+from proxy.models import CopiedTable
 
 if TYPE_CHECKING:
     from django.db.migrations.executor import MigrationExecutor
@@ -42,6 +43,7 @@ def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
     The message names a migration and what to do. Call this before serving requests.
     """
     if _applied(alias) == migrations_on_disk():
+        _check_complete(alias)
         return  # equal sets need no consistency check, which would import all migrations
     executor = _checked_executor(alias)
     missing = [
@@ -53,6 +55,15 @@ def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
         raise SchemaMismatch(
             f"the database lacks {count}, the first is {missing[0]}; "
             "run manage.py migrate with this version"
+        )
+
+
+def _check_complete(alias: str) -> None:
+    copied = CopiedTable.objects.using(alias).first()
+    if copied is not None:
+        raise SchemaMismatch(
+            "the database is an unfinished copy of another one; run manage.py copyledger again, "
+            "with the DATABASE_URL of the original"
         )
 
 
