@@ -38,12 +38,24 @@ def migrations_on_disk() -> AbstractSet[tuple[str, str]]:
 
 
 def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
+    """Raise SchemaMismatch if this version cannot use the database; call this before serving.
+
+    The applied migrations must be those of this version, and the database no unfinished copy.
+    """
+    check_migrations(alias)
+    if CopiedTable.objects.using(alias).exists():
+        raise SchemaMismatch(
+            "the database is an unfinished copy of another one; run manage.py copyledger again, "
+            "with the DATABASE_URL of the original"
+        )
+
+
+def check_migrations(alias: str = DEFAULT_DB_ALIAS) -> None:
     """Raise SchemaMismatch if the applied migrations are not those of this version.
 
-    The message names a migration and what to do. Call this before serving requests.
+    The message names a migration and what to do.
     """
     if _applied(alias) == migrations_on_disk():
-        _check_complete(alias)
         return  # equal sets need no consistency check, which would import all migrations
     executor = _checked_executor(alias)
     missing = [
@@ -55,15 +67,6 @@ def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
         raise SchemaMismatch(
             f"the database lacks {count}, the first is {missing[0]}; "
             "run manage.py migrate with this version"
-        )
-
-
-def _check_complete(alias: str) -> None:
-    copied = CopiedTable.objects.using(alias).first()
-    if copied is not None:
-        raise SchemaMismatch(
-            "the database is an unfinished copy of another one; run manage.py copyledger again, "
-            "with the DATABASE_URL of the original"
         )
 
 

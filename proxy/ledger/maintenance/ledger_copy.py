@@ -92,6 +92,12 @@ def source_state() -> str:
     return " ".join(map(str, (head.sequence, bytes(head.digest).hex(), *newest)))
 
 
+def is_unfinished() -> bool:
+    """Return whether the default database is an unfinished copy."""
+    found = connection.introspection.table_names()
+    return name_of(CopiedTable) in found and CopiedTable.objects.exists()
+
+
 def check_target() -> None:
     """Raise ConfigError if the default database is used already; it may not be migrated yet."""
     found = set(connection.introspection.table_names())
@@ -101,8 +107,7 @@ def check_target() -> None:
         raise ConfigError(
             f"the target has a table {foreign[0]!r} of another program; name an empty database"
         )
-    is_copy = name_of(CopiedTable) in found and CopiedTable.objects.exists()
-    if name_of(Team) in found and not is_copy and Team.objects.exists():
+    if name_of(Team) in found and not is_unfinished() and Team.objects.exists():
         raise ConfigError("the target contains a ledger already; name an empty database")
 
 

@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection
 from proxy.bootstrap import data_directory
 from proxy.conf import conf
 from proxy.ledger.database.default_database import default_database
-from proxy.ledger.database.schema_check import check_migratable, check_schema
+from proxy.ledger.database.schema_check import check_migratable, check_migrations, check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.ledger.maintenance import ledger_copy, verifier
 from proxy.ledger.maintenance.ledger_copy import Count
@@ -116,8 +116,10 @@ def _copy(*, restart: bool) -> list[Count]:
         cause = str(error).strip().splitlines()[0]
         raise ConfigError(f"the target cannot be used: {cause}") from None
     ledger_copy.check_target()
-    check_migratable()
-    call_command("migrate", verbosity=0, interactive=False)
+    if not ledger_copy.is_unfinished():  # a migration would create groups and permissions again
+        check_migratable()
+        call_command("migrate", verbosity=0, interactive=False)
+    check_migrations()
     done = ledger_copy.begin(restart=restart)
     began = ledger_copy.source_state()
     with progress() as bar:

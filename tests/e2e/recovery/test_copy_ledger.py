@@ -32,7 +32,7 @@ PATHS = (
 BLOCK = """
 CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
-CREATE TRIGGER wait_for_test BEFORE INSERT ON proxy_transcript FOR EACH ROW
+CREATE TRIGGER wait_for_test BEFORE INSERT ON {table} FOR EACH ROW
 EXECUTE FUNCTION wait_for_test();
 """
 
@@ -72,10 +72,10 @@ def start_copy(gateway: Gateway, postgres: Postgres, log: Path) -> "subprocess.P
         )  # fmt: skip
 
 
-def kill_while_copying(gateway: Gateway, postgres: Postgres) -> None:
-    """Kill the command when it copies the first transcript."""
+def kill_while_copying(gateway: Gateway, postgres: Postgres, table: str) -> None:
+    """Kill the command when it copies the first row of this table."""
     with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(BLOCK)
+        connection.execute(BLOCK.format(table=table))
         connection.execute("SELECT pg_advisory_lock(1)")
         command = start_copy(gateway, postgres, gateway.folder / "copy.log")
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -97,7 +97,7 @@ def test_a_copy_that_was_killed_is_finished_and_served(tmp_path: Path, postgres:
     assert running.returncode == 2
     assert "in use by another gateway" in running.stderr
 
-    kill_while_copying(gateway, postgres)
+    kill_while_copying(gateway, postgres, "proxy_transcript")
     copied = gateway.run_command("copyledger", "--to", postgres.url, "--json")
 
     assert copied.returncode == 0, copied.stderr
@@ -181,7 +181,7 @@ def test_a_target_that_is_not_empty_is_refused(tmp_path: Path, postgres: Postgre
 @pytest.mark.timeout(240)
 def test_a_copy_of_a_changed_ledger_begins_again(tmp_path: Path, postgres: Postgres) -> None:
     gateway = filled_gateway(tmp_path / "gateway", 100)
-    kill_while_copying(gateway, postgres)
+    kill_while_copying(gateway, postgres, "proxy_transcript")
     served = gateway.run_command("serve", "--port", "0", DATABASE_URL=postgres.url)
     gateway.manage("createkey", "--team", "e2e", "--name", "later")
 
@@ -208,3 +208,15 @@ def test_a_row_that_postgresql_refuses_is_named(tmp_path: Path, postgres: Postgr
     assert refused.returncode == 1
     assert "proxy_exchange: the rows cannot be copied: " in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("table", ["django_content_type", "auth_group", "proxy_searchterms"])
+def test_a_copy_continues_in_any_table(tmp_path: Path, postgres: Postgres, table: str) -> None:
+    gateway = filled_gateway(tmp_path / "gateway", 10)
+    kill_while_copying(gateway, postgres, table)
+
+    copied = gateway.run_command("copyledger", "--to", postgres.url)
+
+    assert copied.returncode == 0, copied.stderr
