@@ -26,7 +26,7 @@ PATHS = (
     "/v1/organizations/usage_report/messages?starting_at=2026-11-20T00:00:00Z&bucket_width=1d",
     f"/api/v1/requests/{EXAMPLE}/",
     f"/api/v1/requests/{EXAMPLE}/transcript/",
-    "/api/v1/search/?q=%22conversation+3%22",
+    "/api/v1/search/?q=topic3x",
     "/api/v1/teams/",
 )
 BLOCK = """
@@ -61,6 +61,7 @@ def read(gateway: Gateway) -> dict[str, object]:
         reply = gateway.request("GET", path)
         assert reply.status == 200, (path, reply.body)
         answers[path] = json.loads(reply.body) | {"data_refreshed_at": None}
+        assert answers[path].get("data") != [], path
     return answers
 
 

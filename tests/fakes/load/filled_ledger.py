@@ -31,7 +31,8 @@ def records(requests: int) -> Iterator[Any]:
 
     for number in range(1, requests + 1):
         conversation, turn = divmod(number, TURNS)
-        history = [f"Question {each} of conversation {conversation}." for each in range(turn + 1)]
+        topic = f"topic{conversation}x"  # a word that is in no other conversation
+        history = [f"Question {each} about {topic}." for each in range(turn + 1)]
         created = NOON + number * SPAN_S / requests
         first = opening(
             number,
