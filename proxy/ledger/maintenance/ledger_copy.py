@@ -239,10 +239,17 @@ def rows_to_copy() -> int:
 
 
 def counts() -> list[Count]:
-    """Return the number of rows of each table in both databases."""
+    """Return the number of rows of each table in both databases.
+
+    The search index has the terms of each search entry.
+    """
+    indexed = CopiedTable.objects.get(pk=term_index.TABLE).rows
     return [
-        Count(name_of(model), *(count_rows(model, each) for each in (ORIGINAL, DEFAULT_DB_ALIAS)))
-        for model in tables()
+        *(
+            Count(name_of(model), count_rows(model, ORIGINAL), count_rows(model, DEFAULT_DB_ALIAS))
+            for model in tables()
+        ),
+        Count(term_index.TABLE, count_rows(SearchEntry, ORIGINAL), indexed),
     ]
 
 
