@@ -160,12 +160,3 @@ def test_the_scheduled_backup_keeps_the_newest_copies_and_names_the_rest(tmp_pat
     assert re.search(r"^  settings     BRIDGE_DATA_DIR, ", output, re.MULTILINE)
     assert "revoked_keys" in output
     assert gateway.key not in output
-
-
-def test_keep_is_for_a_folder(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path)
-
-    refused = gateway.run_command("backup", str(tmp_path / "copy.sqlite3"), "--keep", "3")
-
-    assert refused.returncode == 2
-    assert refused.stderr == "error: --keep is 1 or more, and needs a folder\n"

@@ -464,10 +464,3 @@ def test_all_wrong_references_are_reported_but_not_what_follows_from_them():
     ]  # fmt: skip
     assert found[0] == "keys[0].team: no team 'platfrom'; did you mean 'platform'?"
     assert not Team.objects.exists()
-
-
-def test_the_command_prints_each_mistake_on_a_line(manage, tmp_path):
-    message = rejected_start(manage, tmp_path, REFERENCES)
-
-    assert message.startswith("error: ")
-    assert len(message.splitlines()) == 6
