@@ -5,6 +5,7 @@ from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
 from .ledger import (
+    CopiedTable,
     DrainWatermark,
     Exchange,
     HashChainLink,
@@ -46,6 +47,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CopiedTable",
     "CountedToolCall",
     "DialectName",
     "DrainWatermark",
