@@ -19,7 +19,8 @@ from proxy.models import ApiKey, Exchange
 from proxy.permissions.row_permissions import can_open_admin, reader_of_user, visible_exchanges
 
 from . import saved_views
-from .filters import FILTERS, LINKED_FIELDS, FormFilter
+from .filter_kinds import FormFilter
+from .filters import FILTERS, LINKED_FIELDS
 from .keyset_changelist import GROUP, KeysetChangeList
 from .request_row import group_rows, list_row
 
