@@ -55,7 +55,12 @@ def _path(at: str | None) -> str:
 
 
 def _found_value(at: str, value: Any, what: str) -> str:
-    """Return the value at the path as ``, found 5``; empty if the message contains the value."""
+    """Return the value at the path as ``, found 5``; empty if the message contains the value.
+
+    It is empty, too, if the path does not name the key of an entry, but has ``[...]`` instead.
+    """
+    if "[...]" in at:
+        return ""
     for step in STEP.finditer(at):
         value = value[step["key"]] if step["key"] else value[int(step["place"])]
     shown = repr(value) if isinstance(value, str) else str(value)

@@ -210,7 +210,8 @@ def _budget_notices(reader: Reader, *, link: bool) -> Iterator[Notice]:
             over = state.tone == "over"
             yield Notice(
                 "bad" if over and budget.hard else "warn",
-                f"The {budget.get_period_display().lower()}'s budget of {budget.owner} is "
+                f"The {budget.get_period_display().lower()}'s budget of {budget.owner}"
+                f"{budget.models_text} is "
                 f"{'spent' if over else f'{state.used_percent:.0f} % spent'} "
                 f"({state.left_text}); it resets {state.resets_text}.",
                 url,

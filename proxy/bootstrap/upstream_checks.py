@@ -14,10 +14,12 @@ from proxy.gateway.credentials.credential import Credential, CredentialError, ap
 from proxy.gateway.credentials.registry import source_for
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.snapshot.endpoints import Endpoints, url_with_model
+from proxy.gateway.upstream.client import PROXY_REFUSAL
 from proxy.gateway.upstream.probe import send_questions
 from proxy.models import RouteTarget, Upstream
 from proxy.models.setup.upstream_connection import (
     ResolvedConnection,
+    TlsFiles,
     resolve_connection,
     tls_context,
 )
@@ -82,7 +84,11 @@ def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
     if way.proxy is not None:
         host = f"[{way.proxy.host}]" if ":" in way.proxy.host else way.proxy.host
         fields = {"proxy-authorization": way.proxy.authorization} if way.proxy.authorization else {}
-        proxy = httpx.Proxy(f"http://{host}:{way.proxy.port}", headers=fields)
+        scheme = "https" if way.proxy.tls else "http"
+        trusted = tls_context(TlsFiles(ca=way.tls.ca)) if way.proxy.tls else None
+        proxy = httpx.Proxy(
+            f"{scheme}://{host}:{way.proxy.port}", headers=fields, ssl_context=trusted
+        )
     context = tls_context(way.tls)
     # The environment's proxies are in ``way`` already, which also knows the upstream's own.
     return httpx.Client(
@@ -92,7 +98,14 @@ def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
         proxy=proxy,
         verify=context,
         trust_env=False,
+        event_hooks={"response": [_raise_for_proxy]},
     )
+
+
+def _raise_for_proxy(response: httpx.Response) -> None:
+    """Raise ProxyError if a proxy that forwards http requests refuses one."""
+    if response.status_code == PROXY_REFUSAL:
+        raise httpx.ProxyError(f"status {PROXY_REFUSAL}")
 
 
 def _describe(subject: str, way: ResolvedConnection) -> Iterator[Finding]:

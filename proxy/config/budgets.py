@@ -29,7 +29,12 @@ def apply_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     written = set()
     for one in _all_budgets(file, rows):
         entry, secret = one.entry, one.entry.webhook_secret
-        identity = {one.kind: one.owner, "period": entry.period, "zone": entry.zone}
+        identity = {
+            one.kind: one.owner,
+            "period": entry.period,
+            "zone": entry.zone,
+            "models_covered": entry.models,
+        }
         fields = {
             "usd": entry.usd,
             "hard": entry.hard,
@@ -37,12 +42,17 @@ def apply_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "webhook_secret": secret.stored if secret else {},
             "emails": entry.emails,
         }
-        label = f"{one.name} a {entry.period}"
+        label = _label(one.name, entry.period, entry.models)
         written.add(rows.put(Budget, identity, fields, one.where, label).pk)
     obsolete = Budget.objects.filter(managed=True).exclude(pk__in=written)
     for budget in obsolete.select_related("team", "key__team", "user"):
         name = budget.owner.partition(" ")[2]
-        rows.delete(budget, f"{name} a {budget.period}")
+        rows.delete(budget, _label(name, budget.period, budget.models_covered))
+
+
+def _label(name: str, period: str, models: list[str]) -> str:
+    """Return the budget's name in the list of changes: ``platform a month for claude-opus-*``."""
+    return f"{name} a {period}" + (f" for {', '.join(models)}" if models else "")
 
 
 def _all_budgets(file: schema.BridgeFile, rows: ConfigWriter) -> Iterator[BudgetEntry]:

@@ -140,6 +140,7 @@ def _budget(one: Budget) -> Table:
         "usd": one.usd,
         "period": one.period,
         "zone": one.zone,
+        "models": one.models_covered,
         "hard": one.hard,
         "webhook": one.webhook or None,
         "webhook_secret": one.webhook_secret or None,

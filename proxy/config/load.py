@@ -91,15 +91,17 @@ def _semantic_errors(file: BridgeFile) -> Iterator[str]:
 
 def _budget_errors(file: BridgeFile) -> Iterator[str]:
     """Yield messages for unknown time zones, and for two budgets of one owner, period and zone."""
-    first: dict[tuple[str, str, str], str] = {}
+    first: dict[tuple[str, ...], str] = {}
     for path, owner, budget in _budgets(file):
         try:
             zoneinfo.ZoneInfo(budget.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             yield f"{path}.zone: no such time zone: {budget.zone!r}"
-        same = first.setdefault((owner, budget.period, budget.zone), path)
+        identity = (owner, budget.period, budget.zone, *budget.models)
+        same = first.setdefault(identity, path)
         if same != path:
-            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}"
+            models = f" for {', '.join(budget.models)}" if budget.models else ""
+            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}{models}"
 
 
 def _budgets(file: BridgeFile) -> Iterator[tuple[str, str, Budget]]:

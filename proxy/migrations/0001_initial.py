@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                 ('usd', models.DecimalField(decimal_places=6, max_digits=14)),
                 ('period', models.CharField(choices=[('day', 'Day'), ('week', 'Week'), ('month', 'Month')], default='month', max_length=8)),
                 ('zone', models.CharField(default='UTC', max_length=64)),
+                ('models_covered', models.JSONField(blank=True, default=list, help_text='Names or globs of the models whose requests count; empty: all models.')),
                 ('hard', models.BooleanField(default=True, help_text='Off: only a warning is raised.')),
                 ('webhook', models.CharField(blank=True, help_text='https URL that receives alerts at 80 % and at 100 %.', max_length=500)),
                 ('webhook_secret', models.JSONField(blank=True, default=dict, help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.')),

@@ -295,7 +295,7 @@ class SpendLimitsView(AdminApiView):
     answer = openapi_schemas.page_schema(openapi_schemas.LIMIT)
 
     def rows(self) -> list[Row]:
-        return [limit_row(budget) for budget in visible_budgets(self.reader).order_by("pk")]
+        return [limit_row(budget) for budget in _spend_limits(self.reader)]
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
@@ -304,6 +304,11 @@ class SpendLimitsView(AdminApiView):
         return Response(
             {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
         )
+
+
+def _spend_limits(reader: Reader) -> QuerySet[Budget]:
+    """Return the budgets for all models: Anthropic's limits cannot be of some models only."""
+    return visible_budgets(reader).filter(models_covered=[]).order_by("pk")
 
 
 def _matches(row: Row, query: Row) -> bool:
@@ -324,11 +329,7 @@ class EffectiveView(SpendLimitsView):
     answer = openapi_schemas.page_schema(openapi_schemas.EFFECTIVE)
 
     def rows(self) -> list[Row]:
-        return [
-            row
-            for budget in visible_budgets(self.reader).order_by("pk")
-            for row in effective_rows(budget)
-        ]
+        return [row for budget in _spend_limits(self.reader) for row in effective_rows(budget)]
 
 
 def effective_rows(budget: Budget) -> list[Row]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +15,7 @@ from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
 from proxy.models import Exchange
+from proxy.permissions.readings import HEADER
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
@@ -31,6 +32,13 @@ from .filters import RequestParameters, filter_requests
 from .serializers import RequestRow, request_row
 
 TIMEOUT_S: Final = 10.0
+
+READING_REASON: Final = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="Why you read this; required for other people's if the gateway asks for reasons.",
+)
 
 logger = logging.getLogger(__name__)
 

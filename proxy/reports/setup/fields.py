@@ -14,10 +14,21 @@ from proxy.reports.core.permissions import caller_of
 
 MAX_ITEMS: Final = 200  # maximum entries of a list
 NAMES: Final = {"type": "array", "items": {"type": "string", "maxLength": 200}}
-LIMITS: Final = {
+MODEL_LIMITS: Final = {
     "type": "object",
     "properties": {
         name: {"type": "integer", "minimum": 1} for name in ("rpm", "tpm", "concurrency")
+    },
+}
+LIMITS: Final = {
+    "type": "object",
+    "properties": {
+        **MODEL_LIMITS["properties"],  # type: ignore[dict-item]  # a JSON schema
+        "models": {
+            "type": "object",
+            "description": "Further limits by a model's name or glob, at most 50.",
+            "additionalProperties": MODEL_LIMITS,
+        },
     },
 }
 MEMBER_KEYS: Final = {

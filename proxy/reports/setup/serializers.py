@@ -287,6 +287,9 @@ class BudgetSerializer(ConfigSerializer):
 
     id = serializers.CharField(read_only=True)
     owner = serializers.CharField(read_only=True, help_text="team:name, key:team/name or user:name")
+    models_covered = NamesColumn(
+        required=False, help_text="Globs of the models whose requests count; empty: all models."
+    )
     tz = serializers.CharField(source="zone", max_length=64, required=False)
     starting_at = serializers.DateTimeField(read_only=True)
     resets_at = serializers.DateTimeField(read_only=True)
@@ -310,9 +313,9 @@ class BudgetSerializer(ConfigSerializer):
     class Meta:
         model = Budget
         fields = (
-            "id", "owner", "period", "tz", "hard", "starting_at", "resets_at", "limit_usd",
-            "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state", "team",
-            "key_id", "user", "managed",
+            "id", "owner", "models_covered", "period", "tz", "hard", "starting_at", "resets_at",
+            "limit_usd", "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state",
+            "team", "key_id", "user", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
 

@@ -77,10 +77,17 @@ def _identity(request: Request, key: ApiKey | None) -> Row:
         "name": key.name,
         "team": key.team.name,
         "scopes": key.scopes,
-        "limits": {**key.team.limits, **key.limits},
+        "limits": _limits_of(key),
         "models_allowed": key.models_allowed or key.team.models_allowed,
         "expires_at": _iso(key.expires),
     }
+
+
+def _limits_of(key: ApiKey) -> Row:
+    """Return the limits of the key, or else of its team; those by model are added for each name."""
+    team, own = key.team.limits, key.limits
+    models = {**team.get("models", {}), **own.get("models", {})}
+    return {**team, **own} | ({"models": models} if models else {})
 
 
 def _iso(at: datetime | None) -> str | None:

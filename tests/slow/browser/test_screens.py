@@ -30,6 +30,7 @@ PAGES = {
     "storage": "storage/",
     "purge": "storage/purge/",
     "users": "auth/user/",
+    "reading reason": "reading-reason/?kind=session&id=s1",
 }
 MORE_PAGES = {
     "comparison": "comparison/",

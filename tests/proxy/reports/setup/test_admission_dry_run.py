@@ -55,6 +55,15 @@ def test_the_dry_run_has_every_limit_and_budget_with_the_amount_left(client, ci)
     assert places == sorted(places)
 
 
+def test_the_dry_run_leaves_out_budgets_of_other_models(client, ci):
+    Budget.objects.update(models_covered=["gpt-*"])
+
+    answer = dry_run(client, ci, input_tokens=1000, max_tokens=60_000).json()
+
+    assert answer["admitted"]
+    assert "team_budget" not in [one["door"] for one in answer["doors"]]
+
+
 @pytest.mark.parametrize(
     ("query", "check", "status"),
     [

@@ -4,8 +4,19 @@ import json
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils.timezone import now
 
-from proxy.models import ApiKey, AuditEntry, Budget, Price, Route, RouteTarget, Team, Upstream
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Price,
+    Route,
+    RouteTarget,
+    Team,
+    Upstream,
+    UsageQuarterHour,
+)
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 
@@ -152,6 +163,27 @@ def test_wrong_list_parameters_are_named(send, path):
 
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith(path.split("?")[1].split("=")[0])
+
+
+def test_a_budget_of_some_models_counts_only_their_cost(send):
+    Team.objects.create(name="research")
+    for model, cost in (("claude-opus-5", 7), ("claude-haiku-5", 11)):
+        UsageQuarterHour.objects.create(
+            id=model.encode(), start=now(), team="research", model_requested=model,
+            cost_nanousd=cost * 10**9, unpriced=cost,
+        )  # fmt: skip
+    body = {"team": "research", "limit_usd": "10", "models_covered": ["*-opus-*"]}
+
+    created = send("POST", "budgets/", body)
+    refused = send("POST", "budgets/", {**body, "models_covered": ["a"] * 101})
+    changed = send("PATCH", f"budgets/{created.json()['id']}/", {"models_covered": []})
+
+    assert (created.status_code, refused.status_code) == (201, 400)
+    seen = [
+        [one.json()[name] for name in ("models_covered", "spent_usd", "unpriced_requests", "state")]
+        for one in (created, changed)
+    ]
+    assert seen == [[["*-opus-*"], "7", 7, "ok"], [[], "18", 18, "over"]]
 
 
 def test_a_sorted_list_has_pages(send):
