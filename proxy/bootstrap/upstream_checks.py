@@ -13,7 +13,7 @@ from yarl import URL
 from proxy.gateway.credentials.credential import Credential, CredentialError, api_key_headers
 from proxy.gateway.credentials.registry import source_for
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.snapshot.endpoints import Endpoints, url_with_model
+from proxy.gateway.snapshot.endpoints import Endpoints, url_below, url_with_model
 from proxy.gateway.upstream.client import PROXY_REFUSAL
 from proxy.gateway.upstream.probe import send_questions
 from proxy.models import RouteTarget, Upstream
@@ -59,7 +59,8 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
         credential, source = _find_credential(upstream, profile)
         way = resolve_connection(upstream.connection, upstream.base_url)
     except ValidationError as invalid:
-        yield Finding(subject, ok=False, text=" ".join(invalid.messages))
+        hint = "Correct it in bridge.toml, or in the admin."
+        yield Finding(subject, ok=False, text=" ".join(invalid.messages), hint=hint)
         return
     except (ConfigError, CredentialError) as missing:
         hint = "serve needs it in its environment, and so does doctor to check it."
@@ -202,9 +203,9 @@ CLOUD_HINTS: Final = {
 def _check_reachable(
     subject: str, upstream: Upstream, client: httpx.Client, *, is_cloud: bool
 ) -> Iterator[Finding]:
-    query = f"?api-version={upstream.api_version}" if upstream.api_version else ""
-    path = "" if is_cloud else MODEL_LISTS[upstream.dialect] + query
-    response = client.get(upstream.base_url + path)
+    path, version = MODEL_LISTS[upstream.dialect], upstream.api_version
+    url = upstream.base_url if is_cloud else url_below(upstream.base_url, path, version)
+    response = client.get(url)
     # A cloud has no list of models here: any answer shows that it is reachable.
     rejected = response.status_code in {401, 403} and not is_cloud
     hint = "The upstream rejects the key; see api_key." if rejected else ""
@@ -236,7 +237,8 @@ def _check_streaming(
     with client.stream("POST", url, json=body) as response:
         if response.status_code != 200:
             text = f"a short stream from {model} gets status {response.status_code}"
-            yield Finding(subject, ok=False, text=text)
+            hint = "“Test” on the page of the upstream in the admin shows its error."
+            yield Finding(subject, ok=False, text=text, hint=hint)
             return
         for _ in response.iter_bytes():
             arrivals.append(time.monotonic())  # noqa: PERF401 - each read has its own time

@@ -482,6 +482,18 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='CopiedTable',
+            fields=[
+                ('table', models.CharField(max_length=63, primary_key=True, serialize=False)),
+                ('position', models.JSONField(null=True)),
+                ('rows', models.PositiveBigIntegerField(default=0)),
+                ('source', models.CharField(max_length=200)),
+            ],
+            options={
+                'default_permissions': (),
+            },
+        ),
+        migrations.CreateModel(
             name='Purge',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

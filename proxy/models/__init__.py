@@ -5,6 +5,7 @@ from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
 from .ledger import (
+    CopiedTable,
     DrainWatermark,
     Exchange,
     HashChainLink,
@@ -48,6 +49,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CopiedTable",
     "CountedToolCall",
     "DeliveryState",
     "DialectName",

@@ -1,7 +1,8 @@
 """Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -91,6 +92,56 @@ class Checkpoint(msgspec.Struct):
         new.touch(mode=0o600)
         new.write_bytes(msgspec.json.encode(self))
         new.replace(path)
+
+
+def steps(state: Checkpoint) -> Iterator[None]:
+    """Verify the links, then by month the rows without a link, then by day the sums.
+
+    ``state`` contains the position and the findings at each yield.
+    """
+    for checked in verify(bodies=state.bodies, days=state.days, after=state.sequence):
+        state.links += checked.links
+        state.sequence = checked.sequence
+        state.add(checked.findings)
+        yield
+    days = _days_with_rows(state.days)
+    if days is None:
+        return
+    first, last = days
+    for at, end in _months(max(first, state.rows_until or first), last):
+        state.add(verify_links_of_rows(_midnight(at), _midnight(end)))
+        state.rows_until = end
+        yield
+    at = max(first, state.sums_until or first)
+    while state.sums and at <= last:
+        end = at + timedelta(days=1)
+        state.add(verify_sums(_midnight(at), _midnight(end)))
+        state.sums_until = at = end
+        yield
+
+
+def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
+    """Return the first and the last UTC day with rows within ``days``; None: there are none."""
+    found = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
+    if found["first"] is None:
+        return None
+    first, last = (found[name].astimezone(UTC).date() for name in ("first", "last"))
+    first = max(first, days.since or first)
+    last = min(last, days.until - timedelta(days=1) if days.until else last)
+    return (first, last) if first <= last else None
+
+
+def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
+    """Split the days from ``first`` to ``last`` at the ends of months."""
+    while first <= last:
+        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
+        end = min(following, last + timedelta(days=1))
+        yield first, end
+        first = end
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time_of_day(), UTC)
 
 
 def link_range(days: DayRange) -> tuple[int, int]:

@@ -372,3 +372,10 @@ def test_a_backup_into_a_missing_folder_is_misuse(tmp_path: Path) -> None:
 
     assert refused.value.returncode == 2
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_only_a_folder_of_backups_has_a_number_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="--keep is 1 or more, and needs a folder") as refused:
+        call_command("backup", tmp_path / "copy.sqlite3", "--keep", "3")
+
+    assert refused.value.returncode == 2
