@@ -173,10 +173,19 @@ def visible_webhooks(reader: Reader) -> QuerySet[Webhook]:
 
 
 def visible_saved_reports(reader: Reader) -> QuerySet[SavedReport]:
-    """Return the reader's own reports, and those of the reader's teams."""
+    """Return the reader's own reports, and those of the reader's teams.
+
+    The own reports of a gateway key are those of the user whom the key belongs to.
+    """
     reports = SavedReport.objects.select_related("team", "user")
     shared = Q(user=None) if reader.everything else Q(team__name__in=reader.teams)
-    return reports.filter(shared | Q(user__username=reader.user, user__isnull=False))
+    if reader.user:
+        own = Q(user__username=reader.user)
+    else:
+        own = Q(
+            user__in=ApiKey.objects.filter(pk=reader.key_id or 0, user__isnull=False).values("user")
+        )
+    return reports.filter(shared | own)
 
 
 def visible_deliveries(reader: Reader) -> QuerySet[WebhookDelivery]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.db.models import QuerySet
 from django.http import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -14,6 +14,7 @@ from proxy.models import ApiKey, SavedReport, Team
 from proxy.permissions.row_permissions import visible_saved_reports
 from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, ReportParameters
+from proxy.reports.core.references import Reference, Row, reference_of
 from proxy.reports.core.rendering import LINE_FORMATS
 from proxy.reports.setup.base_serializers import ConfigSerializer
 from proxy.reports.setup.fields import Linked, ObjectColumn
@@ -25,6 +26,7 @@ from .reports import REPORTS, as_query, query_error
 class SavedReportSerializer(ConfigSerializer):
     """A report with its parameters under a name."""
 
+    id = serializers.CharField(source="name", read_only=True)
     report = Choice(choices=list(REPORTS))
     query = ObjectColumn(
         required=False,
@@ -38,17 +40,16 @@ class SavedReportSerializer(ConfigSerializer):
         allow_null=True,
         help_text="The team whose report it is; null: it is yours alone.",
     )
-    user: Any = serializers.SlugRelatedField(
-        slug_field="username",
-        read_only=True,
-        allow_null=True,
-        help_text="The owner; null: the team is.",
-    )
+    user = serializers.SerializerMethodField(help_text="The owner; null: the team is.")
     created_at = serializers.DateTimeField(source="created", read_only=True)
 
     class Meta:
         model = SavedReport
-        fields = ("name", "report", "query", "team", "user", "created_at")
+        fields = ("id", "name", "report", "query", "team", "user", "created_at")
+
+    @extend_schema_field(Reference("user", allow_null=True))
+    def get_user(self, report: SavedReport) -> Row | None:
+        return reference_of(report.user)
 
     def complete(self, row: SavedReport, attrs: dict[str, Any]) -> None:
         """Set the owner of a report without a team, and check the parameters."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.views.decorators.debug import sensitive_variables
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -17,6 +17,7 @@ from proxy.permissions.row_permissions import visible_deliveries, visible_webhoo
 from proxy.permissions.write_permissions import ADD, CHANGE, faults
 from proxy.reports.core.idempotency import idempotent
 from proxy.reports.core.permissions import caller_of
+from proxy.reports.core.references import Reference, Row
 
 from .base_serializers import ConfigSerializer, StrictSerializer
 from .fields import Linked, NamesColumn
@@ -110,7 +111,7 @@ class DeliverySerializer(StrictSerializer):
     )
     event_id = serializers.CharField(read_only=True, help_text="The header `webhook-id`.")
     event_type = serializers.CharField(source="event.type", read_only=True)
-    team = serializers.CharField(source="event.team", read_only=True)
+    team = serializers.SerializerMethodField()
     body = serializers.CharField(
         source="event.body", read_only=True, help_text="The JSON text that is sent."
     )
@@ -129,6 +130,11 @@ class DeliverySerializer(StrictSerializer):
             "status": {"help_text": "HTTP status of the last attempt; null: no response."},
             "answer": {"help_text": "The first 500 characters of the last response."},
         }
+
+    @extend_schema_field(Reference("team", allow_null=True))
+    def get_team(self, delivery: WebhookDelivery) -> Row | None:
+        name = delivery.event.team
+        return {"id": name, "name": name} if name else None
 
     def get_next_attempt_at(self, delivery: WebhookDelivery) -> str | None:
         waits = delivery.state == "waiting"

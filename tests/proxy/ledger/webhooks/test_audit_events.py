@@ -46,7 +46,9 @@ def by_the_admin(key):
 
 def by_rest(key):
     secret = factories.key("terraform", of="ops", scopes=["admin"])[1]
-    response = ServedClient().delete(f"/api/v1/keys/{key_id(key.pk)}/", headers={"x-api-key": secret})
+    response = ServedClient().delete(
+        f"/api/v1/keys/{key_id(key.pk)}/", headers={"x-api-key": secret}
+    )
     assert response.status_code == 200
 
 
