@@ -380,9 +380,10 @@ def completed(nodes: Nodes) -> list[int]:
     """Return the numbers of the load requests with a completed row."""
     rows = nodes.all[0].rows().values()
     return [
-        int(row["session_id"].rpartition("-")[2])
+        int(number)
         for row in rows
-        if row["session_id"] and row["outcome"] == "completed"
+        if (number := row["session_id"].rpartition("-")[2]).isdigit()
+        and row["outcome"] == "completed"
     ]
 
 

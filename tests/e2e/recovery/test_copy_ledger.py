@@ -165,15 +165,15 @@ def test_a_target_that_is_not_empty_is_refused(tmp_path: Path, postgres: Postgre
     gateway = filled_gateway(tmp_path / "gateway", 10)
     command = ("copyledger", "--to", postgres.url)
     with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE books (title text)")
+        connection.execute("CREATE TABLE shelves (title text)")
         foreign = gateway.run_command(*command)
-        connection.execute("DROP TABLE books")
+        connection.execute("DROP TABLE shelves")
         gateway.manage(*command)
         ledger = gateway.run_command(*command)
         [users] = connection.execute("SELECT count(*) FROM proxy_exchange").fetchone()
 
     assert (foreign.returncode, ledger.returncode) == (2, 2)
-    assert "has a table 'books' of another program; name an empty database" in foreign.stderr
+    assert "has a table 'shelves' of another program; name an empty database" in foreign.stderr
     assert "the target contains a ledger already; name an empty database" in ledger.stderr
     assert users == 10
 

@@ -20,7 +20,7 @@ ANSWER = {
 }
 
 
-def ask(gateway: Gateway, model: str, **headers: str) -> tuple[int, dict[str, str], Any]:
+def send_question(gateway: Gateway, model: str, **headers: str) -> tuple[int, dict[str, str], Any]:
     body = {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
     fields = {"content-type": "application/json", **headers}
     reply = gateway.request("POST", "/v1/messages", json.dumps(body).encode(), fields)

@@ -1,6 +1,6 @@
 """The way to an upstream: forward proxy, private CA, client certificate, headers, and their faults.
 
-The upstream speaks TLS with a certificate of a private CA, and asks for a client certificate.
+The upstream speaks TLS with a certificate of a private CA, and requires a client certificate.
 """
 
 import base64
@@ -18,7 +18,7 @@ from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.script_steps import Close
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from .connection_requests import ANSWER, HEADER_SECRET, ask
+from .connection_requests import ANSWER, HEADER_SECRET, send_question
 
 
 def test_a_request_goes_through_the_proxy_with_certificate_and_headers(
@@ -26,7 +26,7 @@ def test_a_request_goes_through_the_proxy_with_certificate_and_headers(
 ):
     client_headers = {"x-project": "apollo", "x-corp-cost": "7", "x-other": "no"}
     for _ in range(2):
-        status, _, body = ask(gateway, "all", **client_headers)
+        status, _, body = send_question(gateway, "all", **client_headers)
 
         assert (status, body["content"][0]["type"]) == (200, "text"), body
     received = secure_upstream.requests[-1].headers
@@ -48,7 +48,7 @@ def test_a_request_goes_through_the_proxy_with_certificate_and_headers(
 def test_an_http_request_is_forwarded_by_the_proxy(gateway, plain_upstream, tinyproxy):
     """Common proxies open tunnels only to port 443."""
     for _ in range(2):
-        status, _, body = ask(gateway, "plain")
+        status, _, body = send_question(gateway, "plain")
 
         assert (status, body["content"][0]["type"]) == (200, "text"), body
     received = plain_upstream.requests[-1]
@@ -60,7 +60,7 @@ def test_an_http_request_is_forwarded_by_the_proxy(gateway, plain_upstream, tiny
 
 
 def test_a_proxy_s_password_is_redacted_from_a_forwarded_response(gateway):
-    _, _, body = ask(gateway, "echo")
+    _, _, body = send_question(gateway, "echo")
 
     encoded = base64.b64encode(CREDENTIALS.encode()).decode()
     assert body["content"][0]["text"] == f"It is Basic {'*' * len(encoded)}."
@@ -69,7 +69,7 @@ def test_a_proxy_s_password_is_redacted_from_a_forwarded_response(gateway):
 def test_the_proxy_is_the_only_way_to_the_upstream(gateway, plain_upstream):
     count = len(plain_upstream.requests)
 
-    status, _, body = ask(gateway, "plain-direct")
+    status, _, body = send_question(gateway, "plain-direct")
 
     assert (status, body["error"]["message"]) == (502, LOST)
     assert len(plain_upstream.requests) == count
@@ -79,7 +79,7 @@ def test_the_proxy_is_the_only_way_to_the_upstream(gateway, plain_upstream):
 def test_a_proxy_that_speaks_tls(gateway, secure_upstream, plain_upstream, model):
     upstream = plain_upstream if model == "plain-tls-proxy" else secure_upstream
     for _ in range(2):
-        status, _, body = ask(gateway, model)
+        status, _, body = send_question(gateway, model)
 
         assert (status, body["content"][0]["type"]) == (200, "text"), body
     first, second = upstream.requests[-2:]
@@ -88,15 +88,15 @@ def test_a_proxy_that_speaks_tls(gateway, secure_upstream, plain_upstream, model
 
 
 def test_a_header_s_secret_is_redacted_from_the_response(gateway):
-    _, _, body = ask(gateway, "all")
+    _, _, body = send_question(gateway, "all")
 
     assert HEADER_SECRET not in json.dumps(body)
     assert "The header is ***" in body["content"][0]["text"]
 
 
 def test_upstreams_with_the_same_address_share_no_connection(gateway, secure_upstream):
-    ask(gateway, "all")
-    ask(gateway, "direct")
+    send_question(gateway, "all")
+    send_question(gateway, "direct")
 
     through_proxy, direct = secure_upstream.requests[-2:]
     assert through_proxy.connection != direct.connection
@@ -132,7 +132,7 @@ FAULTS = {
 def faulty(gateway: Gateway, secure_upstream: ScriptedUpstream) -> dict[str, Any]:
     """Send a request on each faulty way; return responses, rows and what reached the upstream."""
     count = len(secure_upstream.requests)
-    replies = {model: ask(gateway, model) for model in FAULTS}
+    replies = {model: send_question(gateway, model) for model in FAULTS}
     ids = {model: headers["request-id"] for model, (_, headers, _) in replies.items()}
     rows = gateway.closed_rows(*ids.values())
     return {
@@ -167,7 +167,7 @@ def test_an_upstream_that_asks_for_a_certificate_gets_no_request_without_one(
     """With TLS 1.3 the refusal arrives after the handshake, as the answer to the request."""
     count = len(secure_upstream.requests)
 
-    status, _, body = ask(gateway, "no-certificate")
+    status, _, body = send_question(gateway, "no-certificate")
 
     assert (status, body["error"]["type"]) == (502, "api_error")
     assert body["error"]["message"] in (NO_TLS, LOST)
@@ -207,12 +207,12 @@ def test_a_renewed_certificate_is_used_without_a_restart(gateway, certificates, 
     authority_file.write_bytes(Path(certificates["other-ca"]).read_bytes())
     try:
         secure_upstream.choose(lambda _: [*script_steps.json_response(ANSWER), Close()])
-        ask(gateway, "direct")  # closes the connection of an earlier request
-        ask(gateway, "direct")
-        status, _, body = ask(gateway, "direct")
+        send_question(gateway, "direct")  # closes the connection of an earlier request
+        send_question(gateway, "direct")
+        status, _, body = send_question(gateway, "direct")
     finally:
         secure_upstream.choose(lambda _: script_steps.json_response(ANSWER))
         authority_file.write_bytes(authority)
 
     assert (status, body["error"]["message"]) == (502, NO_TLS)
-    assert ask(gateway, "direct")[0] == 200
+    assert send_question(gateway, "direct")[0] == 200

@@ -2,11 +2,14 @@
 
 import itertools
 import threading
+import time
 
 import pytest
 
-from proxy.counters.budget_store import Standing
+from proxy.counters.budget_store import Standing, StoreUnavailable
+from proxy.gateway.admission import budgets
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
+from proxy.gateway.admission.budgets import team_budgets
 from proxy.models import Budget, RouteTarget, Upstream
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, json_response
 from tests.proxy.gateway import upstream_scripts
@@ -150,3 +153,25 @@ def test_an_operator_can_allow_a_model_without_a_price(budget_gateway, settings)
     assert reply.status == 200
     assert any("no price is known" in note["reason"] for note in row(reply.id).notes)
     assert settled(budget).spent == 0
+
+
+def test_metrics_have_what_is_left_of_each_budget_that_a_counter_knows(budget_gateway, monkeypatch):
+    model = budget_gateway.model("chat")
+    budget_gateway.scripted.on(model, upstream_scripts.chat())
+    budget = budget_gateway.cleo.budget("1")
+    team = budget_gateway.cleo.team.name
+
+    def left() -> list[int]:
+        return [one.remaining for one in team_budgets(time.time()) if one.team == team]
+
+    assert left() == []  # no request has created the counter
+    assert budget_gateway.send(model, max_tokens=100).status == 200
+    spent = settled(budget).spent
+    assert left() == [10**9 - spent]
+
+    def unavailable() -> None:
+        raise StoreUnavailable("gone")
+
+    # A real store does not fail on demand.
+    monkeypatch.setattr(budgets, "budget_store", unavailable)
+    assert left() == []

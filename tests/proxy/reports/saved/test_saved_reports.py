@@ -53,7 +53,8 @@ def ada():
 
 def test_an_own_report_is_created_run_changed_and_deleted(ledger, otto):
     created = otto("POST", "reports", DAILY)
-    assert (created.status_code, created.json()["user"]) == (201, "otto")
+    owner = {"id": "otto", "email": "otto@example.com"}
+    assert (created.status_code, created.json()["user"]) == (201, owner)
 
     result = otto("GET", "reports/daily/run").json()
     assert {row["team"] for row in result["data"]} == {"platform", "research"}
