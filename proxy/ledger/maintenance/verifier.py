@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -9,6 +10,7 @@ import msgspec
 from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
+from proxy.ledger.archive.reading import iterate_both, read_both, with_ids, within
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
 from proxy.ledger.transcripts import storage
@@ -163,7 +165,7 @@ def _rows(
         .values_list("exchange_id")
         .annotate(newest=Max("sequence"))
     )
-    rows = Exchange.objects.in_bulk(list(ids))
+    rows = _rows_by_id(ids)
     stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
     for link in batch:
         if newest[link.exchange_id] != link.sequence:
@@ -184,6 +186,17 @@ def _rows(
             yield Finding(
                 "body", link.exchange_id, "the transcript is missing within its retention"
             )
+
+
+def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
+    """Return the rows of the database and of the archive."""
+    rows = Exchange.objects.in_bulk(list(ids))
+    if missing := sorted(ids - rows.keys()):
+        for found in read_both(
+            Exchange.objects.filter(pk__in=missing), list[Exchange], with_ids(missing)
+        ):
+            rows |= {row.pk: row for row in found}
+    return rows
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -249,7 +262,7 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     """
     totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    for row in rows.iterator(chunk_size=2000):
+    for row in iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk")):
         counts = counts_of(row)
         for name in COUNTS:
             totals[name] += counts[name]

@@ -1,7 +1,8 @@
 """The views of the list of requests and of one request."""
 
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, Final
 
 from django.db.models import QuerySet
@@ -11,6 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.ledger.archive.reading import iterate_both, read_both, with_ids, within
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
@@ -31,6 +33,7 @@ from .filters import RequestParameters, filter_requests
 from .serializers import RequestRow, request_row
 
 TIMEOUT_S: Final = 10.0
+RESOLUTION: Final = timedelta(microseconds=1)
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +59,18 @@ class RequestsView(ReportView):
         if query["format"] != "json":
             return self.rows_response(query, "requests", *export_requests(self.reader, query))
         rows = request_queryset(self.reader, query)
+        months = within(query["time_range"].start, query["time_range"].end)
         if query["page"]:
             at, ident = decode_position(query["page"])
             rows = rows.filter(created__lte=at).exclude(created=at, id__gte=ident)
+            months &= within(None, at + RESOLUTION)
         limit = query["limit"]
         try:
             with with_query_timeout(TIMEOUT_S):
-                page = list(rows[: limit + 1])
+                sides = read_both(rows, lambda rows: list(rows[: limit + 1]), months, TIMEOUT_S)
         except QueryTimeout:
             raise QueryTooSlow from None
+        page = sorted(chain(*sides), key=newest_last, reverse=True)
         more = len(page) > limit
         last = page[limit - 1] if more else None
         return Response(
@@ -81,8 +87,13 @@ def request_queryset(reader: Reader, query: dict[str, Any]) -> QuerySet[Exchange
 
 
 def export_requests(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
-    rows = request_queryset(reader, query).iterator(chunk_size=1000)
+    months = within(query["time_range"].start, query["time_range"].end)
+    rows = iterate_both(request_queryset(reader, query), months, newest_last, reverse=True)
     return map(request_row, rows), column_names(RequestRow())
+
+
+def newest_last(row: Exchange) -> tuple[datetime, str]:
+    return row.created, row.pk
 
 
 def encode_position(at: datetime, name: str) -> str:
@@ -104,10 +115,11 @@ class RequestDetailBase(ReportView):
 
     def get_exchange(self, request_id: str) -> Exchange:
         """Return the exchange. Raise Http404 if it does not exist or is not visible (T10)."""
-        row = visible_exchanges(self.reader).filter(pk=request_id).first()
-        if row is None:
-            raise Http404(f"no request {request_id[:40]!r}")
-        return row
+        rows = visible_exchanges(self.reader).filter(pk=request_id)
+        for found in read_both(rows, list[Exchange], with_ids([request_id])):
+            if found:
+                return found[0]
+        raise Http404(f"no request {request_id[:40]!r}")
 
 
 class RequestView(RequestDetailBase):

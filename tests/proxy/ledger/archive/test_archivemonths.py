@@ -1,0 +1,175 @@
+"""archivemonths moves each closed month exactly once, whatever interrupts it."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError
+from django.db.models import Sum
+
+from proxy.ledger.archive import files, outbox, parquet, reading
+from proxy.ledger.maintenance import amendments, verifier
+from proxy.models import ArchivedMonth, DrainWatermark, Exchange, HashChainLink, Transcript
+from tests.proxy.admin import factories
+
+from .conftest import DATABASES, JUNE
+
+pytestmark = pytest.mark.django_db(databases=DATABASES)
+BEFORE = ("--before", "2026-07")
+
+
+class Killed(BaseException):
+    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+
+
+def all_rows() -> list[str]:
+    sides = reading.read_both(Exchange.objects.order_by("pk"), list, reading.within(None, None))
+    return [row.pk for rows in sides for row in rows]
+
+
+def findings() -> list[str]:
+    found = [f for checked in verifier.verify() for f in checked.findings]
+    for day in range(10):
+        start = JUNE.replace(hour=0) + timedelta(days=day)
+        found += verifier.verify_sums(start, start + timedelta(days=1))
+    return [f"{finding.what}: {finding.where}" for finding in found]
+
+
+def test_a_file_has_the_rows_of_its_month(ledger, archive, tmp_path, capsys):
+    june = ledger.filter(created__lt="2026-07-01T00:00Z")
+    cost = june.aggregate(cost=Sum("cost_nanousd"))["cost"]
+
+    archive(*BEFORE, "--json")
+
+    (month,) = json.loads(capsys.readouterr().out)
+    path = tmp_path / "archive" / "requests-2026-06.parquet"
+    assert (month["month"], month["state"], month["rows"]) == ("2026-06", "archived", 5)
+    assert (month["file"], month["sha256"]) == (str(path), files.sha256_of(path))
+    assert month["chain_sequence"] == HashChainLink.objects.count()
+    assert ArchivedMonth.objects.get().cost_nanousd == cost > 0
+    assert path.stat().st_mode & 0o077 == 0
+    assert Exchange.objects.count() == 10  # without --remove, nothing is deleted
+
+
+STEPS = [
+    (files, "put", 1, "after"),
+    (outbox, "_begin_removal", 1, "after"),
+    (outbox, "_remove_batch", 2, "after"),
+]
+MORE_STEPS = [
+    (owner, step, call, when)
+    for owner, step, call in (
+        (parquet, "write", 1),
+        (outbox, "rows_of", 4),
+        (files, "put", 1),
+        (files, "stored_sha256", 2),
+        (outbox, "_begin_removal", 1),
+        *((outbox, "_remove_batch", call) for call in (1, 2, 3, 4)),
+    )
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize(
+    "step", [*STEPS, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_STEPS)]
+)
+def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypatch, step):
+    ids = all_rows()
+    monkeypatch.setattr(outbox, "BATCH", 2)
+    with monkeypatch.context() as patch:
+        kill_at(patch, *step)
+        with pytest.raises(Killed):
+            archive(*BEFORE, "--remove")
+    assert sorted(all_rows()) == ids
+
+    archive(*BEFORE, "--remove")
+
+    assert sorted(all_rows()) == ids
+    assert Exchange.objects.count() == 5
+    assert findings() == []
+
+
+def kill_at(patch, owner, step, call, when) -> None:
+    """Raise Killed before or after the given call of a function."""
+    function = getattr(owner, step)
+    calls = []
+
+    def run(*args, **options):
+        calls.append(step)
+        if len(calls) == call and when == "before":
+            raise Killed
+        result = function(*args, **options)
+        if len(calls) == call:
+            if isinstance(result, Iterator):
+                list(result)
+            raise Killed
+        return result
+
+    patch.setattr(owner, step, run)
+
+
+def test_a_second_run_archives_and_removes_nothing_again(ledger, archive):
+    archive(*BEFORE, "--remove")
+    before = ArchivedMonth.objects.values().get()
+
+    archive(*BEFORE, "--remove")
+
+    assert ArchivedMonth.objects.values().get() == before
+
+
+def test_a_month_with_an_open_request_is_not_archived(ledger, archive):
+    factories.record(at=JUNE, closed=False, with_content=False)
+
+    with pytest.raises(CommandError, match="is still open"):
+        archive(*BEFORE)
+
+    assert not ArchivedMonth.objects.exists()
+
+
+def test_a_month_with_records_that_are_not_posted_is_not_archived(ledger, archive):
+    at = JUNE + timedelta(days=1)
+    DrainWatermark.objects.create(journal="gone:/data/journal-0", as_of=at, backlog=1, seen=at)
+
+    with pytest.raises(CommandError, match="gone:/data/journal-0"):
+        archive(*BEFORE)
+
+
+def test_a_row_that_differs_from_the_chain_is_not_archived(ledger, archive):
+    Exchange.objects.filter(pk=ledger[2].pk).update(output_tokens=1)
+
+    with pytest.raises(CommandError, match=ledger[2].pk):
+        archive(*BEFORE, "--remove")
+
+    assert Exchange.objects.count() == 10
+
+
+def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys):
+    factories.record(at=JUNE)
+
+    archive(*BEFORE, "--remove")
+
+    assert "2026-06 stays in the database: transcripts are stored" in capsys.readouterr().err
+    assert Exchange.objects.count() == 11
+    Transcript.objects.all().delete()
+    archive(*BEFORE, "--remove")
+    assert Exchange.objects.count() == 5
+
+
+def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, archive):
+    changed = ledger[0].pk
+    archive(*BEFORE)
+    amendments.amend([changed], lambda _: {"tags": {"late": "change"}})
+
+    with pytest.raises(CommandError, match="changed after it was archived"):
+        archive(*BEFORE, "--remove")
+    archive(*BEFORE, "--remove")
+
+    (row,) = _archived(changed)
+    assert row.tags == {"late": "change"}
+    assert findings() == []
+
+
+def _archived(pk: str) -> list[Exchange]:
+    rows = Exchange.objects.filter(pk=pk)
+    return reading.read_both(rows, list, reading.with_ids([pk]))[1]
