@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -47,7 +48,7 @@ def put(location: str, path: Path) -> None:
     """Store a file durably at the location under its own name; replace a file of that name."""
     if location.startswith(BUCKET_SCHEME):
         with _s3_errors(location), path.open("rb") as body:
-            _client().put_object(**_object(location, path.name), Body=body)
+            s3_client().put_object(**_object(location, path.name), Body=body)
     else:
         _put_in_folder(Path(location), path)
 
@@ -107,8 +108,9 @@ def _put_in_folder(folder: Path, path: Path) -> None:
         os.close(handle)
 
 
-def _client() -> Any:
-    """Return an S3 client. Raise ConfigError with the command that installs botocore."""
+@lru_cache
+def s3_client() -> Any:
+    """Return the process's S3 client. Raise ConfigError with the command that installs botocore."""
     try:
         session = importlib.import_module("botocore.session").get_session()
         config = importlib.import_module("botocore.config").Config(
@@ -127,6 +129,7 @@ def _object(location: str, name: str) -> dict[str, str]:
 @contextmanager
 def _s3_errors(location: str) -> Iterator[None]:
     """Raise the errors of botocore as ArchiveError. They contain no credentials."""
+    s3_client()  # if botocore is missing, this names the command that installs it
     errors = importlib.import_module("botocore.exceptions")
     try:
         yield
@@ -135,9 +138,8 @@ def _s3_errors(location: str) -> Iterator[None]:
 
 
 def _chunks(location: str, name: str) -> Iterator[bytes]:
-    client = _client()
     with _s3_errors(location):
-        yield from client.get_object(**_object(location, name))["Body"].iter_chunks(CHUNK)
+        yield from s3_client().get_object(**_object(location, name))["Body"].iter_chunks(CHUNK)
 
 
 def _download(location: str, name: str, path: Path) -> None:

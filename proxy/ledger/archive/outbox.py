@@ -101,7 +101,7 @@ def archive(month: date, location: str, folder: Path) -> Iterator[int]:
         month=month, defaults={"location": location}
     )
     if is_new and files.stored_sha256(location, entry.file):
-        entry.delete()
+        ArchivedMonth.objects.filter(pk=month).delete()
         raise ArchiveError(f"{location} already has {entry.file}, which this ledger did not write")
     head = LedgerHead.objects.filter(pk=1).first() or LedgerHead()
     path = folder / entry.file

@@ -55,7 +55,7 @@ class Command(BridgeCommand):
             load_duckdb()
             try:
                 self._run(options)
-            except ArchiveError as error:
+            except (ArchiveError, OSError) as error:
                 raise CommandError(str(error), returncode=FINDING) from None
         months = list(ArchivedMonth.objects.all())
         if options["json"]:

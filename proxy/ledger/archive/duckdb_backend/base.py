@@ -62,6 +62,7 @@ def duckdb_instance() -> Any:
     }
     instance = load_duckdb().connect(":memory:", config=config)
     instance.execute("SET parquet_metadata_cache = true")
+    instance.execute("SET GLOBAL TimeZone = 'UTC'")  # the default is the zone of the host
     return instance
 
 

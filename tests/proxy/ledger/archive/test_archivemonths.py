@@ -1,15 +1,22 @@
 """archivemonths moves each closed month exactly once, whatever interrupts it."""
 
+import contextlib
 import json
+import os
+import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError
+from django.db import connection
 from django.db.models import Sum
 
 from proxy.ledger.archive import files, outbox, parquet, reading
 from proxy.ledger.maintenance import amendments, verifier
+from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import ArchivedMonth, DrainWatermark, Exchange, HashChainLink, Transcript
 from tests.proxy.admin import factories
 
@@ -17,6 +24,7 @@ from .conftest import DATABASES, JUNE
 
 pytestmark = pytest.mark.django_db(databases=DATABASES)
 BEFORE = ("--before", "2026-07")
+KILLS = 20
 
 
 class Killed(BaseException):
@@ -173,3 +181,39 @@ def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, arch
 def _archived(pk: str) -> list[Exchange]:
     rows = Exchange.objects.filter(pk=pk)
     return reading.read_both(rows, list, reading.with_ids([pk]))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(databases=DATABASES, transaction=True)
+def test_kills_of_the_process_lose_and_double_nothing(tmp_path):
+    factories.price()
+    times = [JUNE + timedelta(seconds=number) for number in range(6000)]
+    for at in range(0, len(times), 500):
+        write_to_database(
+            [
+                factories.exchange_records(at=time, with_content=False)
+                for time in times[at : at + 500]
+            ]
+        )
+    ids = all_rows()
+    chance = random.Random(1)  # noqa: S311 -- times of kills
+    database = connection.settings_dict["NAME"]
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "bridge_project.settings",
+        "DATABASE_URL": f"sqlite:///{database}",
+        "BRIDGE_DATA_DIR": str(tmp_path),
+    }
+    command = [sys.executable, "manage.py", "archivemonths", *BEFORE, "--remove"]
+
+    for _ in range(KILLS):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 -- our own command
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(1, 8))
+        process.kill()
+        process.wait()
+        assert sorted(all_rows()) == ids
+
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
+    assert sorted(all_rows()) == ids
+    assert not Exchange.objects.exists()
+    assert findings() == []
