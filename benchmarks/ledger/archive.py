@@ -86,7 +86,7 @@ VALUES = {
     "message_count": "n % 200",
     "tool_calls": "n % 3",
     "tool_names": "CASE n % 3 WHEN 0 THEN '[]' WHEN 1 THEN '[\"Bash\"]' "
-    "ELSE '[\"Edit\", \"Read\"]' END",
+    'ELSE \'["Edit", "Read"]\' END',
     "preview": "'Tool result: ' || md5((n * 7)::VARCHAR) || ' of module_' || (n % 5000) || '.py'",
     "prompt": "'Find the bug in module_' || (hash(n) % 5000) || '.py and repair its test.'",
     "request_bytes": "(random() * 250000)::INT",
@@ -260,8 +260,8 @@ for _ in range(5):
     began = time.perf_counter()
     run()
     times.append((time.perf_counter() - began) * 1000)
-import resource
-print(f"{statistics.median(times):.0f}", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(f"{statistics.median(times):.0f}", int(peak.split()[1]) // 1024)
 """
 
 

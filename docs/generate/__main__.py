@@ -51,10 +51,12 @@ def project_commands() -> list[str]:
 
 def metrics_table() -> str:
     from proxy.ledger.journal.journal_metrics import GAUGES  # noqa: PLC0415 - it imports models
+    from proxy.metrics.node_state import NODE_GAUGES  # noqa: PLC0415 - it imports models
 
     rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
     metrics = [(m.full_name, m.family.type, m.label_names, m.family.documentation) for m in METRICS]
-    metrics += [(gauge.name, "gauge", gauge.label_names, gauge.help) for gauge in GAUGES]
+    gauges = (*GAUGES, *NODE_GAUGES)
+    metrics += [(gauge.name, "gauge", gauge.label_names, gauge.help) for gauge in gauges]
     for name, kind, label_names, text in metrics:
         labels = ", ".join(f"`{label}`" for label in label_names)
         rows.append(f"| `{name}` | {kind} | {labels} | {text} |")

@@ -55,8 +55,30 @@ FIRST_BYTE_SECONDS: Final = Histogram(
 REQUEST_SECONDS: Final = Histogram(
     "bridge_request_seconds",
     "From the request's arrival to the end of its response.",
-    ("endpoint",),
+    ("endpoint", "upstream"),
     buckets=RESPONSE_BUCKETS_S,
+)
+TEAM_REQUESTS: Final = Counter(
+    "bridge_team_requests_total",
+    "Requests with a key of the team that ended.",
+    ("team", "upstream", "outcome"),
+)
+TEAM_FIRST_BYTE_SECONDS: Final = Histogram(
+    "bridge_team_first_byte_seconds",
+    "From the arrival of a team's request to the first content that left for the client.",
+    ("team",),
+    buckets=RESPONSE_BUCKETS_S,
+)
+UPSTREAM_ERRORS: Final = Counter(
+    "bridge_upstream_errors_total",
+    "Requests that ended with an error of an upstream, by Anthropic's type of the error.",
+    ("upstream", "error_type"),
+)
+REFUSALS: Final = Counter(
+    "bridge_refusals_total",
+    "Requests that the gateway refused, by reason: the limit that was reached (rpm, tpm, "
+    "concurrency, budget, max_streams, lag and others), or the type of the error.",
+    ("reason",),
 )
 OVERHEAD_SECONDS: Final = Histogram(
     "bridge_overhead_seconds",
@@ -117,6 +139,10 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     UNPRICED_REQUESTS,
     FIRST_BYTE_SECONDS,
     REQUEST_SECONDS,
+    TEAM_REQUESTS,
+    TEAM_FIRST_BYTE_SECONDS,
+    UPSTREAM_ERRORS,
+    REFUSALS,
     OVERHEAD_SECONDS,
     NOTES,
     UNKNOWN_EVENTS,

@@ -13,12 +13,16 @@ from .definitions import (
     FIRST_BYTE_SECONDS,
     NOTES,
     OVERHEAD_SECONDS,
+    REFUSALS,
     REQUEST_SECONDS,
     REQUESTS,
+    TEAM_FIRST_BYTE_SECONDS,
+    TEAM_REQUESTS,
     TOKENS,
     UNKNOWN_EVENTS,
     UNPRICED_REQUESTS,
     UPSTREAM_ATTEMPTS,
+    UPSTREAM_ERRORS,
 )
 
 log = logging.getLogger("proxy.metrics")
@@ -39,6 +43,8 @@ class FinishedRequest:
     route: str = ""
     team: str = ""
     closing: CloseRecord | None = None
+    refusal: str = ""
+    """Why the gateway refused the request; empty if it did not."""
 
 
 def count_request(request: FinishedRequest) -> None:
@@ -62,11 +68,18 @@ def _count_request(request: FinishedRequest) -> None:
     upstream = closing.upstream if closing else ""
     status = str(request.status)
     REQUESTS.labels(request.endpoint, request.route, upstream, request.outcome, status).inc()
-    REQUEST_SECONDS.labels(request.endpoint).observe(request.seconds)
+    REQUEST_SECONDS.labels(request.endpoint, upstream).observe(request.seconds)
+    if request.refusal:
+        REFUSALS.labels(request.refusal).inc()
+    if request.team:
+        TEAM_REQUESTS.labels(request.team, upstream, request.outcome).inc()
     if closing is None:
         return
     if closing.ttft_ms is not None:
         FIRST_BYTE_SECONDS.labels(upstream).observe(closing.ttft_ms / 1000)
+        TEAM_FIRST_BYTE_SECONDS.labels(request.team).observe(closing.ttft_ms / 1000)
+    if closing.error_source == "upstream":
+        UPSTREAM_ERRORS.labels(upstream, closing.error_type).inc()
     if closing.overhead_ms is not None:
         OVERHEAD_SECONDS.observe(closing.overhead_ms / 1000)
     _count_usage(closing, request.team)

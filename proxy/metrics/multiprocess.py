@@ -28,7 +28,7 @@ VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 GAUGE_MODE: Final = "livesum"
 """A gauge is the sum over the living workers; ``mark_dead_workers`` removes the gauge file of a
 dead worker."""
-FILE_BYTES: Final = {"counter": 8 << 20, "histogram": 8 << 20, f"gauge_{GAUGE_MODE}": 64 << 10}
+FILE_BYTES: Final = {"counter": 16 << 20, "histogram": 16 << 20, f"gauge_{GAUGE_MODE}": 64 << 10}
 """The size of a worker's file, by file name prefix. It is enough for the maximum number of label
 sets. Files are allocated in full, because prometheus_client would create sparse files, and a write
 to a sparse file kills the process (SIGBUS) when the disk is full."""
@@ -70,7 +70,13 @@ def open_worker_files() -> None:
     directory = Path(os.environ[VARIABLE])
     try:
         with _exclusive(directory):
-            number = next(n for n in itertools.count() if _lock_number(directory, n) is not None)
+            number, lock = next(
+                (n, lock)
+                for n in itertools.count()
+                if (lock := _lock_number(directory, n)) is not None
+            )
+            os.ftruncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
             mark_process_dead(number, directory)
         for prefix, size in FILE_BYTES.items():
             _allocate(directory / f"{prefix}_{number}.db", size)
@@ -89,6 +95,18 @@ def existing_labels() -> Iterator[tuple[str, dict[str, str]]]:
         for family in MultiProcessCollector.merge(map(str, paths)):
             for sample in family.samples:
                 yield family.name, sample.labels
+
+
+def worker_processes() -> dict[int, int]:
+    """Return the process id of each living worker, by worker number."""
+    if worker.directory is None:
+        return {worker.number: os.getpid()}
+    found = {}
+    for path in sorted(worker.directory.glob("worker-*.lock")):
+        number, pid = int(path.stem.removeprefix("worker-")), path.read_text(encoding="ascii")
+        if pid.isdigit() and Path("/proc", pid).exists():
+            found[number] = int(pid)
+    return found
 
 
 def mark_dead_workers(directory: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 from django.db import DatabaseError, InterfaceError, connection
@@ -19,7 +20,7 @@ from proxy.counters.backends import budget_store
 from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
-from proxy.gateway.snapshot.config_snapshot import Caller
+from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
@@ -28,6 +29,7 @@ from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.ledger.usage.pricing import PriceList, charge_of, cost_of
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
+from proxy.metrics.node_state import MAX_BUDGETS, TeamBudget
 from proxy.models import Budget
 from translator.notes import Note
 
@@ -142,6 +144,29 @@ async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Rese
         budget_maintenance.exhausted(budget, at)
         raise _budget_exhausted(budget, standing, amount, at)
     return reservation
+
+
+def team_budgets(at: float) -> list[TeamBudget]:
+    """Return the current periods of the teams' budgets that the counters know.
+
+    A counter is unknown until the first request of its period; then the ledger's sum is not read
+    just for this, and the budget is left out.
+    """
+    configs = (
+        (team, budget)
+        for team, budgets in directory.snapshot.team_budgets.items()
+        for budget in budgets
+    )
+    found = []
+    try:
+        for team, budget in islice(configs, MAX_BUDGETS):
+            standing = budget_store().standing(budget.counter(at))
+            if standing is not None:
+                remaining = budget.limit - standing.used - standing.reserved
+                found.append(TeamBudget(team, budget.period, budget.limit, remaining))
+    except StoreUnavailable:
+        return []
+    return found
 
 
 def _worst_case(caller: Caller, route: Route, planned: PlannedRequest, notes: list[Note]) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.counters.backends import is_redis_unavailable
+from proxy.gateway.admission.budgets import team_budgets
 from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
 from proxy.gateway.snapshot.config_snapshot import directory
@@ -16,6 +17,7 @@ from proxy.ledger.journal.journal_metrics import RecordCollector
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
 from proxy.metrics.exposition import CONTENT_TYPE, exposition
+from proxy.metrics.node_state import NodeCollector
 from proxy.secrets import SECRET_FILES
 
 from .http_consumer import StreamingHttpConsumer
@@ -128,8 +130,10 @@ class _MetricsCache:
     def refresh(self) -> bytes:
         with self._lock:
             if not self.fresh:
-                record = RecordCollector(recorder.directory, recorder.state())
-                self.text, self._at = exposition(record), time.monotonic()
+                state = recorder.state()
+                record = RecordCollector(recorder.directory, state)
+                node = NodeCollector(_degraded(state), team_budgets(time.time()))
+                self.text, self._at = exposition(record, node), time.monotonic()
             return self.text
 
 

@@ -51,6 +51,7 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
     reserved_bytes = 0  # memory reserved for the request body
     context: RequestContext | None = None  # set for requests to /v1/messages with a known key
     cancel_reason: CancelReason | None = None
+    refusal = ""  # why the gateway refused the request; empty if it did not
     bytes_at_disconnect: int | None = None
     """Response bytes sent when the client disconnected, if the upstream is read to its end."""
     _client_left = False
@@ -224,6 +225,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     async def send_error(self, exc: Exception) -> None:
         refusal = to_http_error(exc)
+        if refusal.outcome == "refused" and refusal.status >= 400:  # a replayed answer is a 200
+            self.refusal = refusal.detail or refusal.error_type
         if self.complete:
             return
         # An error status can no longer be sent, so the stream must end in an error.

@@ -38,6 +38,7 @@ def request_finished(consumer: "StreamingHttpConsumer") -> None:
         route=context.admission.route_name if context else "",
         team=context.caller.team.name if context else "",
         closing=closing,
+        refusal=consumer.refusal,
     )
     count_request(ended)
     if context is not None and context.trace is not None:

@@ -137,6 +137,7 @@ class Snapshot:
     prices: PriceList = field(default_factory=lambda: PriceList(()))
     content_rules: Policies = NO_POLICIES  # which blocks and roles of messages may pass
     pauses: tuple[PauseEntry, ...] = ()
+    team_budgets: Mapping[str, tuple[BudgetConfig, ...]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     """The upstreams that cannot be used, with the reason, such as a missing secret."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
@@ -309,6 +310,9 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         prices=PriceList(configuration.rows_of(Price)),
         content_rules=build_policies(rule.as_rule() for rule in message_rules(rules)),
         pauses=tuple(map(PauseEntry.of, configuration.rows_of(Pause))),
+        team_budgets={
+            team.name: budgets.by_owner.get(("team", pk), ()) for pk, team in teams.items()
+        },
         broken=broken,
         secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,

@@ -66,7 +66,7 @@ def test_promtool_accepts_the_text():
         skip_or_fail(
             "NO promtool HERE (Debian: prometheus): the text was read by prometheus_client only"
         )
-    REQUEST_SECONDS.labels("messages").observe(0.5)
+    REQUEST_SECONDS.labels("messages", "openai").observe(0.5)
     UNKNOWN_EVENTS.labels("chat", 'a "quoted" \\ kind').inc()
 
     run = subprocess.run(  # noqa: S603 - our own command line

@@ -58,8 +58,11 @@ def test_each_part_of_a_close_record_is_counted():
         f'bridge_unpriced_requests_total{{{model},upstream="openai"}}': 1,
         'bridge_first_byte_seconds_count{upstream="openai"}': 2,
         'bridge_first_byte_seconds_sum{upstream="openai"}': 0.24,
-        'bridge_request_seconds_count{endpoint="messages"}': 2,
-        'bridge_request_seconds_sum{endpoint="messages"}': 1,
+        'bridge_team_requests_total{outcome="completed",team="platform",upstream="openai"}': 2,
+        'bridge_team_first_byte_seconds_count{team="platform"}': 2,
+        'bridge_team_first_byte_seconds_sum{team="platform"}': 0.24,
+        'bridge_request_seconds_count{endpoint="messages",upstream="openai"}': 2,
+        'bridge_request_seconds_sum{endpoint="messages",upstream="openai"}': 1,
         "bridge_overhead_seconds_count{}": 2,
         "bridge_overhead_seconds_sum{}": 0.003,
         'bridge_notes_total{fate="dropped",field="messages.content.cache_control"}': 1,
@@ -73,8 +76,22 @@ def test_a_request_without_a_row_counts_as_a_request_only():
     assert added == {
         'bridge_requests_total{endpoint="models",outcome="refused",route="",'
         'status="401",upstream=""}': 1,
-        'bridge_request_seconds_count{endpoint="models"}': 1,
-        'bridge_request_seconds_sum{endpoint="models"}': 0.25,
+        'bridge_request_seconds_count{endpoint="models",upstream=""}': 1,
+        'bridge_request_seconds_sum{endpoint="models",upstream=""}': 0.25,
+    }
+
+
+def test_an_error_of_an_upstream_is_counted_by_its_type():
+    error = {"error_source": "upstream", "error_type": "overloaded_error"}
+
+    added = added_by(
+        finished_request(outcome="upstream_error", status=529, **error),
+        finished_request(outcome="refused", status=400, error_source="client", error_type="x"),
+    )
+
+    errors = {name: value for name, value in added.items() if "upstream_errors" in name}
+    assert errors == {
+        'bridge_upstream_errors_total{error_type="overloaded_error",upstream="openai"}': 1
     }
 
 

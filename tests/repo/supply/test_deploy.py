@@ -21,6 +21,7 @@ from bridge_project.env import VARIABLES
 from proxy.config.load import read_file
 from proxy.ledger.journal.journal_metrics import GAUGES
 from proxy.metrics.definitions import BY_NAME
+from proxy.metrics.node_state import NODE_GAUGES
 from proxy.routing import EXACT_PATHS
 from tests.fakes.optional_tools import skip_or_fail
 
@@ -28,6 +29,9 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 KUBERNETES = "1.32"
 SUFFIXES = ("_bucket", "_sum", "_count")
 FREE_LABELS = {"instance", "job", "le", "namespace", "pod"}  # labels of Prometheus itself
+PROCESS_METRICS = (
+    "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds",
+)  # fmt: skip
 GIVEN = {"POSTGRES_PASSWORD", "OPENAI_API_KEY"}  # metrics of other exporters
 
 
@@ -36,7 +40,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def manifests() -> list[dict[str, Any]]:
-    skipped = {"kustomization.yaml", "prometheus-adapter.yaml"}
+    skipped = {"kustomization.yaml", "prometheus-adapter.yaml", "podmonitor.yaml"}
     names = sorted(path.name for path in (DEPLOY / "kubernetes").glob("*.yaml"))
     return [
         each for name in names if name not in skipped for each in documents(f"kubernetes/{name}")
@@ -71,12 +75,14 @@ EXPRESSIONS = {
 def test_an_expression_uses_existing_metrics_and_labels(name):
     text = EXPRESSIONS[name].replace("$__rate_interval", "5m").replace("$instance", ".*")
     exported = {name: set(metric.label_names) for name, metric in BY_NAME.items()}
-    exported |= {gauge.name: set(gauge.label_names) for gauge in GAUGES} | {"up": set()}
+    gauges = (*GAUGES, *NODE_GAUGES)
+    exported |= {gauge.name: set(gauge.label_names) for gauge in gauges} | {"up": set()}
+    exported |= {name: {"worker"} for name in PROCESS_METRICS}
 
     promql_parser.parse(text)
 
     labels = set()
-    for metric in set(re.findall(r"\b(bridge_\w+|up)\b(?!\")", text)):
+    for metric in set(re.findall(r"\b(bridge_\w+|process_\w+|up)\b(?!\")", text)):
         plain = next((metric.removesuffix(s) for s in SUFFIXES if metric.endswith(s)), metric)
         assert plain in exported, f"/metrics has no {metric}"
         labels |= exported[plain]
@@ -89,7 +95,8 @@ def test_an_expression_uses_existing_metrics_and_labels(name):
 def test_every_metric_is_on_the_dashboard():
     shown = " ".join(text for name, text in EXPRESSIONS.items() if name.startswith("panel"))
 
-    assert {metric for metric in BY_NAME if metric not in shown} == set()
+    metrics = [*BY_NAME, *(gauge.name for gauge in (*GAUGES, *NODE_GAUGES))]
+    assert {metric for metric in metrics if metric not in shown} == set()
 
 
 def test_each_panel_of_the_dashboard_has_title_unit_and_queries():
@@ -160,8 +167,13 @@ def test_kubernetes_runs_the_image_of_this_version():
     project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
 
     assert {image["newTag"] for image in listed["images"]} == {project["version"]}
+    [adopt] = of_kind("Job")["spec"]["template"]["spec"]["containers"]
+    assert adopt["image"] == f"messages-bridge:{project['version']}"
     files = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
-    aside = {"kustomization.yaml", "prometheus-adapter.yaml", "secret.example.yaml"}
+    aside = {
+        "kustomization.yaml", "prometheus-adapter.yaml", "secret.example.yaml",
+        "podmonitor.yaml", "adopt-journal.yaml",
+    }  # fmt: skip
     assert set(listed["resources"]) == files - aside
 
 

@@ -8,8 +8,11 @@ with the differences below. Its only table is the table of ``Exchange``, a view 
 ``duckdb`` is an optional package, so it is imported when the first archived file is read.
 """
 
+import atexit
 import importlib
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,6 +34,9 @@ TABLE: Final = "proxy_exchange"
 THREADS: Final = 2
 """More threads would compete with the streams of the gateway's process."""
 MEMORY_LIMIT: Final = "512MB"
+PAGE_ROWS: Final = 1001
+"""For a page of at most so many rows, DuckDB sorts the keys first, and then reads only these rows.
+Otherwise it would need more than ``MEMORY_LIMIT`` for a page of 2.5 million rows."""
 PREFIXES: Final = ("contains", "startswith", "endswith", "icontains", "istartswith", "iendswith")
 
 
@@ -54,9 +60,13 @@ def load_duckdb() -> ModuleType:
 @lru_cache
 def duckdb_instance() -> Any:
     """Return the process's DuckDB instance, which is in memory and downloads no extensions."""
+    temporary = tempfile.mkdtemp(prefix="bridge-archive-")  # for sorts that exceed the memory
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     config = {
         "threads": THREADS,
         "memory_limit": MEMORY_LIMIT,
+        "temp_directory": temporary,
+        "late_materialization_max_rows": PAGE_ROWS,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }

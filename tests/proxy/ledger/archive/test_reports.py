@@ -6,7 +6,9 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 
+from proxy.ledger.archive.duckdb_backend.base import PAGE_ROWS
 from proxy.models import ArchivedMonth, Exchange, Scope
+from proxy.reports.requests.filters import RequestParameters
 from tests.proxy.admin import factories
 from tests.proxy.reports.conftest import client, get_report, unthrottled  # noqa: F401 -- fixtures
 
@@ -175,3 +177,10 @@ def test_pages_cross_from_the_ledger_to_the_archive(ledger, archive, get_report)
         page = answer["next_page"]
 
     assert found == ids
+
+
+def test_the_largest_page_is_read_by_its_keys_first():
+    """A larger page of a large month needs more memory than DuckDB may use."""
+    limit = RequestParameters().fields["limit"].max_value
+
+    assert limit + 1 <= PAGE_ROWS  # a page reads one more row
