@@ -60,6 +60,13 @@ OURS = {
     "timeseries by hour and team": f"timeseries/?{MONTH}&bucket=1h&by=team&metric=cost,requests",
     "timeseries by hour, one model": f"timeseries/?{MONTH}&bucket=1h&by=team&model=claude-model-3",
     "top users of ninety days": "top/?from=2026-08-03&to=2026-11-01&by=key&metric=total_tokens",
+    "timeseries by hour and user, ninety days": "timeseries/?from=2026-08-04&to=2026-11-01"
+    "&bucket=1h&by=user&metric=cost,requests",
+    "cache by key, ninety days": "cache/?from=2026-08-03&to=2026-11-01&by=key_id",
+    "top sessions": f"top/?{MONTH}&by=session",
+    "top tools": f"top/?{MONTH}&by=tool",
+    "requests with an error": f"requests/?{MONTH}&error=overloaded_error&limit=100",
+    "requests whose id is given": f"requests/?{MONTH}&q=req_00000000000000000000000042",
     "latency by key, ninety days": "latency/?from=2026-08-03&to=2026-11-01&by=key_id",
     "latency of a model by team": f"latency/?{MONTH}&by=team&model=claude-model-3",
     "summary of ninety days": "summary/?from=2026-08-03&to=2026-11-01&tz=Asia/Kathmandu",

@@ -46,6 +46,7 @@ MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
 PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
 AUDIT_DAYS = env_int("BRIDGE_AUDIT_DAYS")
 SEARCH = env_bool("BRIDGE_SEARCH")
+READING_NEEDS_REASON = env_bool("BRIDGE_READING_NEEDS_REASON")
 SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
 TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
 REVOKED_STREAMS = env_choice("BRIDGE_REVOKED_STREAMS", "finish", "end")
@@ -108,6 +109,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
+    "proxy.admin.audit.reading_reason.ReadingReasonMiddleware",
     # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
 ]

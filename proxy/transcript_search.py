@@ -9,10 +9,10 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, search
+from proxy.permissions.readings import record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
 SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
@@ -60,27 +60,38 @@ class Filters:
 
 
 def search_transcripts(
-    reader: Reader, text: str, filters: Filters, *, limit: int, below: int | None = None
+    reader: Reader,
+    text: str,
+    filters: Filters,
+    *,
+    limit: int,
+    below: int | None = None,
+    reason: str = "",
 ) -> Page:
-    """Return a page of results. Raises SearchSwitchedOff, InvalidQuery or SearchTooSlow.
+    """Return a page of results.
 
     The caller has checked that the reader may read transcripts. ``below``: the position of the
-    page.
+    page. ``reason``: why a command searches. Raises SearchSwitchedOff, InvalidQuery, SearchTooSlow
+    or ReasonRequired.
     """
     if not conf.search:
         raise SearchSwitchedOff
     query = parse_query(text)
     restriction = f" ({filters})" if str(filters) else ""
-    record(
-        Action.SEARCH,
+    record_search(
+        reader,
+        query.text,
         detail=f"for {query.text!r}{restriction}",
-        subject=filters.user,
+        user=filters.user,
         team=filters.team,
+        reason=reason,
     )
-    return search(
+    page = search(
         query,
         visible_exchanges(reader).filter(filters.condition()),
         limit=limit,
         below=below,
         teams=[filters.team] if filters.team else [],
     )
+    record_found(reader, query.text, [one.exchange for one in page.results], reason=reason)
+    return page

@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
-from .audit import entry_admin
+from .audit import entry_admin, reading_reason
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
 from .live import stop_all, views
@@ -42,6 +42,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
             "proxy_admission_dry_run",
         ),
         _page("my-readings/", entry_admin.my_readings_view, "proxy_my_readings"),
+        _page("reading-reason/", reading_reason.reading_reason_view, "proxy_reading_reason"),
         _page("me/", overview.me_view, "proxy_me"),
         _page("me/keys/add/", own_key_form.own_key_view, "proxy_own_key"),
         _page("people/invite/", invitation.invitation_view, "proxy_invite"),

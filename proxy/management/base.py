@@ -19,6 +19,8 @@ from django.db import DatabaseError
 from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.errors import OldRecordsFound
 from proxy.ledger.transcripts.visible_text import show_invisible
+from proxy.models.audit import MAX_REASON
+from proxy.permissions.readings import MIN_REASON, ReasonRequired
 from proxy.secrets import ConfigError
 
 FINDING = 1
@@ -57,12 +59,23 @@ class BridgeCommand(BaseCommand):
         kwargs["formatter_class"] = RawDescriptionHelpFormatter
         return super().create_parser(prog_name, subcommand, **kwargs)
 
+    def add_reason_argument(self, parser: CommandParser) -> None:
+        """Add ``--reason``, for a command that shows text of conversations."""
+        text = "why you read this; required if BRIDGE_READING_NEEDS_REASON is 1"
+        parser.add_argument("--reason", default="", help=text)
+
     def execute(self, *args: Any, **options: Any) -> str | None:
         if stdout := options.pop("stdout", None):
             self.stdout = VisibleOutput(stdout)
         try:
             with acting_as(actor_of_command(type(self).__module__.rpartition(".")[2])):
                 return super().execute(*args, **options)
+        except ReasonRequired:
+            raise CommandError(
+                "reading transcripts needs a reason: "
+                f"give {MIN_REASON} to {MAX_REASON} characters with --reason",
+                returncode=MISUSE,
+            ) from None
         except (ConfigError, OldRecordsFound) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except SystemCheckError as error:

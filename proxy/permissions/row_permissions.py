@@ -120,10 +120,15 @@ def can_see(reader: Reader, *, team: str, key_id: int | None, user: str) -> bool
 
     It is for rows that are not in the database, such as running requests.
     """
-    own = (reader.key_id is not None and key_id == reader.key_id) or (
+    own = is_own(reader, key_id=key_id, user=user)
+    return reader.everything or own or team in reader.teams
+
+
+def is_own(reader: Reader, *, key_id: int | None, user: str) -> bool:
+    """Return whether a row with these values is the reader's own, by the rule of ``own_rows``."""
+    return (reader.key_id is not None and key_id == reader.key_id) or (
         bool(reader.user) and user == reader.user
     )
-    return reader.everything or own or team in reader.teams
 
 
 def visible_exchanges(reader: Reader) -> QuerySet[Exchange]:

@@ -104,6 +104,7 @@ def _user_page(request: HttpRequest, user: Any, reader: Reader) -> HttpResponse:
         "own_key_url": reverse("admin:proxy_own_key")
         if is_own and own_key_teams(request.user)
         else "",
+        "readings_url": reverse("admin:proxy_my_readings") if is_own else "",
         "settings_url": reverse("admin:auth_user_change", args=[user.pk])
         if request.user.has_perm("auth.view_user")
         else "",

@@ -22,6 +22,7 @@ from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State, Team
+from proxy.permissions.readings import first_words
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
 
 PER_PAGE: Final = 50
@@ -128,7 +129,9 @@ def list_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Sessions",
         "params": params,
-        "sessions": _session_rows(shown, rows, may_read=request.user.has_perm(READ_TRANSCRIPT)),
+        "sessions": _session_rows(
+            shown, rows, reader, may_read=request.user.has_perm(READ_TRANSCRIPT)
+        ),
         "spans": [
             ChoiceLink(label=label, url=params.url(span=name, day=""), current=name == params.span)
             for name, label in SPANS.items()
@@ -211,7 +214,7 @@ def _search_condition(query: str) -> Q:
 
 
 def _session_rows(
-    page: Sequence[Any], rows: QuerySet[Exchange], *, may_read: bool
+    page: Sequence[Any], rows: QuerySet[Exchange], reader: Reader, *, may_read: bool
 ) -> list[dict[str, Any]]:
     """Return the totals of each session with its models, caller and first message."""
     ids = [one["session_id"] for one in page]
@@ -226,6 +229,7 @@ def _session_rows(
             "preview",
             "prompt",
             "team",
+            "key_id",
             "key_name",
             "user",
             "client_name",
@@ -233,15 +237,20 @@ def _session_rows(
         )
     }
     return [
-        _session_row(one, firsts[one["session_id"]], models[one["session_id"]], may_read=may_read)
+        _session_row(
+            one,
+            first := firsts[one["session_id"]],
+            models[one["session_id"]],
+            title=first_words(reader, first) if may_read else "",
+        )
         for one in page
     ]
 
 
 def _session_row(
-    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, may_read: bool
+    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, title: str
 ) -> dict[str, Any]:
-    """Return one row; its title, the user's words, is empty if not ``may_read``."""
+    """Return one row; the title is the user's words, or empty if they may not be read."""
     session = one["session_id"]
     uncached = queries.sum_known([one["fresh"], one["short"], one["long"]])
     cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
@@ -249,7 +258,7 @@ def _session_row(
         "id": session,
         "short": short_id(session),
         "url": session_url(session),
-        "title": (first.prompt or first.preview) if may_read else "",
+        "title": title,
         "caller": f"{first.team} / {first.key_name}",
         "user": first.user,
         "client": f"{first.client_name} {first.client_version}".strip(),

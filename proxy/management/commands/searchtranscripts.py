@@ -40,6 +40,7 @@ class Command(BridgeCommand):
         parser.add_argument("--until", type=parse_datetime, help="sent before")
         parser.add_argument("--limit", type=int, default=20, help=f"results, up to {MAX_RESULTS}")
         parser.add_argument("--json", action="store_true", help="one JSON object for each result")
+        self.add_reason_argument(parser)
         parser.add_argument(
             "--reindex",
             action="store_true",
@@ -87,6 +88,7 @@ class Command(BridgeCommand):
                     filters,
                     limit=options["limit"] - len(results),
                     below=page.next_position,
+                    reason=options["reason"],
                 )
             except (InvalidQuery, SearchSwitchedOff) as error:
                 raise CommandError(str(error), returncode=MISUSE) from None

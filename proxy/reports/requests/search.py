@@ -19,6 +19,8 @@ from proxy.reports.core.rendering import Row, decode_cursor, encode_cursor, inva
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.transcript_search import Filters, SearchSwitchedOff, search_transcripts
 
+from .views import READING_REASON
+
 MAX_POSITION: Final = 2**63 - 1
 
 
@@ -110,7 +112,7 @@ class SearchView(ReportView):
     permission_classes = (MayReadTranscripts,)
     parameters = SearchParameters
 
-    @extend_schema(parameters=[SearchParameters], responses=SearchPage)
+    @extend_schema(parameters=[SearchParameters, READING_REASON], responses=SearchPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         try:

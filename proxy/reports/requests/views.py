@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +17,7 @@ from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
 from proxy.models import Exchange
+from proxy.permissions.readings import HEADER
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
@@ -34,6 +35,13 @@ from .serializers import RequestRow, request_row
 
 TIMEOUT_S: Final = 10.0
 RESOLUTION: Final = timedelta(microseconds=1)
+
+READING_REASON: Final = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="Why you read this; required for other people's if the gateway asks for reasons.",
+)
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ Each request goes over a socket and through the router, as a client's does.
 and review the difference: ``BRIDGE_WRITE_MATRIX=1 pytest -m slow tests/repo/access/test_access_matrix.py``.
 """
 
+import base64
 import os
 import threading
 from itertools import groupby
@@ -90,11 +91,22 @@ REFUSED = {"403", "404", "405"}
 
 
 @pytest.fixture
-def send_as():
+def send_as(send):
+    """Return a function that sends a request as a role, and returns one word for the response."""
+    return lambda *request: word_of(send(*request))
+
+
+@pytest.fixture
+def send():
     """Return a function that sends a request as a role; the database has one row of each model."""
     ben = factories.staff("ben", groups=(MEMBER,))
     key, own = factories.key("ben", user=ben)
-    exchange = factories.record(key=key, opening={"user": "ben", "session_id": "s1"})
+    exchange = factories.record(
+        key=key,
+        body=factories.request_body(messages=MESSAGES),
+        reads=READS,
+        opening={"user": "ben", "session_id": "s1"},
+    )
     upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
     route = Route.objects.create(model="claude-*")
     price = {"model": "qwen3", "since": "2026-01-01", "input": 1, "output": 1}
@@ -118,7 +130,6 @@ def send_as():
         "<path:session_id>": "s1",
         "<str:request_id>": exchange.pk,
         "<str:exchange_id>": exchange.pk,
-        "<str:side>": "request",
         "<int:key_id>": str(key.pk),
         "<int:team_id>": str(key.team.pk),
         "<int:user_id>": str(ben.pk),
@@ -155,21 +166,41 @@ def send_as():
         "root": factories.superuser(),
     }
 
-    def one(role, method, url):
+    def one(role, method, url, query=None, side="request", **more_headers):
         for model, row in objects.items():
             if f"admin/{model}/" in url:
                 url = url.replace("<path:object_id>", str(row.pk))
-        for pattern, value in fillings.items():
+        for pattern, value in {**fillings, "<str:side>": side}.items():
             url = url.replace(pattern, value)
         url = url.replace("<path:object_id>", "0")
-        query = QUERIES.get(next((part for part in QUERIES if url.startswith(part)), ""), "")
+        if query is None:
+            query = QUERIES.get(next((part for part in QUERIES if url.startswith(part)), ""), "")
         client = clients[role]
         if role in users and not has_session(client):
             client.force_login(users[role])
         sent_headers = {"x-api-key": headers[role]} if role in headers else {}
-        return word_of(client.generic(method, f"/{url}{query}", headers=sent_headers))
+        return client.generic(method, f"/{url}{query}", headers={**sent_headers, **more_headers})
 
     return one
+
+
+WORDS = "Which files are here?"
+PICTURE = {
+    "type": "image",
+    "source": {
+        "type": "base64",
+        "media_type": "image/png",
+        "data": base64.b64encode(b"\x89PNG\r\n\x1a\n" + WORDS.encode()).decode(),
+    },
+}
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": WORDS}, PICTURE]}]
+CREATED = b'{"type":"response.created","response":{"id":"r"}}'
+DELTA = (
+    b'{"type":"response.output_text.delta","item_id":"m","output_index":0,"content_index":0,'
+    b'"delta":"Two: a note and a map."}'
+)
+READS = tuple((400.0, b"data: " + event + b"\n\n") for event in (CREATED, DELTA))
+"""The transcript of the request: a question, a picture that contains it, and an answer."""
 
 
 def has_session(client):

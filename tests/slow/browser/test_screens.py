@@ -30,6 +30,7 @@ PAGES = {
     "storage": "storage/",
     "purge": "storage/purge/",
     "users": "auth/user/",
+    "reading reason": "reading-reason/?kind=session&id=s1",
 }
 INNER_PAGES = {
     "transcript": ("proxy/exchange/", "#result_list tbody tr:nth-child(4) a"),
