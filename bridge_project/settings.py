@@ -95,6 +95,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "axes",
     "proxy",
 ]
@@ -109,6 +110,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
+    "proxy.admin.core.time_zone.TimeZoneMiddleware",
     "proxy.admin.audit.reading_reason.ReadingReasonMiddleware",
     # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
@@ -126,6 +128,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "proxy.admin.core.time_zone.context",
             ]
         },
     }
@@ -201,13 +204,29 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["proxy.reports.core.json_bodies.BoundedJSON"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "proxy.reports.openapi.operations.OperationSchema",
+    "EXCEPTION_HANDLER": "proxy.reports.core.exception_handler.exception_handler",
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Messages Bridge reports",
+    "TITLE": "Messages Bridge API",
     "VERSION": "1",
+    "DESCRIPTION": (
+        "Usage, cost and requests of this gateway, and its configuration. Send a gateway key as "
+        "`x-api-key` or as `Authorization: Bearer`; its scopes decide what it may read and write. "
+        "A signed-in user may do the same as in the admin. Errors have the format of Anthropic's "
+        "API."
+    ),
+    "DEFAULT_GENERATOR_CLASS": "proxy.reports.openapi.generator.CachedGenerator",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["proxy.reports.schema_views.documented_paths"],
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",  # served from the installed package, not from another host
+    "PREPROCESSING_HOOKS": ["proxy.reports.openapi.hooks.documented_paths"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "proxy.reports.openapi.hooks.complete_operations",
+    ],
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {"FigureSourceEnum": ["reported", "derived", "missing"]},
     "COMPONENT_SPLIT_REQUEST": True,  # generated clients have one class for bodies, one for rows
 }
 

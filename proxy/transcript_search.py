@@ -6,12 +6,14 @@ permissions, filters and the audit log are the same for all of them.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Q
 
 from proxy.conf import conf
+from proxy.ledger.maintenance.export import caller_references, iso
 from proxy.ledger.search.query import parse_query
-from proxy.ledger.search.search import Page, search
+from proxy.ledger.search.search import Page, Result, search
 from proxy.permissions.readings import record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
@@ -57,6 +59,23 @@ class Filters:
         names = ("team", "key", "user", "model", "since", "until")
         values = ((name, getattr(self, name)) for name in names)
         return ", ".join(f"{name} {str(value)!r}" for name, value in values if value)
+
+
+def result_row(result: Result) -> dict[str, Any]:
+    """Return a result as the API and the command show it, with the matched parts of the passage."""
+    row = result.exchange
+    return {
+        "request_id": row.pk,
+        "created_at": iso(row.created),
+        **caller_references(row.team, row.key_id, row.key_name, row.user),
+        "session_id": row.session_id or None,
+        "model_requested": row.model_requested,
+        "model_upstream": row.model_upstream or None,
+        "kind": result.kind,
+        "passage": [{"text": one.text, "matched": one.matched} for one in result.fragments],
+        "cut_before": result.is_cut_before,
+        "cut_after": result.is_cut_after,
+    }
 
 
 def search_transcripts(

@@ -218,8 +218,8 @@ def _reports(row: Any) -> dict[str, Callable[[], int]]:
         "one day by minute": lambda: len(usage_by_minute(everyone, *day, [], Q())),
         "list: 30 days, newest 100": lambda: _list(everyone, {}),
         "list: failed requests": lambda: _list(everyone, {"outcome": ["upstream_error"]}),
-        "list: a part of the error": lambda: _list(everyone, {"error": "after 4242 bytes"}),
-        "list: of one session": lambda: _list(everyone, {"session": [row.session_id]}),
+        "list: a part of the error": lambda: _list(everyone, {"error_message": "after 4242 bytes"}),
+        "list: of one session": lambda: _list(everyone, {"session_id": [row.session_id]}),
         "list: by tag": lambda: _list(everyone, {"tag": "project:p7"}),
         "list: of one team": lambda: _list(team, {}),
         "one request by id": lambda: len(read_both(one, list, with_ids([row.pk]))[1]),
@@ -231,7 +231,7 @@ def _list(reader: Any, filters: dict[str, Any]) -> int:
 
     from proxy.ledger.archive.reading import read_both, within
     from proxy.reports.requests.filters import RequestParameters
-    from proxy.reports.requests.views import request_queryset
+    from proxy.reports.requests.views import RequestsView
 
     query = QueryDict(mutable=True)
     query.update({"from": f"{MEASURED:%Y-%m-%d}", "to": f"{MEASURED + timedelta(30):%Y-%m-%d}"})
@@ -239,7 +239,8 @@ def _list(reader: Any, filters: dict[str, Any]) -> int:
         query.setlist(name, value if isinstance(value, list) else [value])
     parameters = RequestParameters(data=query)
     parameters.is_valid(raise_exception=True)
-    rows = request_queryset(reader, parameters.validated_data)
+    rows = RequestsView.matching_rows(reader, parameters.validated_data)
+    rows = rows.order_by("-created", "-pk")
     months = within(MEASURED, MEASURED + timedelta(days=30))
     return len(list(chain(*read_both(rows, lambda rows: list(rows[:100]), months))))
 

@@ -27,6 +27,7 @@ WATCH: Final = (
     SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
     SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
     SidebarItem("Comparison", "compare_arrows", "admin:proxy_comparison"),
+    SidebarItem("Stop reasons", "block", "admin:proxy_stop_reasons"),
     SidebarItem("Search", "search", "admin:proxy_search", "proxy.view_transcript"),
     SidebarItem("Outcomes", "task_alt", "admin:proxy_outcomes"),
     SidebarItem("Live", "sensors", "admin:proxy_live"),

@@ -15,6 +15,7 @@ from proxy.models.setup.credential_types import AnySettings
 from proxy.models.setup.json_field_types import (
     Conditions,
     Count,
+    CoveredModels,
     Limits,
     MemberKeys,
     Model,
@@ -97,6 +98,7 @@ class Budget(Strict):
     usd: Decimal
     period: Literal["day", "week", "month"] = "month"
     zone: str = "UTC"
+    models: CoveredModels = []
     hard: bool = True
     webhook: str = ""  # URL that gets an alert at 80 % and at 100 % of the budget
     webhook_secret: SecretReference | None = None

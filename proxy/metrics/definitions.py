@@ -117,6 +117,13 @@ CREDENTIAL_REFRESHES: Final = Counter(
     "credential stays in use until it expires).",
     ("upstream", "result"),
 )
+CREDENTIAL_EXPIRY: Final = Gauge(
+    "bridge_credential_expiry_timestamp_seconds",
+    "When the credential of an upstream expires, in seconds since 1970, by worker: subtract "
+    "time() for the seconds left. +Inf: it does not expire, or the upstream is no longer used.",
+    ("upstream", "worker"),
+    multiprocess_mode=GAUGE_MODE,
+)
 STRAY_RESPONSES: Final = Counter(
     "bridge_upstream_stray_responses_total",
     "Connections that were closed because an upstream sent bytes without a request: "
@@ -129,7 +136,8 @@ IN_FLIGHT: Final = Gauge(
     ("worker",),
     multiprocess_mode=GAUGE_MODE,
 )
-WORKER_IN_FLIGHT: Final = IN_FLIGHT.labels(str(worker.number))
+WORKER: Final = str(worker.number)
+WORKER_IN_FLIGHT: Final = IN_FLIGHT.labels(WORKER)
 
 METRICS: Final[tuple[BoundedLabels, ...]] = (
     REQUESTS,
@@ -150,6 +158,7 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     BUDGETS_UNCHECKED,
     SECRET_FILE_CHANGES,
     CREDENTIAL_REFRESHES,
+    CREDENTIAL_EXPIRY,
     STRAY_RESPONSES,
     IN_FLIGHT,
 )

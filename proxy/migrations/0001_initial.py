@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.SlugField(max_length=64, unique=True)),
                 ('store', models.CharField(choices=[('full', 'Full'), ('metadata', 'Metadata')], default='full', max_length=8)),
-                ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.', validators=[django.core.validators.MinValueValidator(1)])),
+                ('retention_days', models.PositiveIntegerField(default=90, help_text='Transcripts older than this are deleted; the rows of the requests stay.', validators=[django.core.validators.MinValueValidator(1)])),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
                 ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                 ('usd', models.DecimalField(decimal_places=6, max_digits=14)),
                 ('period', models.CharField(choices=[('day', 'Day'), ('week', 'Week'), ('month', 'Month')], default='month', max_length=8)),
                 ('zone', models.CharField(default='UTC', max_length=64)),
+                ('models_covered', models.JSONField(blank=True, default=list, help_text='Names or globs of the models whose requests count; empty: all models.')),
                 ('hard', models.BooleanField(default=True, help_text='Off: only a warning is raised.')),
                 ('webhook', models.CharField(blank=True, help_text='https URL that receives alerts at 80 % and at 100 %.', max_length=500)),
                 ('webhook_secret', models.JSONField(blank=True, default=dict, help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.')),
@@ -240,7 +241,7 @@ class Migration(migrations.Migration):
                 ('position', models.PositiveIntegerField(default=0)),
                 ('kind', models.CharField(choices=[('beta', 'beta name'), ('field', 'body field'), ('block', 'block type'), ('role', 'role'), ('client', 'client version')], max_length=8)),
                 ('name', models.CharField(help_text='A name or a glob, such as context-1m-* or claude-cli 1.*', max_length=100)),
-                ('action', models.CharField(choices=[('pass', 'pass on'), ('drop', 'leave out, with a note'), ('refuse', 'refuse the request')], max_length=8)),
+                ('action', models.CharField(choices=[('pass', 'pass on'), ('drop', 'drop, with a note'), ('refuse', 'reject the request')], max_length=8)),
             ],
             options={
                 'verbose_name_plural': 'upstream policies',
@@ -440,6 +441,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['journal'],
+            },
+        ),
+        migrations.CreateModel(
+            name='CopiedTable',
+            fields=[
+                ('table', models.CharField(max_length=63, primary_key=True, serialize=False)),
+                ('position', models.JSONField(null=True)),
+                ('rows', models.PositiveBigIntegerField(default=0)),
+                ('source', models.CharField(max_length=200)),
+            ],
+            options={
+                'default_permissions': (),
             },
         ),
         migrations.CreateModel(
@@ -747,7 +760,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'abstract': False,
-                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx')],
+                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx'), models.Index(fields=['user'], name='proxy_usage_user_337455_idx')],
             },
         ),
         migrations.CreateModel(
@@ -899,6 +912,26 @@ class Migration(migrations.Migration):
             options={
                 'abstract': False,
                 'indexes': [models.Index(fields=['start'], name='proxy_usage_start_28046b_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_4128d8_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_965be7_idx')],
+            },
+        ),
+        migrations.CreateModel(
+            name='StopReasonDay',
+            fields=[
+                ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),
+                ('start', models.DateTimeField()),
+                ('team', models.CharField(blank=True, default='', max_length=64)),
+                ('key_id', models.BigIntegerField(null=True)),
+                ('user', models.CharField(blank=True, default='', max_length=150)),
+                ('client_name', models.CharField(blank=True, default='', max_length=64)),
+                ('client_version', models.CharField(blank=True, default='', max_length=32)),
+                ('model_requested', models.CharField(blank=True, default='', max_length=200)),
+                ('tool', models.CharField(blank=True, default='', max_length=200)),
+                ('stop_reason', models.CharField(blank=True, default='', max_length=40)),
+                ('requests', models.BigIntegerField(default=0)),
+                ('requests_with_tool', models.BigIntegerField(default=0)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['start'], name='proxy_stopr_start_494e97_idx'), models.Index(fields=['team', 'start'], name='proxy_stopr_team_760329_idx'), models.Index(fields=['key_id', 'start'], name='proxy_stopr_key_id_d8e912_idx')],
             },
         ),
         migrations.CreateModel(

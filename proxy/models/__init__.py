@@ -6,6 +6,7 @@ from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
 from .ledger import (
+    CopiedTable,
     DrainWatermark,
     Exchange,
     HashChainLink,
@@ -20,6 +21,7 @@ from .oidc_identity import Identity
 from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
+    StopReasonDay,
     UsageByCallerDay,
     UsageByCallerQuarterHour,
     UsageByModelDay,
@@ -48,6 +50,7 @@ __all__ = [
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CopiedTable",
     "CountedToolCall",
     "DialectName",
     "DrainWatermark",
@@ -78,6 +81,7 @@ __all__ = [
     "SearchOccurrence",
     "SessionOutcomeDay",
     "State",
+    "StopReasonDay",
     "Store",
     "Team",
     "TokenSource",

@@ -11,11 +11,20 @@ from proxy.reports.core.base_views import ReportView
 from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
+from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
-from .schema_views import DocsView, IndexView, SchemaView
 from .setup import admission_dry_run, own_keys, pauses, viewsets
-from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
+from .usage import (
+    budgets,
+    comparison,
+    latency_errors_cache,
+    me,
+    outcomes,
+    stop_reasons,
+    summary,
+    usage,
+)
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
@@ -27,6 +36,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "cache": latency_errors_cache.CacheView,
     "comparison": comparison.ComparisonView,
     "outcomes": outcomes.OutcomesView,
+    "stop_reasons": stop_reasons.StopReasonsView,
     "requests": requests_views.RequestsView,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
@@ -43,9 +53,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "me/keys": own_keys.OwnKeysView,
-    "me/keys/<int:key_id>": own_keys.OwnKeyView,
-    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
-    "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
+    "me/keys/<str:key_id>": own_keys.OwnKeyView,
+    "me/keys/<str:key_id>/rotate": own_keys.OwnKeyRotationView,
+    "keys/<str:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""
 

@@ -47,6 +47,7 @@ from proxy.reports.usage.rollup_queries import (
     sum_known,
     usage,
 )
+from proxy.reports.usage.stop_reasons import stop_reason_rows
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "read_health",
     "request_row",
     "state_of",
+    "stop_reason_rows",
     "stream_rows",
     "sum_known",
     "tokens_of",

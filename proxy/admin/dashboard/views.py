@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.core.number_format import UNKNOWN, dollars, duration, percent, plural, short_count
+from proxy.admin.core.time_zone import viewer_zone
 from proxy.permissions.row_permissions import can_open_admin, reader_of_user
 
 from . import queries
@@ -114,15 +115,13 @@ def form_context(params: DashboardQuery) -> dict[str, Any]:
 
 
 def parse_query(request: HttpRequest) -> DashboardQuery:
-    """Parse the form's parameters, and store the time zone in Django's session."""
+    """Parse the form's parameters; the middleware of ``time_zone`` remembers the zone."""
     get = request.GET
     error = ""
     try:
-        zone = queries.load_zone(get.get("tz") or request.session.get("zone", "UTC"))
+        zone = queries.load_zone(get.get("tz") or str(viewer_zone()))
     except queries.InvalidTimeRange as exc:
         zone, error = ZoneInfo("UTC"), str(exc)
-    if request.session.get("zone", "UTC") != str(zone):
-        request.session["zone"] = str(zone)
     start, end = get.get("from", "")[:32], get.get("to", "")[:32]
     if get.get("range") == "custom" or (start and not get.get("range")):
         try:
@@ -189,7 +188,7 @@ def request_list_links(time_range: TimeRange) -> Link:
 
 def utc_text(at: datetime) -> str:
     """Format an instant for a parameter of the request list: to the minute, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}"
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def cards_of(data: DashboardData, link: Link) -> list[Card]:
@@ -199,7 +198,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
     _, p95_before = data.first_byte_before
     return [
         Card(
-            label="Spend",
+            label="Cost",
             value=dollars(queries.cost_of(now_)),
             url=link(),
             **_unpriced_detail(data, link),
@@ -247,7 +246,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
 
 
 def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
-    """Return the number of requests without a price as the detail of the card "Spend"."""
+    """Return the number of requests without a price as the detail of the card "Cost"."""
     if data.unpriced:
         text = f"{plural(data.unpriced, 'request')} without a price"
         return {"detail": text, "detail_url": link(cost="none")}

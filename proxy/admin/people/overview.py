@@ -179,7 +179,7 @@ def _budget_rows(request: HttpRequest, budgets: QuerySet[Budget]) -> list[dict[s
     return [
         {
             "owner": budget.owner,
-            "limit": f"{dollars(int(budget.usd * NANO))} a {budget.period}",
+            "limit": f"{dollars(int(budget.usd * NANO))} a {budget.period}{budget.models_text}",
             "status": statuses.get(budget.pk),
             "is_hard": budget.hard,
             "url": reverse("admin:proxy_budget_change", args=[budget.pk]) if may_view else "",

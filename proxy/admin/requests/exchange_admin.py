@@ -25,7 +25,8 @@ from proxy.permissions.row_permissions import (
 )
 
 from . import saved_views
-from .filters import FILTERS, LINKED_FIELDS, FormFilter
+from .filter_kinds import FormFilter
+from .filters import FILTERS, LINKED_FIELDS
 from .keyset_changelist import GROUP, KeysetChangeList
 from .request_row import group_rows, list_row
 

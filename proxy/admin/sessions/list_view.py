@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import UNKNOWN, cache_percent, dollars, duration, short_count
 from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
+from proxy.admin.core.time_zone import midnight, viewer_zone
 from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
@@ -57,7 +58,7 @@ class ChoiceLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionListQuery:
-    """The parameters of the session list. The range includes ``since`` but not ``until`` (UTC)."""
+    """The parameters of the session list. The range includes ``since`` but not ``until``."""
 
     span: str
     day: str
@@ -83,24 +84,19 @@ class SessionListQuery:
 def parse_query(request: HttpRequest, at: datetime) -> SessionListQuery:
     """Parse the query string; an invalid parameter is replaced by its default."""
     get = request.GET
-    today = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = at.astimezone(viewer_zone()).date()
     day = _parse_day(get.get("day", ""))
     span = get.get("span", "") if get.get("span") in SPANS else "7d"
-    since, until = {
-        "today": (today, today + timedelta(days=1)),
-        "yesterday": (today - timedelta(days=1), today),
-        "7d": (today - timedelta(days=6), today + timedelta(days=1)),
-        "30d": (today - timedelta(days=29), today + timedelta(days=1)),
-    }[span]
+    first, last = {"yesterday": (1, 1), "today": (0, 0), "7d": (6, 0), "30d": (29, 0)}[span]
+    since, until = today - timedelta(days=first), today - timedelta(days=last)
     if day is not None:
-        since = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        until = since + timedelta(days=1)
+        since = until = day
     page = get.get("page", "")
     return SessionListQuery(
         span="" if day else span,
         day=day.isoformat() if day else "",
-        since=since,
-        until=until,
+        since=midnight(since),
+        until=midnight(until + timedelta(days=1)),
         sort=get["sort"] if get.get("sort") in SORTS else "newest",
         team=get.get("team", "")[:64].replace("\x00", ""),
         query=get.get("q", "")[:200].replace("\x00", "").strip(),
@@ -273,6 +269,6 @@ def _session_row(
         "input": short_count(queries.sum_known([uncached, one["read"]])),
         "cached": UNKNOWN if one["read"] is None else cache_percent(one["read"], uncached),
         "output": short_count(one["out"]),
-        "cost": dollars(cost),
+        "cost": UNKNOWN if one["running"] and not one["cost"] else dollars(cost),
         "is_minimum": cost is not None and one["unpriced"] > 0,
     }

@@ -74,7 +74,7 @@ class TeamAdmin(ManagedAdmin):
     @admin.display(description="overview")
     def overview(self, obj: Team) -> SafeString:
         url = reverse("admin:proxy_team_overview", args=[obj.pk])
-        text = '<a class="mb-link" href="{}" aria-label="Overview of {}">Spend and people</a>'
+        text = '<a class="mb-link" href="{}" aria-label="Overview of {}">Cost and people</a>'
         return format_html(text, url, obj)
 
 

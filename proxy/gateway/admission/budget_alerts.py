@@ -98,6 +98,7 @@ def alert_payload(notice: BudgetNotice) -> dict[str, Any]:
         "type": "budget.threshold",
         "id": f"notice_{notice.pk}",
         "owner": budget.owner,
+        "models": budget.models_covered,
         "threshold_percent": notice.threshold,
         "hard": budget.hard,
         "limit_usd": format(budget.usd, "f"),
@@ -147,7 +148,7 @@ def _send_email(budget: Budget, payload: dict[str, Any]) -> str:
     effect = "further requests are refused" if budget.hard else "nothing is refused"
     verb = "has used up" if payload["threshold_percent"] >= 100 else "has used most of"
     text = (
-        f"{payload['owner']} {verb} its budget: {payload['spent_usd']} of "
+        f"{payload['owner']} {verb} its budget{budget.models_text}: {payload['spent_usd']} of "
         f"{payload['limit_usd']} US dollars this {payload['period']}.\n"
         f"At the limit, {effect}; it resets at {payload['resets_at']}.\n"
     )

@@ -139,12 +139,15 @@ class BudgetMaintenance:
             budget_sync.publish_all(only=used)
 
     def _publish_changed(self) -> None:
-        """Publish budgets whose limit or period has changed: they may have reached a threshold."""
+        """Publish budgets whose limit, period or models have changed.
+
+        They may have reached a threshold, and the sum of other models is another one.
+        """
         revision = directory.snapshot.revision
         if revision == self._revision:
             return
         check_present()
-        rows = Budget.objects.values_list("pk", "usd", "period", "zone")
+        rows = Budget.objects.values_list("pk", "usd", "period", "zone", "models_covered")
         limits: dict[int, object] = {pk: fields for pk, *fields in rows}
         changed = {pk for pk in limits if limits[pk] != self._limits.get(pk)}
         if changed and self._revision is not None:

@@ -16,7 +16,7 @@ from django.db import DatabaseError, connections
 from django.db.models import Q, QuerySet
 
 from proxy.ledger.database.query_timeout import QueryTimeout
-from proxy.models import ArchivedMonth, ArchiveState, Exchange
+from proxy.models import ArchivedMonth, ArchiveState
 from proxy.secrets import ConfigError
 
 from . import files
@@ -67,7 +67,7 @@ def read_both(
 
 
 def iterate_both(
-    rows: QuerySet[Exchange, Read], months: Q, key: Callable[[Read], Any], *, reverse: bool = False
+    rows: QuerySet[Any, Read], months: Q, key: Callable[[Read], Any], *, reverse: bool = False
 ) -> Iterator[Read]:
     """Yield all rows, sorted by ``key``, which is the order of ``rows``; ``reverse``: descending.
 
@@ -124,12 +124,17 @@ def reading(archived: Iterable[ArchivedFile], timeout_s: float | None = None) ->
 
 def changeable_rows() -> Q:
     """Match the rows of the database that may be changed: those of no month that is removed."""
-    frozen = ArchivedMonth.objects.filter(state__in=ONLY_ARCHIVED)
     condition = Q()
-    for month in frozen.values_list("month", flat=True):
+    for month in removed_months():
         start, end = bounds(month)
         condition &= ~Q(created__gte=start, created__lt=end)
     return condition
+
+
+def removed_months() -> list[date]:
+    """Return the months whose rows are only in their files, or will soon be, oldest first."""
+    removed = ArchivedMonth.objects.filter(state__in=ONLY_ARCHIVED)
+    return list(removed.order_by("month").values_list("month", flat=True))
 
 
 def bounds(month: date) -> tuple[datetime, datetime]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
@@ -14,6 +14,8 @@ from proxy.models import Exchange, State
 from proxy.models.ledger import HAS_TOKENS
 
 from .amendments import amend
+
+BATCH: Final = 500  # rows in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def candidates(
 
 
 def reprice(
-    rows: "QuerySet[Exchange]", *, dry_run: bool, batch: int = 500
+    rows: "QuerySet[Exchange]", *, dry_run: bool, batch: int = BATCH
 ) -> Iterator[list[Repriced]]:
     """Set the costs of rows by the current prices; yield the changed rows of each batch.
 

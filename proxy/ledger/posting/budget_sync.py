@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q, Sum
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.models import Budget, BudgetNotice, Exchange, State, UsageQuarterHour
+from proxy.models import Budget, BudgetNotice, Exchange, State
+from proxy.models.setup.json_field_types import matches_any
 
 from .exchange_columns import AnyRow
 from .hash_chain import lock_ledger
@@ -38,7 +38,6 @@ AHEAD_S: Final = 86_400.0
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
 NANOUSD: Final = 10**9
-NO_ROWS: Final = Q(pk__in=())
 
 
 def counter_name(budget_id: int, when: BudgetPeriod) -> str:
@@ -173,8 +172,8 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
     The sum uses the rollup by quarter hours: periods begin at a quarter hour in every time zone.
     """
     start, end = (edge.astimezone(UTC) for edge in when)
-    usage = UsageQuarterHour.objects.filter(_owner(budget), start__gte=start, start__lt=end)
-    return int(usage.aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
+    [cost] = budget.sums_of_usage(start, end, "cost_nanousd")
+    return cost
 
 
 def _all_budgets() -> list[Budget]:
@@ -184,15 +183,12 @@ def _all_budgets() -> list[Budget]:
     return list(budgets.prefetch_related("key__retiring"))
 
 
-def _owner(budget: Budget) -> Q:
-    if budget.team is not None:
-        return Q(team=budget.team.name)
-    if budget.key_id is not None:
-        return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username()) if budget.user is not None else NO_ROWS
-
-
 def _covers(budget: Budget, row: AnyRow) -> bool:
+    models = budget.models_covered
+    return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
+
+
+def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
         return row.team == budget.team.name
     if budget.key_id is not None:

@@ -12,7 +12,7 @@ from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.archive import outbox
 from proxy.ledger.archive.duckdb_backend.base import load_duckdb
-from proxy.ledger.archive.files import ArchiveError, check_location
+from proxy.ledger.archive.files import check_location
 from proxy.ledger.archive.reading import bounds
 from proxy.ledger.maintenance import verifier
 from proxy.ledger.maintenance.verifier import DayRange
@@ -55,7 +55,7 @@ class Command(BridgeCommand):
             load_duckdb()
             try:
                 self._run(options)
-            except (ArchiveError, OSError) as error:
+            except OSError as error:
                 raise CommandError(str(error), returncode=FINDING) from None
         months = list(ArchivedMonth.objects.all())
         if options["json"]:

@@ -1,7 +1,7 @@
 """Pages, order and filters of the lists that are database rows: DRF's own parts."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import parse_qs, urlencode
 
@@ -11,7 +11,9 @@ from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .query_parameters import Choice, Number, PageParameters, Values
+from .expansion import expand_parameter
+from .query_parameters import Choice, JsonOnlyParameters, PageParameters, Values
+from .references import KeyId
 from .rendering import invalid_cursor
 
 
@@ -97,12 +99,14 @@ class SortFilter(OrderingFilter):
         return (f"-{field}" if name.startswith("-") else field, "pk")
 
 
-def list_parameters(filters: Mapping[str, str], sorts: Mapping[str, str]) -> type[PageParameters]:
-    """Return the serializer of a list's parameters: pages, filters and ``sort``."""
+def list_parameters(
+    filters: Mapping[str, str], sorts: Mapping[str, str], paths: Sequence[str]
+) -> type[PageParameters]:
+    """Return the serializer of a list's parameters: pages, filters, ``sort`` and ``expand``."""
     fields: dict[str, Any] = {
         name: Values(
             help_text=f"Only rows with these values of `{name}`.",
-            **({"child": Number(min_value=0, max_value=2**63 - 1)} if name.endswith("_id") else {}),
+            **({"child": KeyId()} if name == "key_id" else {}),
         )
         for name in filters
     }
@@ -110,4 +114,12 @@ def list_parameters(filters: Mapping[str, str], sorts: Mapping[str, str]) -> typ
     fields["sort"] = Choice(
         choices=orders, required=False, help_text="The column to sort by; `-` for descending."
     )
+    if paths:
+        fields["expand"] = expand_parameter(paths)
     return cast("type[PageParameters]", type("ListParameters", (PageParameters,), fields))
+
+
+def row_parameters(paths: Sequence[str]) -> type[JsonOnlyParameters]:
+    """Return the serializer of the parameters of one row."""
+    fields = {"expand": expand_parameter(paths)} if paths else {}
+    return cast("type[JsonOnlyParameters]", type("RowParameters", (JsonOnlyParameters,), fields))

@@ -47,6 +47,8 @@ class AdminApiView(ReportView):
 
 
 class MeView(AdminApiView):
+    """Return the organization: this gateway."""
+
     answer = openapi_schemas.ORGANIZATION
 
     def get(self, request: Request) -> HttpResponseBase:
@@ -112,6 +114,8 @@ class KeyParameters(ListParameters):
 
 
 class KeysView(ListView):
+    """List gateway keys, newest first."""
+
     parameters = KeyParameters
     answer = openapi_schemas.list_schema(openapi_schemas.KEY)
 
@@ -129,6 +133,8 @@ class KeysView(ListView):
 
 
 class KeyView(AdminApiView):
+    """Return one gateway key."""
+
     answer = openapi_schemas.KEY
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -189,6 +195,8 @@ class UserParameters(ListParameters):
 
 
 class UsersView(ListView):
+    """List users, in the order of their creation."""
+
     parameters = UserParameters
     answer = openapi_schemas.list_schema(openapi_schemas.USER)
 
@@ -201,6 +209,8 @@ class UsersView(ListView):
 
 
 class UserView(AdminApiView):
+    """Return one user."""
+
     answer = openapi_schemas.USER
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -216,6 +226,8 @@ class WorkspaceParameters(ListParameters):
 
 
 class WorkspacesView(ListView):
+    """List teams as workspaces, newest first."""
+
     parameters = WorkspaceParameters
     answer = openapi_schemas.list_schema(openapi_schemas.WORKSPACE)
 
@@ -225,6 +237,8 @@ class WorkspacesView(ListView):
 
 
 class WorkspaceView(AdminApiView):
+    """Return one team as a workspace."""
+
     answer = openapi_schemas.WORKSPACE
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -295,7 +309,7 @@ class SpendLimitsView(AdminApiView):
     answer = openapi_schemas.page_schema(openapi_schemas.LIMIT)
 
     def rows(self) -> list[Row]:
-        return [limit_row(budget) for budget in visible_budgets(self.reader).order_by("pk")]
+        return [limit_row(budget) for budget in _spend_limits(self.reader)]
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
@@ -304,6 +318,11 @@ class SpendLimitsView(AdminApiView):
         return Response(
             {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
         )
+
+
+def _spend_limits(reader: Reader) -> QuerySet[Budget]:
+    """Return the budgets for all models: Anthropic's limits cannot be of some models only."""
+    return visible_budgets(reader).filter(models_covered=[]).order_by("pk")
 
 
 def _matches(row: Row, query: Row) -> bool:
@@ -324,11 +343,7 @@ class EffectiveView(SpendLimitsView):
     answer = openapi_schemas.page_schema(openapi_schemas.EFFECTIVE)
 
     def rows(self) -> list[Row]:
-        return [
-            row
-            for budget in visible_budgets(self.reader).order_by("pk")
-            for row in effective_rows(budget)
-        ]
+        return [row for budget in _spend_limits(self.reader) for row in effective_rows(budget)]
 
 
 def effective_rows(budget: Budget) -> list[Row]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import Min, Q, QuerySet
 from django.http import Http404, HttpResponseBase
@@ -15,23 +15,31 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.archive.reading import iterate_both, read_both, within
+from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.expansion import (
+    SESSION_PATHS,
+    check_format,
+    expand_parameter,
+    expand_rows,
+)
+from proxy.reports.core.keyset_list import decode_position, encode_position, time_and_pk
+from proxy.reports.core.pagination import row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import (
     PageParameters,
-    ReportParameters,
     TimeRangeParameters,
     Values,
 )
+from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
 from proxy.reports.usage.rollup_queries import usd
 
 from .filters import filter_requests
-from .serializers import request_row
-from .views import decode_position, encode_position, newest_last
+from .serializers import RequestRow, request_row
 
 SESSIONS_PER_QUERY: Final = 500
 """An export reads the sums of so many sessions with one query."""
@@ -45,9 +53,9 @@ class SessionRow(serializers.Serializer[Any]):
     errors = serializers.IntegerField()  # type: ignore[assignment]  # DRF removes fields from the class
     agents = serializers.IntegerField(help_text="Number of sub-agents.")
     models = serializers.ListField(child=serializers.CharField())
-    team = serializers.CharField()
-    key = serializers.CharField()
-    user = serializers.CharField()
+    team = Reference("team")
+    key = Reference("key", help_text="Of several keys, the first.")
+    user = Reference("user", allow_null=True)
     started_at = serializers.CharField()
     last_at = serializers.CharField()
     input_tokens = serializers.IntegerField(allow_null=True)
@@ -59,6 +67,10 @@ class SessionRow(serializers.Serializer[Any]):
     unpriced_requests = serializers.IntegerField()
 
 
+class SessionDetail(SessionRow):
+    data = RequestRow(many=True, help_text="The first 1000 requests.")  # type: ignore[assignment]  # DRF removes fields from the class
+
+
 class SessionPage(serializers.Serializer[Any]):
     data = SessionRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
     has_more = serializers.BooleanField()
@@ -68,7 +80,8 @@ class SessionPage(serializers.Serializer[Any]):
 class SessionParameters(TimeRangeParameters, PageParameters):
     """Parameters of the session list, which has the sessions with a request in the time range."""
 
-    session = Values()
+    expand = expand_parameter(SESSION_PATHS)
+    session_id = Values(help_text="Only these sessions.")
 
 
 class SessionsView(ReportView):
@@ -77,9 +90,10 @@ class SessionsView(ReportView):
     parameters = SessionParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[SessionParameters], responses=SessionPage)
+    @extend_schema(responses=SessionPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
+        check_format(query)
         if query["format"] != "json":
             return self.rows_response(query, "sessions", *export_sessions(self.reader, query))
         rows, months = _rows_and_months(self.reader, query)
@@ -91,7 +105,9 @@ class SessionsView(ReportView):
         last = shown[-1] if shown else None
         return Response(
             {
-                "data": rows_with_models(self.reader, months, shown),
+                "data": expand_rows(
+                    request, rows_with_models(self.reader, months, shown), query.get("expand", ())
+                ),
                 "has_more": more,
                 "next_page": encode_position(last["last"], last["session_id"])
                 if more and last
@@ -178,7 +194,11 @@ def sessions_of(rows: QuerySet[Exchange], months: Q) -> list[dict[str, Any]]:
     """
     rows = rows.exclude(session_id="").order_by()
     totals = rows.values("session_id").annotate(
-        **SESSION_TOTALS, a_team=Min("team"), a_key=Min("key_name"), a_user=Min("user")
+        **SESSION_TOTALS,
+        a_team=Min("team"),
+        a_key=Min("key_name"),
+        a_key_id=Min("key_id"),
+        a_user=Min("user"),
     )
     sessions: dict[str, dict[str, Any]] = {}
     divided: list[str] = []
@@ -201,9 +221,15 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else one + other
 
 
+def _least(one: int | None, other: int | None) -> int | None:
+    """Return the smaller number; None, which means that no request has one, is not compared."""
+    return min((number for number in (one, other) if number is not None), default=None)
+
+
 ADDED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     **dict.fromkeys(set(SESSION_TOTALS) - {"agents", "started", "last"}, _sum),
     **dict.fromkeys(("started", "a_team", "a_key", "a_user"), min),
+    "a_key_id": _least,
     "last": max,
 }
 """How the sums of the two parts of a session are added."""
@@ -216,9 +242,7 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "errors": row["failed"],
         "agents": row["agents"],
         "models": models,
-        "team": row["a_team"],
-        "key": row["a_key"],
-        "user": row["a_user"],
+        **caller_references(row["a_team"], row["a_key_id"], row["a_key"], row["a_user"]),
         "started_at": row["started"].isoformat().replace("+00:00", "Z"),
         "last_at": row["last"].isoformat().replace("+00:00", "Z"),
         "input_tokens": row["fresh"],
@@ -235,11 +259,11 @@ class SessionView(ReportView):
     """Return one session and its requests, oldest first."""
 
     permission_classes = (IsKeyOrStaff,)
-    parameters = ReportParameters
+    parameters: ClassVar = row_parameters(SESSION_PATHS)
 
-    @extend_schema(responses=SessionRow)
+    @extend_schema(responses=SessionDetail)
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
-        self.validated_query()
+        paths = self.validated_query().get("expand", ())
         rows = visible_exchanges(self.reader).filter(session_id=session_id)
         every_month = Q()
         found = sessions_of(rows, every_month)
@@ -247,10 +271,7 @@ class SessionView(ReportView):
             raise Http404(f"no session {session_id[:60]!r}")
         names = rows.order_by().values_list("model_requested", flat=True).distinct()
         models = sorted(set(chain(*read_both(names, list, every_month))))
-        oldest = iterate_both(rows.order_by("created", "id"), every_month, newest_last)
-        return Response(
-            {
-                **session_row(found[0], models),
-                "data": [request_row(row) for row in islice(oldest, MAX_REQUESTS)],
-            }
-        )
+        oldest = iterate_both(rows.order_by("created", "id"), every_month, time_and_pk)
+        requests = islice(oldest, MAX_REQUESTS)
+        (row,) = expand_rows(request, [session_row(found[0], models)], paths)
+        return Response({**row, "data": [request_row(one) for one in requests]})

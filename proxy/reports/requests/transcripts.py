@@ -62,7 +62,7 @@ class TranscriptView(RequestDetailBase):
     permission_classes = (MayReadTranscripts,)
     parameters = TranscriptParameters
 
-    @extend_schema(parameters=[TranscriptParameters, READING_REASON], responses=TranscriptAnswer)
+    @extend_schema(parameters=[READING_REASON], responses=TranscriptAnswer)
     def get(self, request: Request, request_id: str) -> HttpResponseBase:
         redact = self.validated_query()["redact"]
         row = self.get_exchange(request_id)

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import GroupParameters
 from proxy.reports.core.rendering import Row, RowsAndColumns, decode_cursor, encode_cursor
 from proxy.reports.core.time_ranges import TimeRange
@@ -82,8 +82,7 @@ class UsageRow(CountColumns):
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
         for name in DIMENSIONS:
-            number = name in {"status", "key_id"}
-            kind = serializers.IntegerField if number else serializers.CharField
+            kind = serializers.IntegerField if name == "status" else serializers.CharField
             fields[name] = kind(required=False, allow_null=True)
         return fields
 
@@ -147,7 +146,9 @@ def usage_rows(
         )
         table = usage(reader, part, groups, condition)
         for (bucket, key), sums in sorted(table.items(), key=lambda one: _sort_key(one[0])):
-            dimensions = dict(zip(groups, key, strict=True))
+            dimensions = {
+                name: dimension_value(name, value) for name, value in zip(groups, key, strict=True)
+            }
             yield number + bucket, _usage_row(part, bucket, dimensions, sums)
         number += step
         left = left - len(table) if left > len(table) else enough
@@ -184,7 +185,7 @@ class UsageView(ReportView):
 
     parameters = UsageParameters
 
-    @extend_schema(parameters=[UsageParameters], responses=UsageAnswer)
+    @extend_schema(responses=UsageAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, groups, condition = (

@@ -142,7 +142,7 @@ class Site:
             "side": "request",
             "export_id": export,
             "budget_id": budget["id"],
-            "api_keys": f"apikey_{names['key_id']}",
+            "api_keys": names["key_id"],
             "users": "user_idle",
             "workspaces": "wrkspc_default",
         }

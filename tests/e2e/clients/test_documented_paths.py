@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.reports.schema_views import schema
 from proxy.routing import EXACT_PATHS, PREFIXES
+from tests.fakes.openapi import schema
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.urls import url_routes

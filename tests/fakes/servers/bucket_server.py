@@ -8,6 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MISSING = b"<Error><Code>NoSuchKey</Code><Message>The key does not exist.</Message></Error>"
 
 
+POLL_S = 0.01  # how often the server looks whether it is stopped
+
+
 class BucketServer(ThreadingHTTPServer):
     """Objects by path (``/bucket/key``), and the requests so far as (method, path)."""
 
@@ -54,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def bucket_server() -> Iterator[BucketServer]:
     server = BucketServer()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True)
     thread.start()
     try:
         yield server

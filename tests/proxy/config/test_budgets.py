@@ -35,6 +35,74 @@ def test_a_budget_with_alert_recipients_is_applied_exported_and_applied_again():
     check_environment({"BRIDGE_HOOK": "x"}, None)
 
 
+MODEL_BUDGETS = """
+[[teams]]
+name = "platform"
+budgets = [
+  { usd = "500" },
+  { usd = "50", models = ["claude-opus-*"] },
+  { usd = "5", models = ["claude-haiku-*", "gpt-5.2"], hard = false },
+]
+"""
+
+
+@pytest.mark.django_db
+def test_budgets_of_one_owner_and_period_differ_by_their_models():
+    file = load.read(MODEL_BUDGETS)
+    plan = apply.apply(file)
+
+    assert any("platform a month for claude-opus-*" in str(line) for line in plan)
+    assert [one.models_covered for one in Budget.objects.order_by("-usd")] == [
+        [],
+        ["claude-opus-*"],
+        ["claude-haiku-*", "gpt-5.2"],
+    ]
+    assert apply.apply(file) == []
+    assert apply.apply(load.read(dump.export())) == []
+
+
+@pytest.mark.django_db
+def test_limits_by_model_are_applied_exported_and_applied_again():
+    file = load.read("""
+        [[teams]]
+        name = "platform"
+        [teams.limits]
+        rpm = 60
+        [teams.limits.models]
+        "claude-opus-*" = { rpm = 2, concurrency = 1 }
+        "o3" = { tpm = 1000 }
+    """)
+    apply.apply(file)
+
+    assert Team.objects.get().limits == {
+        "rpm": 60,
+        "models": {"claude-opus-*": {"rpm": 2, "concurrency": 1}, "o3": {"tpm": 1000}},
+    }
+    assert apply.apply(load.read(dump.export())) == []
+
+
+@pytest.mark.parametrize(
+    "models",
+    ['{ "claude-*" = { rpm = 0 } }', '{ "claude-*" = { rps = 1 } }', '{ "" = { rpm = 1 } }'],
+)
+def test_a_wrong_limit_by_model_is_an_error(models):
+    with pytest.raises(ConfigError, match=r"teams\[0\]\.limits\.models"):
+        load.read(f'[[teams]]\nname = "platform"\nlimits = {{ models = {models} }}')
+
+
+def test_two_budgets_for_the_same_models_are_an_error():
+    twice = MODEL_BUDGETS.replace('["claude-haiku-*", "gpt-5.2"]', '["claude-opus-*"]')
+
+    with pytest.raises(ConfigError, match=r"budgets\[1\] and .*budgets\[2\].* for claude-opus-\*"):
+        load.read(twice)
+
+
+@pytest.mark.parametrize("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
+def test_models_are_a_list_of_names(value):
+    with pytest.raises(ValidationError):
+        Budget(usd=5, models_covered=value).clean()
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("recipients", "message"),

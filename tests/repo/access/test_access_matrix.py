@@ -1,7 +1,7 @@
 """Compare the response to each role, URL and method with a table; every URL has a row (T09, T10).
 
 Each request goes over a socket and through the router, as a client's does.
-``access_matrix.txt`` is the table. After an intended change, remove the rows, generate them again
+``access_matrix.txt`` is the table of the roles, ``scope_matrix.txt`` of keys with a single scope. After an intended change, remove the rows, generate them again
 and review the difference: ``BRIDGE_WRITE_MATRIX=1 pytest -m slow tests/repo/access/test_access_matrix.py``.
 """
 
@@ -19,7 +19,17 @@ from django.urls import get_resolver
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
 from proxy.ledger.recorder import recorder
 from proxy.live.live_view_sync import live_view_sync
-from proxy.models import Budget, Drift, Pause, Price, Route, RouteTarget, Upstream, UpstreamPolicy
+from proxy.models import (
+    Budget,
+    Drift,
+    Pause,
+    Price,
+    Route,
+    RouteTarget,
+    Scope,
+    Upstream,
+    UpstreamPolicy,
+)
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.routing import EXACT_PATHS
 from tests import lanes
@@ -30,6 +40,7 @@ from tests.urls import url_routes
 from .test_write_matrix import VIEWS
 
 TABLE = Path(__file__).with_name("access_matrix.txt")
+SCOPE_TABLE = Path(__file__).with_name("scope_matrix.txt")
 WRITING = bool(os.environ.get("BRIDGE_WRITE_MATRIX"))  # fills the table instead of comparing
 METHODS = ("GET", "POST", "PUT", "DELETE")
 KEYS = ("member_key", "other_key", "reports_key", "admin_key")
@@ -42,9 +53,13 @@ OPEN = {
 """URLs that anonymous clients may read; they contain nothing about users."""
 
 
-def rows():
-    """Return the table: URL -> method -> one word for each role."""
-    lines = [line.split() for line in TABLE.read_text().splitlines() if line and line[0] != "#"]
+SCOPES = tuple(Scope.values)
+"""The scopes of keys of the team platform, which has the rows, each with one scope."""
+
+
+def rows(table=TABLE):
+    """Return a table: URL -> method -> one word for each role or scope."""
+    lines = [line.split() for line in table.read_text().splitlines() if line and line[0] != "#"]
     return {
         url: {method: tuple(words) for _, method, *words in of_url}
         for url, of_url in groupby(lines, key=lambda line: line[0])
@@ -62,6 +77,46 @@ def test_each_url_has_a_row_for_each_method():
     assert {*DJANGO, *GATEWAY} - set(table) == set()
     assert {url for url in table if tuple(table[url]) != METHODS} == set()
     assert all(len(words) == len(ROLES) for row in table.values() for words in row.values())
+
+
+REST = [url for url in DJANGO if url.startswith(("api/v1/", "v1/organizations/"))]
+REST = [url for url in REST if f"{url}/" not in DJANGO]
+"""URLs of the API; of two spellings of a path, the one with the last slash."""
+
+
+def test_each_url_of_the_api_has_a_row_for_each_scope():
+    table = rows(SCOPE_TABLE)
+
+    assert set(table) == {*REST, *GATEWAY}
+    assert {url for url in table if tuple(table[url]) != METHODS} == set()
+    assert all(len(words) == len(SCOPES) for row in table.values() for words in row.values())
+
+
+@pytest.mark.parametrize(
+    ("scope", "prefixes"),
+    [
+        ("messages", ()),
+        ("reports", ()),
+        ("reports:read", ()),
+        ("transcripts:read", ()),
+        ("keys:write", ("api/v1/keys/",)),
+        ("config:write", tuple(
+            f"api/v1/{one}/" for one in ("teams", "models", "upstreams", "prices", "budgets", "pauses")
+        )),
+    ],
+)  # fmt: skip
+def test_a_scope_writes_only_what_its_name_says(scope, prefixes):
+    """A 400 is the response to an empty body by a caller who may write."""
+    place = SCOPES.index(scope)
+    writable = {
+        url
+        for url, row in rows(SCOPE_TABLE).items()
+        if url in REST
+        for method in ("POST", "DELETE")
+        if row[method][place] not in REFUSED
+    }
+
+    assert {url for url in writable if not url.startswith(prefixes)} <= {"api/v1/exports/"}
 
 
 def test_anonymous_clients_reach_only_public_urls():
@@ -131,6 +186,7 @@ def send():
         "<str:request_id>": exchange.pk,
         "<str:exchange_id>": exchange.pk,
         "<int:key_id>": str(key.pk),
+        "<str:key_id>": f"apikey_{key.pk}",
         "<int:team_id>": str(key.team.pk),
         "<int:user_id>": str(ben.pk),
         "<int:view_id>": "0",
@@ -141,7 +197,7 @@ def send():
         "<str:team>": "platform",
         "<str:user>": "ben",
         "<str:upstream>": "vllm",
-        "<str:budget_id>": str(objects["proxy/budget"].pk),
+        "<str:budget_id>": f"budget_{objects['proxy/budget'].pk}",
         "<id>": str(ben.pk),
         "<path:content_type_id>": "0",
         "^(?P<app_label>auth|proxy)/$": "proxy/",
@@ -159,6 +215,9 @@ def send():
         "reports_key": factories.key("dashboard", scopes=["reports"])[1],
         "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
     }
+    for scope in SCOPES:
+        headers[scope] = factories.key(scope.replace(":", "-"), scopes=[scope])[1]
+        clients[scope] = ServedClient()
     users = {
         "staff": factories.staff("olga"),
         MEMBER: ben,
@@ -174,7 +233,8 @@ def send():
             url = url.replace(pattern, value)
         url = url.replace("<path:object_id>", "0")
         if query is None:
-            query = QUERIES.get(next((part for part in QUERIES if url.startswith(part)), ""), "")
+            part = next((part for part in QUERIES if url.startswith(part)), "")
+            query = "" if url == INDEX else QUERIES.get(part, "")
         client = clients[role]
         if role in users and not has_session(client):
             client.force_login(users[role])
@@ -209,6 +269,7 @@ def has_session(client):
     return cookie is not None and bool(cookie.value)
 
 
+INDEX = "api/v1/"
 QUERIES = {
     "admin/sessions/one/": "?id=s1", "admin/sessions/export/": "?id=s1",
     "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
@@ -260,6 +321,24 @@ def test_each_response_to_a_role_matches_the_table(send_as, url):
     compare(url, found)
 
 
+@pytest.mark.slow
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", REST)
+def test_each_response_to_a_scope_matches_the_table(send_as, url):
+    if WRITING and url in rows(SCOPE_TABLE):
+        return
+    found = {method: tuple(send_as(one, method, url) for one in SCOPES) for method in METHODS}
+
+    compare(url, found, SCOPE_TABLE)
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", [url for url in DJANGO if not url.startswith(("api/", "v1/"))])
+def test_a_key_of_any_scope_opens_no_page(send_as, url):
+    assert {send_as(scope, "GET", url) for scope in SCOPES} == {rows()[url]["GET"][0]}
+
+
 @pytest.fixture
 def gateway_in_process(transactional_db):
     """Yield the directory over this test's database; stop the gateway's threads afterwards.
@@ -290,8 +369,10 @@ def test_the_gateway_accepts_keys_only(gateway_in_process, url):
         return "ok" if response.status_code == 503 and url in OPEN else word_of(response)
 
     found = {method: tuple(one(role, method) for role in ROLES) for method in METHODS}
+    of_scopes = {method: tuple(one(scope, method) for scope in SCOPES) for method in METHODS}
 
     compare(url, found)
+    compare(url, of_scopes, SCOPE_TABLE)
 
 
 def keys():
@@ -306,15 +387,17 @@ def keys():
         "other_key": factories.key("cleo", of="research")[1],
         "reports_key": factories.key("dashboard", scopes=["reports"])[1],
         "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
+        **{scope: factories.key(scope.replace(":", "-"), scopes=[scope])[1] for scope in SCOPES},
     }
 
 
-def compare(url, found):
+def compare(url, found, table=TABLE):
     if WRITING:
-        with TABLE.open("a") as table:
-            table.writelines(
-                f"{url} {method} {' '.join(words)}\n" for method, words in found.items()
-            )
+        if url not in rows(table):
+            with table.open("a") as file:
+                file.writelines(
+                    f"{url} {method} {' '.join(words)}\n" for method, words in found.items()
+                )
         return
-    expected = rows()[url]
+    expected = rows(table)[url]
     assert found == {method: expected[method] for method in found}

@@ -229,6 +229,7 @@ def test_every_write_of_the_api_and_every_form_of_the_admin_has_rows():
 @pytest.mark.parametrize("route", OTHER)
 def test_a_write_to_any_other_page_changes_nothing(company: Company, route):
     fillings = {"<path:object_id>": company.ids["platform"], "<int:key_id>": company.ids["ci"],
+                "<str:key_id>": f"apikey_{company.ids['ci']}",
                 "<int:team_id>": company.ids["platform"], "<int:user_id>": company.ids["member"],
                 "<str:exchange_id>": company.ids["ci_request"], "<str:side>": "request",
                 "<path:content_type_id>": "1", "(?P<url>.*)$": "nowhere/",

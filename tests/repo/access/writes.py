@@ -81,14 +81,14 @@ def admin(
     }
 
 
-def api(route: str, one: str, adds: Any, changes: Any, deletes: Any) -> Any:
-    """Return the writes of an API list and of one of its rows."""
+def api(route: str, one: str, adds: Any, changes: Any, deletes: Any, *, kind: str = "") -> Any:
+    """Return the writes of an API list and of one of its rows, whose ids start with ``kind``."""
     base = f"api/v1/{route}"
     return {
         base: {whose: Write("POST", base, body) for whose, body in adds.items()},
         f"{base}/{one}": {
-            **{f"patch_{whose}": Write("PATCH", f"{base}/{row}", body) for whose, (row, body) in changes.items()},
-            **{f"delete_{whose}": Write("DELETE", f"{base}/{row}") for whose, row in deletes.items()},
+            **{f"patch_{whose}": Write("PATCH", f"{base}/{kind}{row}", body) for whose, (row, body) in changes.items()},
+            **{f"delete_{whose}": Write("DELETE", f"{base}/{kind}{row}") for whose, row in deletes.items()},
         },
     }  # fmt: skip
 
@@ -155,8 +155,8 @@ WRITES: dict[str, dict[str, Write]] = {
     **only("admin/me/keys/add/", **{whose: ("admin/me/keys/add/", {"team": "platform", "name": "new", "scopes": ["messages"], **fields}) for whose, fields in OWN_KEYS.items()}),
     **only("admin/people/invite/", **{whose: ("admin/people/invite/", {**INVITED, **fields}) for whose, fields in INVITATIONS.items()}),
     "api/v1/me/keys": {whose: Write("POST", "api/v1/me/keys", {"team": "platform", "name": "new", **fields}) for whose, fields in OWN_KEYS.items()},
-    "api/v1/me/keys/<int:key_id>": {f"delete_{whose}": Write("DELETE", f"api/v1/me/keys/{row}") for whose, row in KEY_ROWS.items()},
-    "api/v1/me/keys/<int:key_id>/rotate": {whose: Write("POST", f"api/v1/me/keys/{row}/rotate", {}) for whose, row in KEY_ROWS.items()},
+    "api/v1/me/keys/<str:key_id>": {f"delete_{whose}": Write("DELETE", f"api/v1/me/keys/apikey_{row}") for whose, row in KEY_ROWS.items()},
+    "api/v1/me/keys/<str:key_id>/rotate": {whose: Write("POST", f"api/v1/me/keys/apikey_{row}/rotate", {}) for whose, row in KEY_ROWS.items()},
     **admin(
         "proxy/budget",
         {
@@ -252,7 +252,7 @@ WRITES: dict[str, dict[str, Write]] = {
         "old_password": PASSWORD, "new_password1": PASSWORD[::-1], "new_password2": PASSWORD[::-1],
     })),
     **api(
-        "keys", "<int:key_id>",
+        "keys", "<str:key_id>",
         {whose: {"team": team, "name": "new", **fields} for whose, (team, fields) in KEY_ADDS.items()},
         {
             "own": ("{ci}", {"limits": {"rpm": 9}}),
@@ -265,6 +265,7 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign_but_mine": ("{ada_lab}", {"team": "platform"}),
         },
         KEY_ROWS,
+        kind="apikey_",
     ),
     **api(
         "teams", "<str:team>", {"company": {"name": "new"}},
@@ -330,6 +331,7 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign": ("{lab_team_budget}", {"limit_usd": "77"}),
         },
         {"own": "{team_budget}", "own_member": "{ben_budget}", "foreign": "{lab_team_budget}"},
+        kind="budget_",
     ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},

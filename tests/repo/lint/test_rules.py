@@ -48,6 +48,7 @@ ALLOWED = {
     ("measures by wall clock", "proxy/ledger/recorder.py"): "age of a record on the disk, which outlives the process",
     ("measures by wall clock", "proxy/ledger/posting/budget_sync.py"): "a period of the calendar",
     ("runs data as code", "proxy/gateway/credentials/command.py"): "a command that only bridge.toml can set, without a shell",
+    ("runs data as code", "proxy/management/commands/backup.py"): "pg_dump with fixed options, without a shell; the operator names the file",
     ("reads json without limits", "proxy/gateway/credentials/command.py"): "64 KB that a configured program printed",
     ("reads json without limits", "proxy/gateway/credentials/google.py"): "a credentials file that the operator named",
     ("reads json without limits", "proxy/gateway/snapshot/config_cache.py"): "a file that the gateway wrote",

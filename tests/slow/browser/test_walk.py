@@ -80,7 +80,7 @@ def test_the_sign_in_leads_to_the_dashboard(
 ) -> None:
     page = window().new_page()
     log_in(page, office)
-    for card in ("Spend", "Tokens", "Requests", "Errors", "Cache-hit rate"):
+    for card in ("Cost", "Tokens", "Requests", "Errors", "Cache-hit rate"):
         expect(page.locator("main").get_by_text(card, exact=True).first).to_be_visible()
     save_screenshot(page, "dashboard")
     expect(page.locator(".mb-upstreams")).to_contain_text("vllm")

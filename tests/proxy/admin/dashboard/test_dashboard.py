@@ -60,7 +60,7 @@ def test_the_cards_show_the_totals_of_the_ledger(root):
     assert found["Errors"].value == "2"
     assert found["Errors"].detail == "33 % of all requests"
     assert found["Tokens"].value == "4,600"  # 4 * (100 input + 50 output + 1,000 cached)
-    assert found["Spend"].value == "$0.0030"
+    assert found["Cost"].value == "$0.0030"
     assert found["Cache-hit rate"].value == "90.9 %"
     assert found["First byte, p95"].value.endswith(" ms")
 
@@ -96,7 +96,7 @@ def test_a_missing_price_does_not_show_as_zero(root):
     seed(3)
     page = root.get(URL)
 
-    spend = cards(page)["Spend"]
+    spend = cards(page)["Cost"]
     assert spend.value == "no price"
     assert spend.detail == "3 requests without a price"
     assert rows_behind(root, spend.detail_url) == 3
@@ -297,6 +297,6 @@ def test_a_week_has_bars_of_six_hours_and_percentiles_for_each(root):
     assert requests.title == "Requests per 6 hours"
     assert all(bar.width > 8 for bar in requests.bars)
     assert sum(int(cells[0].text) for _, cells in requests.rows) == 5
-    assert first_byte.title == "Time to the first byte, per 6 hours"
+    assert first_byte.title == "Time to first byte, per 6 hours"
     assert len(first_byte.rows) == len(requests.rows)
     assert [label for label, _ in first_byte.rows] == [label for label, _ in requests.rows]

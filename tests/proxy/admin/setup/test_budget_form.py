@@ -15,7 +15,7 @@ def form(team, **changes):
     return {
         "team": team.pk, "key": "", "user": "", "usd": "20", "period": "month", "zone": "UTC",
         "hard": "on", "webhook": "", "webhook_secret_0": "", "webhook_secret_1": "", "emails": "",
-        "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0,
+        "models_covered": "", "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0,
     } | changes  # fmt: skip
 
 
@@ -33,6 +33,21 @@ def test_recipients_are_plain_fields(root):
     page = root.get(f"/admin/proxy/budget/{budget.pk}/change/").content.decode()
     assert "ops@example.com\nada@example.com</textarea>" in page
     assert 'value="HOOK_SECRET"' in page
+
+
+def test_a_budget_of_some_models_is_no_second_budget_of_all_models(root):
+    team = factories.team()
+    root.post(URL, form(team))
+
+    root.post(URL, form(team, models_covered="claude-opus-*\ngpt-5.2"))
+    again = root.post(URL, form(team, models_covered="claude-opus-*\ngpt-5.2"))
+
+    assert [one.models_covered for one in Budget.objects.order_by("pk")] == [
+        [], ["claude-opus-*", "gpt-5.2"],
+    ]  # fmt: skip
+    assert "Check the box" in again.content.decode()
+    page = root.get("/admin/proxy/budget/").content.decode()
+    assert "a month for claude-opus-*, gpt-5.2" in page
 
 
 @pytest.mark.parametrize(

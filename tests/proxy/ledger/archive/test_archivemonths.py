@@ -1,6 +1,7 @@
 """archivemonths moves each closed month exactly once, whatever interrupts it."""
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -10,14 +11,24 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import Sum
 
 from proxy.ledger.archive import files, outbox, parquet, reading
-from proxy.ledger.maintenance import amendments, verifier
+from proxy.ledger.maintenance import amendments, ledger_copy, verifier
 from proxy.ledger.posting.ledger_writer import write_to_database
-from proxy.models import ArchivedMonth, DrainWatermark, Exchange, HashChainLink, Transcript
+from proxy.management.commands import backup
+from proxy.models import (
+    ArchivedMonth,
+    AuditEntry,
+    DrainWatermark,
+    Exchange,
+    HashChainLink,
+    StopReasonDay,
+    Transcript,
+    UsageByCallerDay,
+)
 from tests.proxy.admin import factories
 
 from .conftest import DATABASES, JUNE
@@ -37,11 +48,10 @@ def all_rows() -> list[str]:
 
 
 def findings() -> list[str]:
-    found = [f for checked in verifier.verify() for f in checked.findings]
-    for day in range(10):
-        start = JUNE.replace(hour=0) + timedelta(days=day)
-        found += verifier.verify_sums(start, start + timedelta(days=1))
-    return [f"{finding.what}: {finding.where}" for finding in found]
+    state = verifier.Checkpoint(sums_until=JUNE.date())
+    for _ in verifier.steps(state):
+        pass
+    return [f"{finding.what}: {finding.where}" for finding in state.findings]
 
 
 def test_a_file_has_the_rows_of_its_month(ledger, archive, tmp_path, capsys):
@@ -61,8 +71,6 @@ def test_a_file_has_the_rows_of_its_month(ledger, archive, tmp_path, capsys):
 
 
 STEPS = [
-    (files, "put", 1, "after"),
-    (outbox, "_begin_removal", 1, "after"),
     (outbox, "_remove_batch", 2, "after"),
 ]
 MORE_STEPS = [
@@ -181,6 +189,45 @@ def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, arch
 def _archived(pk: str) -> list[Exchange]:
     rows = Exchange.objects.filter(pk=pk)
     return reading.read_both(rows, list, reading.with_ids([pk]))[1]
+
+
+def test_wrong_sums_of_a_removed_month_are_found(ledger, archive):
+    archive(*BEFORE, "--remove")
+    StopReasonDay.objects.filter(start__lt="2026-07-01T00:00Z").update(requests=7)
+    UsageByCallerDay.objects.filter(start__lt="2026-07-01T00:00Z").update(requests=7)
+
+    days = ("2026-06-28", "2026-06-29", "2026-06-30")
+    assert findings() == [
+        f"sum: {table} {day}" for day in days for table in ("UsageByCallerDay", "StopReasonDay")
+    ]
+
+
+def test_a_missing_file_is_one_line_of_verifyledger(ledger, archive, tmp_path):
+    archive(*BEFORE, "--remove")
+    (tmp_path / "archive" / "requests-2026-06.parquet").unlink()
+
+    with pytest.raises(CommandError, match=r"requests-2026-06\.parquet is missing") as caught:
+        call_command("verifyledger", stdout=io.StringIO())
+
+    assert caught.value.returncode == 1
+
+
+def test_a_backup_names_the_archive(ledger, archive, tmp_path):
+    archive(*BEFORE)
+
+    assert ("archives", str(tmp_path / "archive")) in list(backup._also_needed())
+
+
+def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
+    monkeypatch.setattr(ledger_copy, "ORIGINAL", "default")
+    audited = AuditEntry.objects.order_by("pk")
+    states = [ledger_copy.source_state()]
+    for options in (BEFORE, (*BEFORE, "--remove")):
+        archive(*options)
+        audited.delete()  # it changes the state too, but only after the month was removed
+        states.append(ledger_copy.source_state())
+
+    assert len(set(states)) == 3
 
 
 @pytest.mark.slow

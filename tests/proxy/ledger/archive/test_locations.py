@@ -59,6 +59,7 @@ def test_a_bucket_is_read_through_one_verified_copy(ledger, archive, bucket):
         june()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_bucket_names_no_secret(ledger, archive, bucket):
     bucket.shutdown()
     bucket.server_close()

@@ -19,8 +19,8 @@ RANGE = {"from": "2026-06-01", "to": "2026-08-01"}
 FILTERS = [
     {},
     {"outcome": "upstream_error"},
-    {"error": "100% OF 'quoted' \\"},
-    {"error": "100_"},
+    {"error_message": "100% OF 'quoted' \\"},
+    {"error_message": "100_"},
     {"retried": "true"},
     {"retried": "false"},
     {"has_notes": "true"},
@@ -30,12 +30,13 @@ FILTERS = [
     {"tag": "app:night%ly"},
     {"beta": "größe"},
     {"ip": "10.0.0.1"},
-    {"min_ms": "1", "max_cost": "1"},
+    {"min_total_ms": "1", "max_cost_usd": "1"},
     {"context_window": "0-200k"},
-    {"session": "session-0"},
+    {"session_id": "session-0"},
     {"finished_from": "2026-06-30", "finished_to": "2026-07-02"},
     {"q": "session-1"},
     {"input_source": "reported", "state": "closed"},
+    {"sort": "created_at"},
 ]
 PART_OF_DAYS = {"from": "2026-06-28T13:00", "to": "2026-07-02T13:00"}
 REPORTS = [
@@ -45,6 +46,8 @@ REPORTS = [
     ("usage", RANGE | {"bucket": "1d", "group_by": "model"}),
     ("sessions", RANGE),
     ("sessions", RANGE | {"limit": "1"}),
+    ("sessions", RANGE | {"expand": ["team", "key"]}),
+    ("requests", RANGE | {"expand": ["team", "key.team", "upstream"]}),
     ("sessions/session-0", {}),
 ]
 BY_SESSION = {
@@ -166,13 +169,14 @@ def test_an_unreadable_archive_is_a_503_without_a_path(ledger, archive, get_repo
     assert get_report("requests", **{**RANGE, "from": "2026-07-01"}).status_code == 200
 
 
-def test_pages_cross_from_the_ledger_to_the_archive(ledger, archive, get_report):  # noqa: F811
-    ids = [row.pk for row in ledger.reverse()]
+@pytest.mark.parametrize("sort", ["-created_at", "created_at"])
+def test_pages_cross_from_the_ledger_to_the_archive(ledger, archive, get_report, sort):  # noqa: F811
+    ids = [row.pk for row in ledger.order_by(sort.removesuffix("_at"))]
     removed(archive)
 
     found, page = [], ""
     while page is not None:
-        answer = get_report("requests", **RANGE, limit=3, page=page).json()
+        answer = get_report("requests", **RANGE, sort=sort, limit=3, page=page).json()
         found += [row["id"] for row in answer["data"]]
         page = answer["next_page"]
 

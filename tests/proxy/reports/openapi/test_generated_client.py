@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rest_framework.renderers import JSONRenderer
 
-from proxy.reports.schema_views import schema
+from tests.fakes.openapi import schema
 from tests.proxy.admin import factories
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -55,7 +55,7 @@ def round_trip(generated, client):
     for name, group in operations.items():
         generated(f"api.{group}.{name}")
 
-    def call(name, *args, **kwargs):
+    def call(name, /, *args, **kwargs):
         return generated(f"api.{operations[name]}.{name}").sync(*args, client=client, **kwargs)
 
     wanted = models.TeamRequest.from_dict({"name": "mobile", "retention_days": 30})
@@ -67,6 +67,13 @@ def round_trip(generated, client):
     changed = call("team_patch", "mobile", body=change)
     assert changed.limits.to_dict() == {"rpm": 600}
     assert [team.name for team in call("teams").data] == ["mobile", "ops"]
+
+    key = call("keys_post", body=models.KeyRequest.from_dict({"team": "ops", "name": "app"}))
+    assert key.team.id == "ops"
+    found = call("key", key.id, expand=[models.KeyExpandItem.TEAM])
+    assert found.team.to_dict()["store"] == "full"
+    assert [one.id for one in call("keys", team=["ops"], name=["app"]).data] == [key.id]
+    assert call("key_delete", key.id).revoked_at
 
     call("team_delete", "mobile")
     assert [team.name for team in call("teams").data] == ["ops"]

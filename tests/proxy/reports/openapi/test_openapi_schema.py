@@ -30,12 +30,11 @@ from proxy.models import Budget, Export, ExportState, Pause, Route, Team, Upstre
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
-from proxy.reports.schema_views import schema
+from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import TOKEN, ServedClient, as_wsgi
 from tests.lanes import repeat
 from tests.proxy.admin import factories
-
-from .live_server import gateway_snapshot
+from tests.proxy.reports.live_server import gateway_snapshot
 
 MAX_QUERY_LENGTH = 60_000  # the HTTP parser rejects longer heads before they reach a report
 CHECKS = [
@@ -124,10 +123,10 @@ def ledger(db, settings, monkeypatch, tmp_path):
     names = {
         "request_id": first.pk,
         "session_id": "s1",
-        "budget_id": budget.pk,
+        "budget_id": f"budget_{budget.pk}",
         "side": "request",
         "export_id": finished_export(admin),
-        "key_id": factories.key("spare", user=root)[0].pk,
+        "key_id": f"apikey_{factories.key('spare', user=root)[0].pk}",
         "team": factories.team("spare").name,
         "user": factories.staff("zoe").username,
         "route_id": route.pk,
