@@ -13,7 +13,7 @@ UNKNOWN: Final = re.compile(
     r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret|client_secret)\b")
+SECRET: Final = re.compile(r"\.(api_key|secret|previous_secret|client_secret)\b")
 AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""

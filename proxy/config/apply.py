@@ -10,7 +10,7 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import ConfigError, mistakes_error
 
@@ -185,6 +185,31 @@ def _is_in_force(price: Price) -> bool:
     return price.since <= timezone.now().date()
 
 
+def _webhooks(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    for place, entry in enumerate(file.webhooks):
+        with rows.entry("webhook", entry.name):
+            _webhook(entry, rows, f"webhooks[{place}]")
+    named = [entry.name for entry in file.webhooks]
+    for webhook in Webhook.objects.filter(managed=True).exclude(name__in=named):
+        rows.delete(webhook, webhook.name)
+
+
+def _webhook(entry: schema.Webhook, rows: ConfigWriter, where: str) -> None:
+    stored = Webhook.objects.filter(name=entry.name).first()
+    fields = {
+        "url": entry.url,
+        "team": rows.find(Team, entry.team, f"{where}.team") if entry.team else None,
+        "events": list(entry.events),
+        "secret": entry.secret.stored if entry.secret else stored.secret if stored else {},
+        "enabled": entry.enabled,
+    }
+    if entry.previous_secret is not None:
+        fields |= {"previous_secret": entry.previous_secret.stored, "previous_until": None}
+    elif entry.secret is not None:
+        fields |= {"previous_secret": {}, "previous_until": None}
+    rows.put(Webhook, {"name": entry.name}, fields, where, entry.name)
+
+
 def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     """Delete the managed upstreams that the file no longer has.
 
@@ -202,4 +227,6 @@ def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             rows.delete(upstream, upstream.name)
 
 
-STEPS = (_teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _delete_upstreams)
+STEPS = (
+    _teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _webhooks, _delete_upstreams,
+)  # fmt: skip

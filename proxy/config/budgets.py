@@ -41,7 +41,7 @@ def _label(name: str, period: str, models: list[str]) -> str:
 
 
 def _apply_budget(one: BudgetEntry, rows: ConfigWriter) -> Budget:
-    entry, secret = one.entry, one.entry.webhook_secret
+    entry = one.entry
     identity = {
         one.kind: one.owner,
         "period": entry.period,
@@ -51,8 +51,6 @@ def _apply_budget(one: BudgetEntry, rows: ConfigWriter) -> Budget:
     fields = {
         "usd": entry.usd,
         "hard": entry.hard,
-        "webhook": entry.webhook,
-        "webhook_secret": secret.stored if secret else {},
         "emails": entry.emails,
     }
     label = _label(one.name, entry.period, entry.models)

@@ -23,8 +23,9 @@ from proxy.models import (
     Route,
     Team,
     Upstream,
+    Webhook,
 )
-from proxy.models.setup.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES, SEALED
 
 from .load import starter_prices
 from .schema import Figures
@@ -50,6 +51,7 @@ def export(*, starter: bool = False) -> str:
             ),
         ),
         ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
+        ("webhooks", map(_webhook, Webhook.objects.select_related("team"))),
     )
     return "\n".join(dump_table(kind, table) for kind, tables in kinds for table in tables if table)
 
@@ -160,9 +162,19 @@ def _budget(one: Budget) -> Table:
         "zone": one.zone,
         "models": one.models_covered,
         "hard": one.hard,
-        "webhook": one.webhook or None,
-        "webhook_secret": one.webhook_secret or None,
         "emails": one.emails or None,
+    }
+
+
+def _webhook(one: Webhook) -> Table:
+    return {
+        "name": one.name,
+        "url": one.url,
+        "team": one.team.name if one.team else None,
+        "events": one.events,
+        "secret": {} if SEALED in one.secret else one.secret,
+        "previous_secret": {} if SEALED in one.previous_secret else one.previous_secret,
+        "enabled": None if one.enabled else False,
     }
 
 

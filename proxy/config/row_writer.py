@@ -9,11 +9,11 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from proxy.decode_errors import did_you_mean
-from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SEALED
 from proxy.secrets import ConfigError
 
-Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)
+Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream, Webhook)
 Named = TypeVar("Named", Team, Upstream)
 Sign = Literal["+", "~", "-", "="]
 """``+`` created, ``~`` changed, ``-`` removed, ``=`` not applied (the reason is in ``detail``)."""
@@ -21,6 +21,7 @@ Sign = Literal["+", "~", "-", "="]
 WORDS: Final[Mapping[str, str]] = {
     "digest": "secret",  # the value is secret
     "prefix": "secret",
+    "url": "url",  # it may contain a token
     "dropped": "named again",
     "managed": "now managed by the file",
 }

@@ -100,9 +100,7 @@ class Budget(Strict):
     zone: str = "UTC"
     models: CoveredModels = []
     hard: bool = True
-    webhook: str = ""  # URL that gets an alert at 80 % and at 100 % of the budget
-    webhook_secret: SecretReference | None = None
-    emails: list[str] = []
+    emails: list[str] = []  # addresses that get a mail at 80 % and at 100 % of the budget
 
     def __post_init__(self) -> None:
         _check_usd(self.usd, "usd")
@@ -157,6 +155,16 @@ class Key(Strict):
         self.expires = _expiry(self.expires)
 
 
+class Webhook(Strict):
+    name: Name
+    url: str
+    events: list[str] = []  # empty: all events
+    secret: SecretReference | None = None  # if absent, the secret that the admin stored is used
+    previous_secret: SecretReference | None = None  # signs too, during a rotation
+    team: Name | None = None  # if absent, the events of all teams and upstreams
+    enabled: bool = True
+
+
 class BridgeFile(Strict):
     upstreams: list[Upstream] = []
     routes: list[Route] = []
@@ -164,6 +172,7 @@ class BridgeFile(Strict):
     teams: list[Team] = []
     keys: list[Key] = []
     budgets: list[OwnedBudget] = []
+    webhooks: list[Webhook] = []
 
 
 def _check_usd(usd: Decimal, name: str) -> None:

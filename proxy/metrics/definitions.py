@@ -130,6 +130,12 @@ STRAY_RESPONSES: Final = Counter(
     "on an idle connection, after a response, or before the request was sent completely.",
     ("upstream", "when"),
 )
+WEBHOOK_DELIVERIES: Final = Counter(
+    "bridge_webhook_deliveries_total",
+    "Attempts to send an event to a webhook or a mail address, by result: delivered, retried or "
+    "failed (the last attempt).",
+    ("result",),
+)
 IN_FLIGHT: Final = Gauge(
     "bridge_in_flight_requests",
     "Messages requests that are being answered now, by worker.",
@@ -160,6 +166,7 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     CREDENTIAL_REFRESHES,
     CREDENTIAL_EXPIRY,
     STRAY_RESPONSES,
+    WEBHOOK_DELIVERIES,
     IN_FLIGHT,
 )
 BY_NAME: Final = {metric.full_name: metric for metric in METRICS}

@@ -97,9 +97,7 @@ class Migration(migrations.Migration):
                 ('zone', models.CharField(default='UTC', max_length=64)),
                 ('models_covered', models.JSONField(blank=True, default=list, help_text='Names or globs of the models whose requests count; empty: all models.')),
                 ('hard', models.BooleanField(default=True, help_text='Off: only a warning is raised.')),
-                ('webhook', models.CharField(blank=True, help_text='https URL that receives alerts at 80 % and at 100 %.', max_length=500)),
-                ('webhook_secret', models.JSONField(blank=True, default=dict, help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.')),
-                ('emails', models.JSONField(blank=True, default=list, help_text='Receive the same alerts: ["ops@example.com"].')),
+                ('emails', models.JSONField(blank=True, default=list, help_text='Get a mail at 80 % and 100 %: ["ops@example.com"].')),
                 ('managed', models.BooleanField(default=False, editable=False)),
             ],
             options={
@@ -116,10 +114,6 @@ class Migration(migrations.Migration):
                 ('threshold', models.PositiveSmallIntegerField()),
                 ('used_nanousd', models.BigIntegerField(default=0)),
                 ('created', models.DateTimeField(auto_now_add=True)),
-                ('claimed', models.DateTimeField(null=True)),
-                ('tries', models.PositiveSmallIntegerField(default=0)),
-                ('sent', models.DateTimeField(null=True)),
-                ('error', models.CharField(blank=True, max_length=300)),
             ],
             options={
                 'ordering': ['-id'],
@@ -217,6 +211,71 @@ class Migration(migrations.Migration):
                 'verbose_name': 'sighting',
                 'ordering': ['-first_seen', 'kind', 'name'],
                 'constraints': [models.UniqueConstraint(fields=('kind', 'name'), name='drift_kind_name')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Webhook',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=64, unique=True)),
+                ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.team')),
+                ('url', models.CharField(max_length=500)),
+                ('events', models.JSONField(blank=True, default=list)),
+                ('secret', models.JSONField(blank=True, default=dict)),
+                ('previous_secret', models.JSONField(blank=True, default=dict)),
+                ('previous_until', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('enabled', models.BooleanField(default=True)),
+                ('managed', models.BooleanField(default=False, editable=False)),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookEvent',
+            fields=[
+                ('id', models.CharField(max_length=40, primary_key=True, serialize=False)),
+                ('type', models.CharField(max_length=40)),
+                ('team', models.CharField(blank=True, max_length=64)),
+                ('created', models.DateTimeField(db_index=True)),
+                ('body', models.TextField()),
+            ],
+            options={
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookDelivery',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('event', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='proxy.webhookevent')),
+                ('webhook', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='proxy.webhook')),
+                ('email', models.EmailField(blank=True, max_length=254)),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='waiting', max_length=9)),
+                ('attempts', models.PositiveSmallIntegerField(default=0)),
+                ('due', models.DateTimeField()),
+                ('attempted', models.DateTimeField(null=True)),
+                ('status', models.PositiveSmallIntegerField(null=True)),
+                ('answer', models.CharField(blank=True, max_length=500)),
+                ('error', models.CharField(blank=True, max_length=300)),
+            ],
+            options={
+                'verbose_name_plural': 'webhook deliveries',
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['state', 'due'], name='webhookdelivery_due'), models.Index(fields=['webhook', 'id'], name='webhookdelivery_webhook')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UpstreamErrorClass',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('upstream', models.CharField(max_length=64)),
+                ('error', models.CharField(max_length=60)),
+                ('last_seen', models.DateTimeField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('upstream', 'error'), name='upstreamerrorclass_once')],
             },
         ),
         migrations.CreateModel(
@@ -483,7 +542,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('created', models.DateTimeField(default=django.utils.timezone.now)),
-                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested an upstream'), ('run', 'Ran a command')], max_length=16)),
+                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested'), ('run', 'Ran a command')], max_length=16)),
                 ('actor_kind', models.CharField(choices=[('user', 'User'), ('key', 'Gateway key'), ('command', 'Command'), ('system', 'The gateway itself')], max_length=8)),
                 ('user', models.CharField(blank=True, max_length=150)),
                 ('key', models.CharField(blank=True, max_length=140)),
@@ -987,6 +1046,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(fields=['team', 'start'], name='proxy_sessi_team_756e59_idx')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SavedReport',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=64, unique=True)),
+                ('report', models.CharField(max_length=16)),
+                ('query', models.JSONField(blank=True, default=dict)),
+                ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.team')),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('team__isnull', False), ('user', None)), models.Q(('team', None), ('user__isnull', False)), _connector='OR'), name='savedreport_one_owner')],
             },
         ),
         migrations.CreateModel(

@@ -31,7 +31,7 @@ from .rollups import (
     UsageQuarterHour,
     UsageSummaryDay,
 )
-from .saved_view import SavedView
+from .saved_view import SavedReport, SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
@@ -39,6 +39,8 @@ from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
+from .setup.webhooks import EventType, Webhook
+from .webhook_deliveries import DeliveryState, UpstreamErrorClass, WebhookDelivery, WebhookEvent
 
 __all__ = [
     "Action",
@@ -52,10 +54,12 @@ __all__ = [
     "ConnectionReuse",
     "CopiedTable",
     "CountedToolCall",
+    "DeliveryState",
     "DialectName",
     "DrainWatermark",
     "Drift",
     "DriftKind",
+    "EventType",
     "Exchange",
     "Export",
     "ExportState",
@@ -75,6 +79,7 @@ __all__ = [
     "Revision",
     "Route",
     "RouteTarget",
+    "SavedReport",
     "SavedView",
     "Scope",
     "SearchEntry",
@@ -87,6 +92,7 @@ __all__ = [
     "TokenSource",
     "Transcript",
     "Upstream",
+    "UpstreamErrorClass",
     "UpstreamPolicy",
     "UsageByCallerDay",
     "UsageByCallerQuarterHour",
@@ -96,4 +102,7 @@ __all__ = [
     "UsageDay",
     "UsageQuarterHour",
     "UsageSummaryDay",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookEvent",
 ]

@@ -14,36 +14,18 @@ from .exports import views as exports_views
 from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
-from .setup import admission_dry_run, own_keys, pauses, viewsets
-from .usage import (
-    budgets,
-    comparison,
-    latency_errors_cache,
-    me,
-    outcomes,
-    stop_reasons,
-    summary,
-    usage,
-)
+from .saved.reports import REPORTS
+from .saved.views import SavedReportViewSet
+from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
+from .usage import budgets, me
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
-    "usage": usage.UsageView,
-    "summary": summary.SummaryView,
-    "timeseries": summary.TimeseriesView,
-    "top": summary.TopView,
-    "latency": latency_errors_cache.LatencyView,
-    "errors": latency_errors_cache.ErrorsView,
-    "cache": latency_errors_cache.CacheView,
-    "comparison": comparison.ComparisonView,
-    "outcomes": outcomes.OutcomesView,
-    "stop_reasons": stop_reasons.StopReasonsView,
-    "requests": requests_views.RequestsView,
+    **REPORTS,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
     "search": search.SearchView,
     "stop": stop_all.StopView,
-    "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets/<str:budget_id>/status": budgets.BudgetStatusView,
     "exports": exports_views.ExportsView,
@@ -68,6 +50,9 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.PriceViewSet,
     viewsets.BudgetViewSet,
     pauses.PauseViewSet,
+    webhooks.WebhookViewSet,
+    webhooks.DeliveryViewSet,
+    SavedReportViewSet,
 )
 
 

@@ -39,7 +39,7 @@ __all__ = [
 
 MESSAGE_LENGTH: Final = 600
 SECRET_FIELDS: Final = (
-    "password", "password1", "password2", "new_secret", "kept_secret", "webhook"
+    "password", "password1", "password2", "new_secret", "kept_secret", "url"
 )  # fmt: skip
 """Form fields whose values are never written into a message. The URL of
 a webhook may contain a token."""

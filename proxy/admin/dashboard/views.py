@@ -32,6 +32,7 @@ RANGES: Final[Mapping[str, tuple[str, timedelta, str]]] = {  # value -> (label, 
     "month": ("This month", timedelta(days=31), "1d"),
     "last-month": ("Last month", timedelta(days=31), "1d"),
 }
+DOWNLOADED_MONTHS: Final = 4
 ZONES: Final = (
     "UTC",
     "America/Los_Angeles",
@@ -92,6 +93,7 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
     return page | {
         **form_context(params),
         "own_only": not reader.may_report,
+        "downloads": month_downloads(params.zone) if reader.may_report else [],
         "is_empty": not data.now["requests"],
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
@@ -154,6 +156,20 @@ def _month(at: datetime, zone: ZoneInfo, *, is_last: bool) -> tuple[datetime, da
         return queries.midnight(first, zone), at
     before = (first - timedelta(days=1)).replace(day=1)
     return queries.midnight(before, zone), queries.midnight(first, zone)
+
+
+def month_downloads(zone: ZoneInfo) -> list[tuple[str, str]]:
+    """Return name and URL of the usage of each of the last months as CSV, the newest first."""
+    first = now().astimezone(zone).date().replace(day=1)
+    downloads = []
+    for _ in range(DOWNLOADED_MONTHS):
+        query = {
+            "format": "csv", "month": f"{first:%Y-%m}", "tz": str(zone),
+            "group_by": "team,user,model",
+        }  # fmt: skip
+        downloads.append((f"{first:%B %Y}", f"/api/v1/usage/?{urlencode(query)}"))
+        first = (first - timedelta(days=1)).replace(day=1)
+    return downloads
 
 
 def _custom(start: str, end: str, zone: ZoneInfo) -> TimeRange:

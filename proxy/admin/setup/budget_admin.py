@@ -1,4 +1,4 @@
-"""Budgets (cost limits of teams, keys and users) and the budget alerts that were sent."""
+"""Budgets (cost limits of teams, keys and users) and the thresholds that they reached."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -19,16 +19,14 @@ from proxy.models.setup.json_field_types import CoveredModels
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_budgets
 
 from .form_fields.json_parts import LinesField
-from .form_fields.upstream_fields import SecretPlaceField
 
 if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
     Checkbox = forms.CheckboxInput
 else:
     from unfold.widgets import UnfoldBooleanWidget as Checkbox
 
-RECIPIENT_FIELDS = ("webhook", "webhook_secret", "emails")
-"""Fields for the recipients of budget alerts. Only superusers or bridge.toml may set these fields,
-because the gateway sends HTTP requests to the webhook from inside its network."""
+RECIPIENT_FIELDS = ("emails",)
+"""The recipients of mails. Only superusers or bridge.toml may set them."""
 SECOND_BUDGET: Final = (
     "{owner} has a budget of {limit} already, set in {place}; both will apply. "
     "Check the box to save this one too, or change the other one."
@@ -39,17 +37,12 @@ class BudgetForm(ModelForm):
     reader = Reader()
     """What the user may see: a form must not tell about other budgets."""
 
-    webhook_secret = SecretPlaceField(
-        required=False,
-        label="Secret of the webhook",
-        help_text="Signs the alerts; a webhook needs one.",
-    )
     models_covered = LinesField(
         CoveredModels,
         label="Models",
         help_text="Names or globs such as claude-opus-*, one per line; empty: all models.",
     )
-    emails = LinesField(list[str], help_text="One address per line; they get the same alerts.")
+    emails = LinesField(list[str], help_text="One address per line.")
     second = forms.BooleanField(
         label="Both budgets apply", required=False, widget=forms.HiddenInput
     )
@@ -99,7 +92,7 @@ class NoticeInline(Inline):
     model = BudgetNotice
     extra = 0
     can_delete = False
-    fields = readonly_fields = ("start", "threshold", "created", "sent", "tries", "error")
+    fields = readonly_fields = ("start", "threshold", "created")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -149,7 +142,7 @@ class BudgetAdmin(ManagedAdmin):
                 )
             },
         ),
-        ("Alerts at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
+        ("Mail at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
@@ -182,7 +175,7 @@ class BudgetAdmin(ManagedAdmin):
     def status_display(self, obj: Any) -> SafeString | str:
         if getattr(obj, "status", None) is None:
             return UNKNOWN
-        return render_to_string("admin/proxy/budget/status.html", {"status": obj.status})
+        return render_to_string("admin/proxy/dashboard/budget_status.html", {"status": obj.status})
 
     @admin.display(description="resets")
     def resets(self, obj: Any) -> str:

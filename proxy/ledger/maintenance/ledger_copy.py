@@ -11,6 +11,7 @@ reads the same files, and the verification of the copy compares them with its ha
 
 import hashlib
 from collections.abc import Iterator
+from datetime import date
 from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
 
@@ -213,6 +214,8 @@ def _adapt(field: Any, value: Any) -> Any:
 
 
 def _as_json(key: Any) -> Any:
+    if isinstance(key, date):
+        return key.isoformat()  # a query accepts a date as text
     return bytes(key).hex() if isinstance(key, bytes | memoryview) else key
 
 

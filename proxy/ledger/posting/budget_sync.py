@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 
 from django.db import transaction
@@ -24,7 +25,8 @@ from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.models import Budget, BudgetNotice, Exchange, State
+from proxy.ledger.webhooks.outbox import iso, record_event
+from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.setup.json_field_types import matches_any
 
 from .exchange_columns import AnyRow
@@ -38,6 +40,7 @@ AHEAD_S: Final = 86_400.0
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
 NANOUSD: Final = 10**9
+EXHAUSTED_PERCENT: Final = 100
 
 
 def counter_name(budget_id: int, when: BudgetPeriod) -> str:
@@ -152,14 +155,41 @@ def publish(budget: Budget, when: BudgetPeriod) -> None:
 def record_notices(
     budget: Budget, start: datetime, thresholds: Iterable[int], used_nanousd: int
 ) -> None:
-    """Create the notice for each reached threshold of a period that has none yet."""
+    """Create the notice, with its event, for each reached threshold that has none in the period."""
     for threshold in thresholds:
-        BudgetNotice.objects.get_or_create(
-            budget=budget,
-            start=start,
-            threshold=threshold,
-            defaults={"used_nanousd": used_nanousd},
-        )
+        with transaction.atomic():
+            notice, is_new = BudgetNotice.objects.get_or_create(
+                budget=budget,
+                start=start,
+                threshold=threshold,
+                defaults={"used_nanousd": used_nanousd},
+            )
+            if is_new:
+                _record_event(notice)
+
+
+def _record_event(notice: BudgetNotice) -> None:
+    """Notify webhooks and the budget's mail addresses. Amounts are decimal strings in dollars."""
+    budget = notice.budget
+    when = window(budget.period, budget.zone, notice.start.timestamp())
+    is_exhausted = notice.threshold >= EXHAUSTED_PERCENT
+    record_event(
+        EventType.BUDGET_EXHAUSTED if is_exhausted else EventType.BUDGET_THRESHOLD,
+        team=budget.team.name if budget.team else budget.key.team.name if budget.key else "",
+        data={
+            "budget_id": f"budget_{budget.pk}",
+            "owner": budget.owner,
+            "models": budget.models_covered,
+            "threshold_percent": notice.threshold,
+            "hard": budget.hard,
+            "limit_usd": format(budget.usd, "f"),
+            "spent_usd": f"{Decimal(notice.used_nanousd).scaleb(-9):.6f}",
+            "period": budget.period,
+            "starts_at": iso(when.start),
+            "resets_at": iso(when.end),
+        },
+        emails=budget.emails,
+    )
 
 
 def limit_nanousd(budget: Budget) -> int:

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from proxy.conf import conf
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import progress
-from proxy.models import ArchivedMonth, Budget, Upstream
+from proxy.models import ArchivedMonth, Upstream, Webhook
 
 SUFFIXES: Final = {"sqlite": ".sqlite3", "postgresql": ".dump"}
 NAME: Final = re.compile(r"ledger-\d{8}T\d{6}Z\.(sqlite3|dump)")
@@ -152,7 +152,8 @@ def _also_needed() -> Iterator[tuple[str, str]]:
     yield "secret key", f"{', '.join(places)} (the master key of stored upstream secrets too)"
     yield "settings", ", ".join(given) or "none is set"
     references = [*Upstream.objects.values_list("secret", flat=True)]
-    references += Budget.objects.values_list("webhook_secret", flat=True)
+    for name in ("secret", "previous_secret"):
+        references += Webhook.objects.values_list(name, flat=True)
     secrets = {str(one[kind]) for one in references for kind in ("env", "file") if kind in one}
     yield "secrets", ", ".join(sorted(secrets)) or "none is named"
     yield "bridge.toml", "the file of serve --config, if there is one"

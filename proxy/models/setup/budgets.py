@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -46,16 +45,8 @@ class Budget(models.Model):
         help_text="Names or globs of the models whose requests count; empty: all models.",
     )
     hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
-    webhook = models.CharField(
-        max_length=500, blank=True, help_text="https URL that receives alerts at 80 % and at 100 %."
-    )
-    webhook_secret = models.JSONField(
-        default=dict,
-        blank=True,
-        help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.',
-    )
     emails = models.JSONField(
-        default=list, blank=True, help_text='Receive the same alerts: ["ops@example.com"].'
+        default=list, blank=True, help_text='Get a mail at 80 % and 100 %: ["ops@example.com"].'
     )
     managed = models.BooleanField(default=False, editable=False)
 
@@ -138,8 +129,6 @@ class Budget(models.Model):
             zoneinfo.ZoneInfo(self.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             yield "zone", f"no such time zone: {self.zone!r}"
-        if self.webhook:
-            yield from self._webhook_errors()
         if message := type_error_message(self.models_covered, CoveredModels):
             yield "models_covered", message
         if not isinstance(self.emails, list):
@@ -151,36 +140,15 @@ class Budget(models.Model):
             except ValidationError as wrong:
                 yield "emails", " ".join(wrong.messages)
 
-    def _webhook_errors(self) -> Iterator[tuple[str, str]]:
-        try:
-            parts = urlsplit(self.webhook)
-            host, _ = parts.hostname, parts.port
-        except ValueError:
-            host, parts = None, urlsplit("")
-        if parts.scheme != "https" or not host or "@" in parts.netloc:
-            message = f"webhook {self.webhook!r} must be an https URL without user and password"
-            yield "webhook", message
-        reference = self.webhook_secret
-        if not isinstance(reference, dict) or (
-            len(reference) != 1 or not set(reference) <= {"env", "file"}
-        ):
-            message = 'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
-            yield "webhook_secret", message
-
 
 class BudgetNotice(models.Model):
-    """A budget alert: the cost of a period reached a threshold. One process sends it once."""
+    """The cost of a period reached a threshold; the event for the receivers is created with it."""
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="notices")
     start = models.DateTimeField()  # start of the period
     threshold = models.PositiveSmallIntegerField()  # percent of the budget
     used_nanousd = models.BigIntegerField(default=0)  # cost when the threshold was reached
     created = models.DateTimeField(auto_now_add=True)
-    claimed = models.DateTimeField(null=True)  # null: no process is sending the alert
-    tries = models.PositiveSmallIntegerField(default=0)
-    # null: the alert was not sent yet, or sending failed (see ``error``).
-    sent = models.DateTimeField(null=True)
-    error = models.CharField(max_length=300, blank=True)
 
     class Meta:
         ordering = ["-id"]

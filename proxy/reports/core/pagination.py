@@ -1,11 +1,13 @@
 """Pages, order and filters of the lists that are database rows: DRF's own parts."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, urlencode
 
 from django.core.signing import BadSignature, Signer
+from rest_framework import serializers
 from rest_framework.filters import BaseFilterBackend, OrderingFilter
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
@@ -99,6 +101,13 @@ class SortFilter(OrderingFilter):
         return (f"-{field}" if name.startswith("-") else field, "pk")
 
 
+IDS: Final[Mapping[str, Callable[[], serializers.Field[Any, Any, Any, Any]]]] = {
+    "key_id": KeyId,
+    "webhook_id": partial(serializers.IntegerField, min_value=1, max_value=2**63 - 1),
+}
+"""The type of the filters by an id that is not a name."""
+
+
 def list_parameters(
     filters: Mapping[str, str], sorts: Mapping[str, str], paths: Sequence[str]
 ) -> type[PageParameters]:
@@ -106,7 +115,7 @@ def list_parameters(
     fields: dict[str, Any] = {
         name: Values(
             help_text=f"Only rows with these values of `{name}`.",
-            **({"child": KeyId()} if name == "key_id" else {}),
+            **({"child": IDS[name]()} if name in IDS else {}),
         )
         for name in filters
     }

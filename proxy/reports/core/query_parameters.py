@@ -23,6 +23,7 @@ from .time_ranges import (
     build_time_range,
     load_zone,
     midnight,
+    month_bounds,
     parse_instant,
 )
 
@@ -155,6 +156,11 @@ class TimeRangeParameters(ReportParameters):
     default_days = 7
 
     to = serializers.CharField(max_length=40, default="", help_text="End, exclusive. Default: now.")
+    month = serializers.CharField(
+        max_length=7,
+        default="",
+        help_text="A month of `tz`, instead of `from` and `to`: 2026-10, this or last.",
+    )
     tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
 
     def get_fields(self) -> dict[str, Any]:
@@ -190,13 +196,18 @@ class TimeRangeParameters(ReportParameters):
 
     def parse_time_range(self, attrs: Mapping[str, Any]) -> TimeRange:
         zone = load_zone(attrs["tz"])
+        bucket = attrs.get("bucket", "all")
+        if attrs["month"]:
+            if attrs["from"] or attrs["to"]:
+                raise InvalidTimeRange("month: use either month, or from and to")
+            return build_time_range(*month_bounds(attrs["month"], zone, now()), bucket, zone)
         end = parse_instant(attrs["to"], zone, "to") if attrs["to"] else now()
         if attrs["from"]:
             start = parse_instant(attrs["from"], zone, "from")
         else:
             first = end.astimezone(zone).date() - (self.default_days - 1) * DAY
             start = midnight(first, zone)
-        return build_time_range(start, end, attrs.get("bucket", "all"), zone)
+        return build_time_range(start, end, bucket, zone)
 
 
 def condition_of(attrs: Mapping[str, Any]) -> Q:

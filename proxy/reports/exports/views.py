@@ -50,6 +50,7 @@ class ExportRequest(serializers.Serializer[Any]):
         validated = validate_query(attrs["report"], query, attrs["format"])
         time_range = validated["time_range"]  # store absolute times, because the export runs later
         bounds = {"from": time_range.start.isoformat(), "to": time_range.end.isoformat()}
+        query.pop("month", None)
         return {**attrs, "query": {**query, **bounds}}
 
 

@@ -13,6 +13,7 @@ WRAPPERS: Final = frozenset({"", "data", "results"})
 
 BY_NAME: Final[Mapping[str, Any]] = {
     "audit.id": 4711,
+    "X-Reading-Reason": "ticket 42",
     "blocks.type": "text",
     "budgets.id": "budget_3",
     "key.id": "apikey_12",
@@ -22,6 +23,9 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "models.id": 4,
     "pauses.id": 2,
     "prices.id": 7,
+    "report": "usage",
+    "reports.id": "spend",
+    "reports.name": "spend",
     "requests.id": "req_01HZX3V9J0",
     "team.id": "platform",
     "team.name": "platform",
@@ -139,6 +143,7 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "model": "claude-opus-5-5",
     "model_requested": "claude-opus-5-5",
     "model_upstream": "gpt-5.2",
+    "month": "2026-10",
     "name": "ci",
     "members.id": "user_ada",
     "members.type": "workspace_member",

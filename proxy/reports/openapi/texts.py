@@ -10,11 +10,13 @@ from typing import Any, Final
 PARAMETERS: Final[Mapping[str, str]] = {
     # parts of paths
     "budget_id": "The `id` of the budget.",
+    "delivery_id": "The `id` of the delivery.",
     "export_id": "The `id` of the export.",
     "ident": "The `id` of the object.",
     "key_id": "The `id` of the gateway key.",
     "pause_id": "The `id` of the pause.",
     "price_id": "The `id` of the price.",
+    "report": "The `name` of the saved report.",
     "request_id": "The `id` of the request: the `request-id` header of its response.",
     "route_id": "The `id` of the route.",
     "session_id": "The `session_id` of the session.",
@@ -22,6 +24,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "team": "The `id` of the team, which is its name.",
     "upstream": "The `id` of the upstream, which is its name.",
     "user": "The `id` of the user, which is the name to sign in with.",
+    "webhook_id": "The `id` of the webhook.",
     # groups
     "bucket": "The width of a time bucket, in the time zone `tz`.",
     "by": "The dimension of the rows.",
@@ -128,7 +131,7 @@ ERRORS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 TAG_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("summary", "timeseries", "top", "latency", "errors", "cache"), "usage"),
-    **dict.fromkeys(("comparison", "outcomes"), "usage"),
+    **dict.fromkeys(("comparison", "outcomes", "stop_reasons"), "usage"),
     **dict.fromkeys(("search", "stop"), "requests"),
 }
 """First part of a path under /api/v1/ -> the tag of its group, if it is another word."""
@@ -151,6 +154,9 @@ TAGS: Final[Sequence[Mapping[str, Any]]] = [
     {"name": "prices", "description": "Dated prices of models."},
     {"name": "budgets", "description": "Budgets of teams, keys and users."},
     {"name": "pauses", "description": "Upstreams and models that serve no requests."},
+    {"name": "webhooks", "description": "Receivers of events."},
+    {"name": "deliveries", "description": "Events that were sent to webhooks and by mail."},
+    {"name": "reports", "description": "Saved reports, to be run by their names."},
     {"name": "audit", "description": "The audit log."},
     {
         "name": "organizations",

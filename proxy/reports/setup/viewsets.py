@@ -131,6 +131,15 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         row = self.get_serializer(self.get_object()).data
         return Response(expand_rows(request, [row], query.get("expand", ()))[0])
 
+    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
+        self, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Forbid storing the response to a creation, which may have a secret."""
+        final = super().finalize_response(request, response, *args, **kwargs)
+        if final.status_code == status.HTTP_201_CREATED:
+            final["Cache-Control"] = "no-store"
+        return final
+
     def perform_create(self, serializer: "serializers.BaseSerializer[Any]") -> None:
         self.write(serializer)
 
@@ -216,14 +225,6 @@ class KeyViewSet(ConfigViewSet):
         self.perform_create(serializer)
         body = {**serializer.data, "secret": str(serializer.new_secret)}
         return Response(body, status=status.HTTP_201_CREATED)
-
-    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
-        self, request: Request, response: Any, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        final = super().finalize_response(request, response, *args, **kwargs)
-        if final.status_code == status.HTTP_201_CREATED:
-            final["Cache-Control"] = "no-store"
-        return final
 
     @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -1,18 +1,31 @@
 """Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import chain
+from datetime import UTC, date, datetime
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, TextField, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Sum,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Cast, Coalesce, Substr, TruncMinute
 from django.db.models.lookups import GreaterThan
+from rest_framework.exceptions import ValidationError
 
-from proxy.ledger.archive.reading import read_both, within
+from proxy.ledger.archive.reading import ONLY_ARCHIVED, read_both, within
 from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
-from proxy.models import Exchange, Outcome, State
+from proxy.models import ArchivedMonth, Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.dimensions import DIMENSIONS
@@ -101,6 +114,39 @@ def usage_from_requests(
         key = tuple(row[column] for column in columns)
         totals.setdefault(key, Counts()).add(_sums(row).counts)
     return {key: sums for key, sums in totals.items() if sums["requests"]}
+
+
+def usage_as_of(
+    reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q, as_of: date
+) -> Table:
+    """Return the sums by bucket and group as the ledger knew them at the end of a UTC day.
+
+    A request counts if its row was recorded by then: the first link of the hash chain for it is of
+    that day or an earlier one. If the row was changed afterwards, its cost of that day is not known
+    any more, so it counts as a request without a price.
+    Raise ValidationError for archived months: their rows cannot be joined with the hash chain.
+    """
+    months = within(time_range.start, time_range.end)
+    if ArchivedMonth.objects.filter(months, state__in=ONLY_ARCHIVED).exists():
+        raise ValidationError({"as_of": "the time range has archived months; use a later from"})
+    links = HashChainLink.objects.filter(exchange_id=OuterRef("pk"))
+    was_known = Q(Exists(links.filter(day__lte=as_of)))
+    is_changed = Exists(links.filter(day__gt=as_of))
+    unchanged = Q(is_changed=False)
+    costs = {
+        "sum_cost_nanousd": Sum("cost_nanousd", filter=unchanged),
+        "sum_unpriced": Count("pk", filter=HAS_TOKENS & (Q(cost_nanousd=None) | ~unchanged)),
+    }
+    columns = [DIMENSIONS[name] for name in groups]
+    table: Table = {}
+    for bucket, (start, end) in enumerate(pairwise(time_range.edges)):
+        rows = _rows(reader, start, end, condition & was_known).annotate(is_changed=is_changed)
+        sums = {**_aggregates(), **costs}
+        found = rows.values(*columns).annotate(**sums) if columns else [rows.aggregate(**sums)]
+        for row in found:
+            if row["sum_requests"]:
+                table[bucket, tuple(row[column] for column in columns)] = _sums(row)
+    return table
 
 
 def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:

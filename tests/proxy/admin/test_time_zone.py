@@ -47,7 +47,7 @@ HISTORY = "/history/"
 WITHOUT_TIMES = {
     # forms and questions
     "/add/", "/delete/", "/password/", "/rotate/", "/revoke/", "/invite/", "/test/", "password_change/",
-    "password_change/done/", "admin/time-zone/", "admin/storage/purge/", "admin/live/stop/",
+    "password_change/done/", "admin/time-zone/", "admin/storage/purge/", "admin/reading-reason/", "admin/live/stop/",
     # answers that are no pages: redirects, files, JSON, the frame for PDFs
     "admin/login/", "admin/logout/", "admin/jsi18n/", "admin/autocomplete/", "admin/search/go/",
     "admin/search/", "/stop/", "/media/", "/part/", "/body/<str:side>/", "export.csv", "export/<str:kind>/", "/views/", "admin/pdf-viewer/",

@@ -20,7 +20,8 @@ REFERENCES = {
 }
 RESOURCES = {  # list -> the field with the id of a row
     "keys": "id", "teams": "id", "users": "id", "models": "id", "upstreams": "id", "prices": "id",
-    "budgets": "id", "pauses": "id", "exports": "id", f"requests?{DAY}": "id",
+    "budgets": "id", "pauses": "id", "exports": "id", "webhooks": "id", "deliveries": "id",
+    "reports": "id", f"requests?{DAY}": "id",
     f"sessions?{DAY}": "session_id",
 }  # fmt: skip
 FILTERS = [  # (list, field of its rows, parameter of the lists and reports that take the id)
@@ -29,6 +30,7 @@ FILTERS = [  # (list, field of its rows, parameter of the lists and reports that
     ("teams", "id", ("keys?team=", "models?team=", "budgets?team=", f"requests?{DAY}&team=",
                      f"usage?{DAY}&team=", f"top?{DAY}&team=", "search?q=files&team=")),
     ("users", "id", ("keys?user=", "budgets?user=", f"requests?{DAY}&user=")),
+    ("webhooks", "id", ("deliveries?webhook_id=",)),
     ("upstreams", "id", ("prices?upstream=", "pauses?upstream=", f"requests?{DAY}&upstream=")),
     ("prices", "id", (f"requests?{DAY}&price_id=",)),
     (f"requests?{DAY}", "id", (f"requests?{DAY}&id=",)),
@@ -38,6 +40,7 @@ BODIES = [  # (list with the referred row, field of the body, list to which a bo
     ("teams", "team", "keys", {"name": "new"}),
     ("teams", "team", "models", {"model": "new-*", "targets": [{"upstream": "openai"}]}),
     ("teams", "team", "budgets", {"limit_usd": "5"}),
+    ("teams", "team", "reports", {"name": "of-team", "report": "usage"}),
     ("keys", "key", "budgets", {"limit_usd": "5"}),
     ("users", "user", "budgets", {"limit_usd": "5"}),
     ("users", "user", "keys", {"team": "platform", "name": "new"}),
@@ -74,6 +77,9 @@ def send():
         )
 
     send("POST", "exports", {"report": "usage", "format": "csv"})
+    send("POST", "reports", {"name": "spend", "report": "usage"})
+    hook = send("POST", "webhooks", {"name": "ops", "url": "https://ops.example.com/hook"}).json()
+    send("POST", "deliveries", {"webhook_id": hook["id"]})
     return send
 
 

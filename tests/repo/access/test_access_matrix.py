@@ -18,6 +18,7 @@ from django.urls import get_resolver
 
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
 from proxy.ledger.recorder import recorder
+from proxy.ledger.webhooks.outbox import record_test_event
 from proxy.live.live_view_sync import live_view_sync
 from proxy.models import (
     Budget,
@@ -26,9 +27,11 @@ from proxy.models import (
     Price,
     Route,
     RouteTarget,
+    SavedReport,
     Scope,
     Upstream,
     UpstreamPolicy,
+    Webhook,
 )
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from proxy.routing import EXACT_PATHS
@@ -131,7 +134,7 @@ def test_anonymous_clients_reach_only_public_urls():
 def test_read_only_roles_cannot_write(role):
     place = ROLES.index(role)
     endings = ("/add/", "/change/", "/delete/", "/rotate/", "/revoke/", "<id>/password/", "/test/",
-             "/purge/", "/invite/")  # fmt: skip
+             "/purge/", "/invite/", "/send/")  # fmt: skip
     own = {"admin/proxy/apikey/<int:key_id>/revoke/"} if role == MEMBER else set()
     writable = {
         url
@@ -165,6 +168,9 @@ def send():
     upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
     route = Route.objects.create(model="claude-*")
     price = {"model": "qwen3", "since": "2026-01-01", "input": 1, "output": 1}
+    webhook = Webhook(name="ops", url="http://127.0.0.1:9/", team=key.team, enabled=False)
+    webhook.give_secret()
+    webhook.save()
     objects = {
         "auth/group": ben.groups.get(),
         "auth/user": ben,
@@ -180,6 +186,9 @@ def send():
         "proxy/pause": Pause.objects.create(model="m", message="later"),
         "proxy/upstreampolicy": UpstreamPolicy.objects.create(kind="beta", name="b", action="drop"),
         "proxy/price": Price.objects.create(**price),
+        "proxy/savedreport": SavedReport.objects.create(name="r", report="usage", team=key.team),
+        "proxy/webhook": webhook,
+        "proxy/webhookdelivery": record_test_event(webhook),
     }
     fillings = {
         "<path:session_id>": "s1",
@@ -194,6 +203,9 @@ def send():
         "<int:route_id>": str(route.pk),
         "<int:price_id>": str(objects["proxy/price"].pk),
         "<int:pause_id>": str(objects["proxy/pause"].pk),
+        "<str:report>": "r",
+        "<int:webhook_id>": str(webhook.pk),
+        "<int:delivery_id>": str(objects["proxy/webhookdelivery"].pk),
         "<str:team>": "platform",
         "<str:user>": "ben",
         "<str:upstream>": "vllm",
@@ -275,7 +287,7 @@ QUERIES = {
     "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
     "api/v1/requests/": "", "api/v1/keys": "", "api/v1/upstreams": "", "api/v1/prices": "", "api/v1/users": "", "api/v1/teams": "", "api/v1/models": "", "api/v1/sessions/": "",
     **dict.fromkeys(
-        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses")], ""
+        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses", "webhooks", "deliveries", "reports")], ""
     ),
     "api/v1/": "?from=2026-11-20&to=2026-11-21",
     "v1/organizations/usage_report/claude_code": "?starting_at=2026-11-20",

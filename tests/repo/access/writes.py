@@ -31,7 +31,7 @@ def budget_form(**fields: Any) -> dict[str, Any]:
     blank = dict.fromkeys(("team", "key", "user"), "")
     rest = {"usd": "77", "period": "week", "zone": "UTC", "hard": "on"}
     notices = {"notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}
-    return {**blank, **rest, **notices, "webhook": "", "emails": "", **fields}
+    return {**blank, **rest, **notices, "emails": "", **fields}
 
 
 def route_form(team: str, model: str = "new-*", target: str = "") -> dict[str, Any]:
@@ -59,6 +59,16 @@ PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "o
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
 UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "profile": "generic",
             "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
+WEBHOOK = {"name": "new", "url": "http://127.0.0.1:9/", "team": "", "enabled": ""}
+WEBHOOK_ROWS = {"own": "platform", "foreign": "research", "company": "common"}
+REPORT = {"name": "new", "report": "usage", "query": "month = last", "team": ""}
+REPORT_ROWS = {
+    "own": ("platform", {"team": "{platform}"}),
+    "own_to_foreign": ("platform", {"team": "{research}"}),
+    "foreign": ("research", {"team": "{research}"}),
+    "of_the_lead": ("ada", {}),
+    "foreign_member": ("cleo", {}),
+}
 SURE = {"post": "yes"}
 
 
@@ -247,6 +257,28 @@ WRITES: dict[str, dict[str, Write]] = {
     }),
     **only("admin/live/stop/", **{whose: ("admin/live/stop/", body) for whose, body in STOPS.items()}),
     "api/v1/stop": {whose: Write("POST", "api/v1/stop", body) for whose, body in STOPS.items()},
+    **admin(
+        "proxy/webhook",
+        {"own": WEBHOOK | {"team": "{platform}"}, "company": WEBHOOK},
+        {whose: (f"{{{of}_webhook}}", WEBHOOK) for whose, of in WEBHOOK_ROWS.items()},
+        {whose: f"{{{of}_webhook}}" for whose, of in WEBHOOK_ROWS.items()},
+    ),
+    **admin(
+        "proxy/savedreport",
+        {"mine": REPORT, "own": REPORT | {"team": "{platform}"}, "foreign": REPORT | {"team": "{research}"}},
+        {whose: (f"{{{of}_report}}", REPORT | team) for whose, (of, team) in REPORT_ROWS.items()},
+        {whose: f"{{{of}_report}}" for whose, (of, _) in REPORT_ROWS.items()},
+    ),
+    **admin("proxy/webhookdelivery", {"own": {}}, {"own": ("{platform_delivery}", {})}, {"own": "{platform_delivery}"}),
+    **only("admin/proxy/webhook/<int:webhook_id>/rotate/", **{
+        whose: (f"admin/proxy/webhook/{{{of}_webhook}}/rotate/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
+    **only("admin/proxy/webhook/<int:webhook_id>/test/", **{
+        whose: (f"admin/proxy/webhook/{{{of}_webhook}}/test/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
+    **only("admin/proxy/webhookdelivery/<int:delivery_id>/send/", **{
+        whose: (f"admin/proxy/webhookdelivery/{{{of}_delivery}}/send/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
     **only("admin/storage/purge/", company=("admin/storage/purge/", {})),
     **only("admin/password_change/", mine=("admin/password_change/", {
         "old_password": PASSWORD, "new_password1": PASSWORD[::-1], "new_password2": PASSWORD[::-1],
@@ -332,6 +364,38 @@ WRITES: dict[str, dict[str, Write]] = {
         },
         {"own": "{team_budget}", "own_member": "{ben_budget}", "foreign": "{lab_team_budget}"},
         kind="budget_",
+    ),
+    **api(
+        "webhooks", "<int:webhook_id>",
+        {"own": {"name": "new", "url": "http://127.0.0.1:9/", "team": "platform", "enabled": False},
+         "company": {"name": "new", "url": "http://127.0.0.1:9/", "enabled": False}},
+        {whose: (f"{{{of}_webhook}}", {"url": "http://127.0.0.1:10/"}) for whose, of in WEBHOOK_ROWS.items()},
+        {whose: f"{{{of}_webhook}}" for whose, of in WEBHOOK_ROWS.items()},
+    ),
+    "api/v1/webhooks/<int:webhook_id>/rotate": {
+        whose: Write("POST", f"api/v1/webhooks/{{{of}_webhook}}/rotate", {}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    "api/v1/deliveries": {
+        whose: Write("POST", "api/v1/deliveries", {"webhook_id": f"{{{of}_webhook}}"}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    "api/v1/deliveries/<int:delivery_id>/redeliver": {
+        whose: Write("POST", f"api/v1/deliveries/{{{of}_delivery}}/redeliver", {}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    **api(
+        "reports", "<str:report>",
+        {
+            "mine": {"name": "new", "report": "usage"},
+            "own": {"name": "new", "report": "usage", "team": "platform"},
+            "foreign": {"name": "new", "report": "usage", "team": "research"},
+        },
+        {
+            "own": ("platform", {"query": {"month": "last"}}),
+            "own_to_foreign": ("platform", {"team": "research"}),
+            "foreign": ("research", {"query": {"month": "last"}}),
+            "of_the_lead": ("ada", {"query": {"month": "last"}}),
+            "foreign_member": ("cleo", {"query": {"month": "last"}}),
+        },
+        {whose: of for whose, (of, _) in REPORT_ROWS.items()},
     ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},

@@ -26,7 +26,18 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.models import Budget, Export, ExportState, Pause, Route, Team, Upstream
+from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.models import (
+    Budget,
+    Export,
+    ExportState,
+    Pause,
+    Route,
+    SavedReport,
+    Team,
+    Upstream,
+    Webhook,
+)
 from proxy.permissions.row_permissions import reader_of_key
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
@@ -91,6 +102,9 @@ BODIES = {  # by path: valid bodies; a PATCH has some of the fields
     "prices": PRICE,
     "budgets": {"team": st.just("platform"), "limit_usd": st.just("5")},
     "pauses": {"model": UNIQUE, "message": st.just("back at noon")},
+    "reports": {"name": UNIQUE, "report": st.just("usage"), "team": st.just("platform")},
+    "webhooks": {"name": UNIQUE, "url": st.just("https://hooks.example.com/x")},
+    "deliveries": {"webhook_id": st.just(1)},
     "stop": {"kind": st.just("team"), "name": st.just("platform")},
 }
 UNCHANGED = {"name", "team"}  # a PATCH does not change the fields that identify the row
@@ -120,7 +134,13 @@ def ledger(db, settings, monkeypatch, tmp_path):
     route = Route.objects.create(model="claude-*")  # a PATCH of a route without a target is a 400
     busy = Upstream.objects.create(name="busy", dialect="chat", base_url="http://vllm/v1")
     route.targets.create(upstream=busy)
+    webhook = Webhook(pk=1, name="ops", url="https://hooks.example.com/x", enabled=False)
+    webhook.give_secret()
+    webhook.save()
     names = {
+        "webhook_id": webhook.pk,
+        "report": SavedReport.objects.create(name="r", report="usage", team=ci.team).name,
+        "delivery_id": record_test_event(webhook).pk,
         "request_id": first.pk,
         "session_id": "s1",
         "budget_id": f"budget_{budget.pk}",
@@ -205,6 +225,8 @@ def is_write(operation):
 
 def bodies(operation):
     """Return valid bodies that replace random ones."""
+    if operation.path.endswith(("/webhooks/{webhook_id}/rotate/", "/redeliver/")):
+        return st.just({})
     if operation.path.endswith("/rotate/"):
         return st.fixed_dictionaries({}, optional={"overlap_h": st.integers(0, 2160)})
     kind = "keys" if is_of_own_keys(operation) else operation.path.split("/")[3]

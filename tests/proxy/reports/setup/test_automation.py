@@ -14,9 +14,11 @@ from proxy.models import (
     Price,
     Route,
     RouteTarget,
+    SavedReport,
     Team,
     Upstream,
     UsageQuarterHour,
+    Webhook,
 )
 from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import ServedClient
@@ -35,6 +37,9 @@ DESIRED = [  # (list, the field that identifies a row, the wanted values), in or
                          "input": "0.500000", "output": "1.000000"}),
     ("budgets", "team", {"team": "mobile", "limit_usd": "500", "period": "month", "tz": "UTC"}),
     ("pauses", "model", {"upstream": "vllm", "model": "qwen3", "message": "back at noon"}),
+    ("webhooks", "name", {"name": "ops", "url": "https://ops.example.com/hook",
+                          "events": ["key.revoked"]}),
+    ("reports", "name", {"name": "spend", "report": "usage", "query": {"month": "last"}}),
 ]  # fmt: skip
 CHANGED = {
     "upstreams": {"enabled": False},
@@ -44,6 +49,8 @@ CHANGED = {
     "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2, "when": {}}]},
     "budgets": {"limit_usd": "250", "hard": False},
     "pauses": {"message": "back at one"},
+    "webhooks": {"enabled": False},
+    "reports": {"query": {"month": "this"}},
 }
 
 
@@ -139,9 +146,8 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     script.destroy(without_keys)
     assert ApiKey.objects.get(name="app").revoked
     assert not User.objects.get(username="zoe").is_active
-    assert not any(
-        model.objects.exists() for model in (Upstream, Route, RouteTarget, Price, Budget, Pause)
-    )
+    deleted = (Upstream, Route, RouteTarget, Price, Budget, Pause, Webhook, SavedReport)
+    assert not any(model.objects.exists() for model in deleted)
     # a revoked key keeps its team, because its requests show the name of both
     assert send("DELETE", "teams/mobile/").status_code == 409
     recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")

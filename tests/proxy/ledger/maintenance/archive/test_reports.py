@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
+from django.utils.timezone import now
 
 from proxy.ledger.archive.duckdb_backend.base import PAGE_ROWS
 from proxy.models import ArchivedMonth, Exchange, Scope
@@ -167,6 +168,18 @@ def test_an_unreadable_archive_is_a_503_without_a_path(ledger, archive, get_repo
     assert str(tmp_path) not in response.content.decode()
     assert get_report("usage", **RANGE).status_code == 200
     assert get_report("requests", **{**RANGE, "from": "2026-07-01"}).status_code == 200
+
+
+def test_usage_as_of_a_day_is_refused_for_archived_months(ledger, archive, get_report):  # noqa: F811
+    query = RANGE | {"as_of": f"{now():%Y-%m-%d}"}
+    assert get_report("usage", **query).status_code == 200
+    removed(archive)
+
+    refused = get_report("usage", **query)
+
+    assert refused.status_code == 400
+    assert "archived months" in refused.content.decode()
+    assert get_report("usage", **query | {"from": "2026-07-01"}).status_code == 200
 
 
 @pytest.mark.parametrize("sort", ["-created_at", "created_at"])
