@@ -18,6 +18,7 @@ from django.core.management.base import (
 from django.db import DatabaseError
 
 from proxy.audit_log import acting_as, actor_of_command
+from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.errors import OldRecordsFound
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models.audit import MAX_REASON
@@ -99,6 +100,8 @@ class BridgeCommand(BaseCommand):
             ) from None
         except (ConfigError, OldRecordsFound) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
+        except ArchiveError as error:
+            raise CommandError(str(error), returncode=FINDING) from None
         except SystemCheckError as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except BrokenPipeError:  # the process that reads stdout, such as ``| head``, has ended

@@ -470,6 +470,27 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='ArchivedMonth',
+            fields=[
+                ('month', models.DateField(primary_key=True, serialize=False)),
+                ('state', models.CharField(choices=[('writing', 'Writing'), ('archived', 'Archived'), ('removing', 'Removing'), ('removed', 'Removed')], default='writing', max_length=8)),
+                ('location', models.CharField(max_length=500)),
+                ('sha256', models.CharField(blank=True, max_length=64)),
+                ('file_bytes', models.PositiveBigIntegerField(default=0)),
+                ('rows', models.PositiveBigIntegerField(default=0)),
+                ('first_id', models.CharField(blank=True, max_length=30)),
+                ('last_id', models.CharField(blank=True, max_length=30)),
+                ('cost_nanousd', models.BigIntegerField(default=0)),
+                ('head_sequence', models.BigIntegerField(default=0)),
+                ('head_digest', models.BinaryField(default=b'\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00', max_length=32)),
+                ('archived', models.DateTimeField(null=True)),
+                ('removed_to', models.CharField(blank=True, max_length=30)),
+            ],
+            options={
+                'ordering': ['month'],
+            },
+        ),
+        migrations.CreateModel(
             name='DrainWatermark',
             fields=[
                 ('journal', models.CharField(max_length=200, primary_key=True, serialize=False)),

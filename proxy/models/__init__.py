@@ -1,5 +1,6 @@
 """The database models."""
 
+from .archive import ArchivedMonth, ArchiveState
 from .audit import Action, ActorKind, AuditEntry
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
@@ -45,6 +46,8 @@ __all__ = [
     "Action",
     "ActorKind",
     "ApiKey",
+    "ArchiveState",
+    "ArchivedMonth",
     "AuditEntry",
     "Budget",
     "BudgetNotice",

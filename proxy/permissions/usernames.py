@@ -14,7 +14,8 @@ def is_taken(name: str) -> bool:
     """Return whether a new user cannot have this name.
 
     The ledger records the user name of each request, so a name in the ledger counts as taken even
-    if the user was deleted. The sums by caller have all names of finished requests, and an index.
+    if the user was deleted. The sums by caller have all names of finished requests, and an index;
+    the rows of old months may be archived.
     """
     return (
         name.lower() in RESERVED

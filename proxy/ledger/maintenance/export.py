@@ -7,7 +7,7 @@ zero.
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -214,19 +214,19 @@ def rows_between(
     return rows if with_open else rows.filter(state=State.CLOSED)
 
 
-def ndjson(rows: "QuerySet[Exchange]") -> Iterator[str]:
+def ndjson(rows: Iterable[Exchange]) -> Iterator[str]:
     """Yield one line of JSON for each row."""
-    for row in rows.iterator(chunk_size=1000):
+    for row in rows:
         yield escape_invisible_json(msgspec.json.encode(request_row(row)).decode()) + "\n"
 
 
-def as_csv(rows: "QuerySet[Exchange]") -> Iterator[str]:
+def as_csv(rows: Iterable[Exchange]) -> Iterator[str]:
     """Yield the lines of a CSV file, first the column names.
 
     Nested fields are columns with names such as ``key.id``; other lists and objects are JSON.
     """
     columns: list[str] | None = None
-    for row in rows.iterator(chunk_size=1000):
+    for row in rows:
         flat = flattened(request_row(row))
         if columns is None:
             columns = list(flat)

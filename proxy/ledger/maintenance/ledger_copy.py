@@ -4,9 +4,14 @@ The copied database is the one with the alias ``ORIGINAL``, the default database
 ``default_database``). Each batch of rows is one transaction, which also stores the position in the
 table ``CopiedTable``: a copy that was interrupted at any time continues there. Rows keep their
 primary keys. Only a few rows are in memory at a time.
+
+The files of archived months stay where they are. The copy has the table of these months, so it
+reads the same files, and the verification of the copy compares them with its hash chain.
 """
 
+import hashlib
 from collections.abc import Iterator
+from datetime import date
 from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +25,7 @@ from proxy.audit_log import Action, record
 from proxy.ledger.database.default_database import ORIGINAL
 from proxy.ledger.search import indexer, term_index
 from proxy.models import (
+    ArchivedMonth,
     AuditEntry,
     CopiedTable,
     DrainWatermark,
@@ -83,13 +89,16 @@ def count_rows(model: Model, alias: str) -> int:
 
 
 def source_state() -> str:
-    """Return a text that changes when a gateway changes the copied ledger."""
+    """Return a text that changes when a gateway or archivemonths changes the copied ledger."""
     head = LedgerHead.objects.using(ORIGINAL).filter(pk=1).first() or LedgerHead()
     newest = [
         model.objects.using(ORIGINAL).order_by("pk").values_list(field, flat=True).last()
         for model, field in ((Revision, "number"), (AuditEntry, "pk"), (DrainWatermark, "seen"))
     ]
-    return " ".join(map(str, (head.sequence, bytes(head.digest).hex(), *newest)))
+    months = ArchivedMonth.objects.using(ORIGINAL).order_by("pk")
+    archived = map(":".join, months.values_list("state", "sha256", "removed_to"))
+    state = " ".join(map(str, (head.sequence, bytes(head.digest).hex(), *newest, *archived)))
+    return hashlib.sha256(state.encode()).hexdigest()
 
 
 def is_unfinished() -> bool:
@@ -205,6 +214,8 @@ def _adapt(field: Any, value: Any) -> Any:
 
 
 def _as_json(key: Any) -> Any:
+    if isinstance(key, date):
+        return key.isoformat()  # a query accepts a date as text
     return bytes(key).hex() if isinstance(key, bytes | memoryview) else key
 
 

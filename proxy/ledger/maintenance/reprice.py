@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
+from proxy.ledger.archive.reading import changeable_rows
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
@@ -31,9 +32,9 @@ def candidates(
 ) -> "QuerySet[Exchange]":
     """Return the closed rows with known tokens from ``since`` to before ``until``.
 
-    Without ``every``, only rows without a cost.
+    Without ``every``, only rows without a cost. Rows of archived months do not change.
     """
-    rows = Exchange.objects.filter(HAS_TOKENS, state=State.CLOSED)
+    rows = Exchange.objects.filter(changeable_rows(), HAS_TOKENS, state=State.CLOSED)
     if since:
         rows = rows.filter(created__gte=since)
     if until:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -10,6 +11,14 @@ import msgspec
 from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
+from proxy.ledger.archive.reading import (
+    bounds,
+    iterate_both,
+    read_both,
+    removed_months,
+    with_ids,
+    within,
+)
 from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
@@ -121,13 +130,18 @@ def steps(state: Checkpoint) -> Iterator[None]:
 
 
 def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
-    """Return the first and the last UTC day with rows within ``days``; None: there are none."""
+    """Return the first and the last UTC day with rows within ``days``; None: there are none.
+
+    All days of an archived month count as days with rows.
+    """
     found = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
-    if found["first"] is None:
+    known = [at.astimezone(UTC).date() for at in found.values() if at is not None]
+    for month in removed_months():
+        known += [month, bounds(month)[1].date() - timedelta(days=1)]
+    if not known:
         return None
-    first, last = (found[name].astimezone(UTC).date() for name in ("first", "last"))
-    first = max(first, days.since or first)
-    last = min(last, days.until - timedelta(days=1) if days.until else last)
+    first = max(min(known), days.since or date.min)
+    last = min(max(known), days.until - timedelta(days=1) if days.until else date.max)
     return (first, last) if first <= last else None
 
 
@@ -215,7 +229,7 @@ def _rows(
         .values_list("exchange_id")
         .annotate(newest=Max("sequence"))
     )
-    rows = Exchange.objects.in_bulk(list(ids))
+    rows = _rows_by_id(ids)
     stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
     for link in batch:
         if newest[link.exchange_id] != link.sequence:
@@ -236,6 +250,17 @@ def _rows(
             yield Finding(
                 "body", link.exchange_id, "the transcript is missing within its retention"
             )
+
+
+def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
+    """Return the rows of the database and of the archive."""
+    rows = Exchange.objects.in_bulk(list(ids))
+    if missing := sorted(ids - rows.keys()):
+        for found in read_both(
+            Exchange.objects.filter(pk__in=missing), list[Exchange], with_ids(missing)
+        ):
+            rows |= {row.pk: row for row in found}
+    return rows
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -302,7 +327,7 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
     tools = 0
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    for row in rows.iterator(chunk_size=2000):
+    for row in iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk")):
         counts = counts_of(row)
         for name in COUNTS:
             totals[name] += counts[name]

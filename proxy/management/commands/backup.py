@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from proxy.conf import conf
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import progress
-from proxy.models import Upstream, Webhook
+from proxy.models import ArchivedMonth, Upstream, Webhook
 
 SUFFIXES: Final = {"sqlite": ".sqlite3", "postgresql": ".dump"}
 NAME: Final = re.compile(r"ledger-\d{8}T\d{6}Z\.(sqlite3|dump)")
@@ -158,4 +158,6 @@ def _also_needed() -> Iterator[tuple[str, str]]:
     yield "secrets", ", ".join(sorted(secrets)) or "none is named"
     yield "bridge.toml", "the file of serve --config, if there is one"
     yield "revoked keys", f"{conf.data_dir}/revoked_keys, for a restore on another machine"
+    archives = ArchivedMonth.objects.order_by("location").values_list("location", flat=True)
+    yield "archives", ", ".join(archives.distinct()) or "no month is archived"
     yield "journals", f"{conf.data_dir}/journal-*, for requests after the copy"

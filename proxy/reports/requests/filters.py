@@ -10,12 +10,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from django.db import connection
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 from rest_framework import serializers
 
+from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.models import Exchange, State, TokenSource
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_parameter
 from proxy.reports.core.keyset_list import KeysetParameters, only_values
@@ -181,7 +181,7 @@ def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> Query
             rows = rows.filter(condition) if query[name] else rows.exclude(condition)
     for name, (column, _) in LIST_MEMBERS.items():
         if query.get(name):
-            rows = rows.filter(**{f"{column}__icontains": _json_string(query[name])})
+            rows = rows.filter(_has_member(column, query[name]))
     return _filter_by_tag(rows, query["tag"]) if query.get("tag") else rows
 
 
@@ -217,7 +217,7 @@ def _search(term: str) -> Q:
     request is searched alone: with the other conditions, the database would read all rows of the
     time range.
     """
-    if Exchange.objects.filter(pk=term).exists():
+    if any(read_both(Exchange.objects.filter(pk=term), QuerySet.exists, with_ids([term]))):
         return Q(pk=term)
     team, slash, name = term.rpartition("/")
     of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
@@ -234,9 +234,14 @@ def _filter_by_tag(rows: QuerySet[Exchange], tag: str) -> QuerySet[Exchange]:
     )
 
 
-def _json_string(text: str) -> str:
-    """Return the text as a JSON string, encoded as in a JSON column of the database.
+def _has_member(column: str, text: str) -> Q:
+    """Match the rows whose JSON list contains a string with this text.
 
-    SQLite stores Django's JSON text, which is ASCII with escapes; PostgreSQL decodes the escapes.
+    PostgreSQL compares decoded text. SQLite and the archive have Django's JSON, which is ASCII with
+    escapes.
     """
-    return json.dumps(text, ensure_ascii=connection.vendor == "sqlite")
+    spellings = {json.dumps(text, ensure_ascii=is_ascii) for is_ascii in (True, False)}
+    condition = Q(pk__in=())
+    for spelling in spellings:
+        condition |= Q(**{f"{column}__icontains": spelling})
+    return condition

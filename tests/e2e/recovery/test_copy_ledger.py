@@ -46,11 +46,11 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     server.remove()
 
 
-def filled_gateway(folder: Path, requests: int) -> Gateway:
+def filled_gateway(folder: Path, requests: int, days_before: int = 0) -> Gateway:
     folder.mkdir()
     copy_ledger(folder / "data")
     gateway = Gateway(folder, config=TEAM)
-    fill_ledger(requests, {"BRIDGE_DATA_DIR": str(folder / "data")})
+    fill_ledger(requests, {"BRIDGE_DATA_DIR": str(folder / "data")}, days_before)
     return gateway
 
 
@@ -194,6 +194,38 @@ def test_a_copy_of_a_changed_ledger_begins_again(tmp_path: Path, postgres: Postg
     assert refused.returncode == 2
     assert "changed since this copy began; --restart begins it again" in refused.stderr
     assert copied.returncode == 0, copied.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_copy_reads_the_files_of_archived_months(tmp_path: Path, postgres: Postgres) -> None:
+    gateway = filled_gateway(tmp_path / "gateway", 40, days_before=140)
+    gateway.manage("pruneledger")
+    month = ("--before", "2026-08", "--to", str(tmp_path / "archive"), "--remove")
+    archived = gateway.manage("archivemonths", *month, "--json")
+    path = "/api/v1/requests/?from=2026-07-01&to=2026-08-01"
+    with gateway:
+        before = json.loads(gateway.request("GET", path).body)
+    command = ("copyledger", "--to", postgres.url, "--json")
+    (tmp_path / "archive").rename(tmp_path / "moved")
+    missing = gateway.run_command(*command)
+    (tmp_path / "moved").rename(tmp_path / "archive")
+
+    copied = gateway.run_command(*command)
+
+    assert missing.returncode == 1
+    assert "requests-2026-07.parquet is missing" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    assert json.loads(archived)[0]["state"] == "removed"
+    assert copied.returncode == 0, copied.stderr
+    result = json.loads(copied.stdout)
+    assert {"table": "proxy_exchange", "original": 0, "copy": 0} in result["tables"]
+    assert {"table": "proxy_archivedmonth", "original": 1, "copy": 1} in result["tables"]
+    assert result["links"] == {"original": 40, "copy": 40}
+    gateway.environment["DATABASE_URL"] = postgres.url
+    with gateway:
+        assert json.loads(gateway.request("GET", path).body) == before
+    assert len(before["data"]) == 40
 
 
 @pytest.mark.slow

@@ -16,15 +16,18 @@ TEAMS = ("e2e", "research")
 SPAN_S = 6 * 86_400.0  # from the first to the last request
 
 
-def fill_ledger(requests: int, environment: Mapping[str, str]) -> None:
-    """Write this number of requests to the ledger of a stopped gateway."""
+def fill_ledger(requests: int, environment: Mapping[str, str], days_before: int = 0) -> None:
+    """Write this number of requests to the ledger of a stopped gateway.
+
+    ``days_before``: how long before ``NOON`` the first request was.
+    """
     subprocess.run(  # noqa: S603 -- our own program
-        [sys.executable, "-m", "tests.fakes.load.filled_ledger", str(requests)],
+        [sys.executable, "-m", "tests.fakes.load.filled_ledger", str(requests), str(days_before)],
         check=True, env={"PATH": os.environ["PATH"], **environment},
     )  # fmt: skip
 
 
-def records(requests: int) -> Iterator[Any]:
+def records(requests: int, days_before: int) -> Iterator[Any]:
     """Yield the records of each request: conversations in two teams, some with errors or open."""
     from proxy.ledger.posting.ledger_writer import ExchangeRecords
     from tests.proxy.ledger.factories import NOON, answer, body, closing, opening
@@ -33,7 +36,7 @@ def records(requests: int) -> Iterator[Any]:
         conversation, turn = divmod(number, TURNS)
         topic = f"topic{conversation}x"  # a word that is in no other conversation
         history = [f"Question {each} about {topic}." for each in range(turn + 1)]
-        created = NOON + number * SPAN_S / requests
+        created = NOON - days_before * 86_400 + number * SPAN_S / requests
         first = opening(
             number,
             created=created,
@@ -51,7 +54,7 @@ def records(requests: int) -> Iterator[Any]:
         yield ExchangeRecords(first, [], closing(number, **fields))
 
 
-def main(requests: int) -> None:
+def main(requests: int, days_before: int) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "bridge_project.settings"
     import django
 
@@ -61,10 +64,10 @@ def main(requests: int) -> None:
 
     for name in TEAMS:
         Team.objects.create(name=name)
-    found = records(requests)
+    found = records(requests, days_before)
     while batch := list(islice(found, BATCH)):
         write_to_database(batch)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
