@@ -112,7 +112,7 @@ class Site:
         """Return the values of the path's placeholders; DELETE and rotate get extra objects."""
         if not path.startswith(OWN_KEYS):
             return self.deletable if method == "DELETE" else self.names
-        own = {"DELETE": "deletable", "POST": "rotated"}.get(method, "kept")
+        own = {"DELETE": "deletable", "POST": "rotated"}.get(method, "permanent")
         return {"key_id": self.own_keys[own]}
 
     def _create_objects(self, name: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Site:
         self._join_team("default")
         self.own_keys = {
             name: self.make("me/keys", team="default", name=f"own-{name}")["id"]
-            for name in ("kept", "deletable", "rotated")
+            for name in ("permanent", "deletable", "rotated")
         }
         names["route_id"] = self.make("models", model="m", targets=[TARGET])["id"]
         self.deletable = self._create_objects("deletable")

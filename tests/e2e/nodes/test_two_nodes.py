@@ -52,7 +52,7 @@ model = "late"
 targets = [{ upstream = "chat" }]
 
 [[routes]]
-model = "held"
+model = "unfinished"
 targets = [{ upstream = "chat" }]
 
 [[teams]]
@@ -79,7 +79,7 @@ name = "stop"
     + "".join(
         f'\n[[prices]]\nupstream = "chat"\nmodel = "{model}"\nsince = 2026-01-01\n'
         'usd = { input = "1", output = "10" }\n'
-        for model in ("load", "slow", "held")
+        for model in ("load", "slow", "unfinished")
     )
     + "".join(
         f'\n[[keys]]\nteam = "{name.lower()}"\nname = "k"\nsecret = {{ env = "BRIDGE_KEY_{name}" }}\n'
@@ -95,7 +95,7 @@ GATE = threading.Event()
 def script_for(request: ReceivedRequest) -> Script:
     if request.model == "load":
         return chat_response(request)
-    if request.model == "held":
+    if request.model == "unfinished":
         return streaming_then_stalled()
     if request.model == "late":
         return upstream_scripts.late_signature()
@@ -258,12 +258,12 @@ def test_running_request_is_visible_and_stoppable_from_the_other_node(nodes: Nod
 
     def shown() -> list[dict[str, Any]]:
         rows = json.loads(person.get("/admin/live/rows/").body)["rows"]
-        return [row for row in rows if row["model"] == "held"]
+        return [row for row in rows if row["model"] == "unfinished"]
 
     def stopped(url: str) -> bool:
         return person.post(url, accept="application/json").status == 200
 
-    with browser(nodes.all[0]).open(live_request("held")) as client:
+    with browser(nodes.all[0]).open(live_request("unfinished")) as client:
         read_until(client, b"canary39")
         until(lambda: any(stopped(row["stop_url"]) for row in shown()))
         read_until(client, b"event: error")
@@ -283,14 +283,14 @@ def test_a_pause_made_on_one_node_and_its_end_act_on_the_other(nodes: Nodes, pau
     client = GatewayClient(nodes.all[1].port, SECRETS["BRIDGE_KEY_STOP"])
     assert client.post(ONCE).status == 200
 
-    pause = ask_api(nodes.all[0], "POST", "pauses", {**paused, "message": "back at noon"})
+    pause = call_api(nodes.all[0], "POST", "pauses", {**paused, "message": "back at noon"})
     until(lambda: client.post(ONCE).status == 529, PROMISED_S)
     rejected = client.post(ONCE)
-    ask_api(nodes.all[0], "DELETE", f"pauses/{pause['id']}")
+    call_api(nodes.all[0], "DELETE", f"pauses/{pause['id']}")
     until(lambda: client.post(ONCE).status == 200, PROMISED_S)
 
     assert rejected.json["error"]["message"] == "back at noon"
-    entries = ask_api(nodes.all[1], "GET", f"audit?object_kind=pause&object_id={pause['id']}")
+    entries = call_api(nodes.all[1], "GET", f"audit?object_kind=pause&object_id={pause['id']}")
     assert [entry["action"] for entry in entries["data"]] == ["delete", "add"]
     assert {entry["actor"] for entry in entries["data"]} == {"key e2e/tests"}
 
@@ -307,20 +307,20 @@ def test_a_stop_made_on_one_node_ends_the_requests_of_the_other(nodes: Nodes, st
     """A stop needs no undo: the next request is served."""
     client = GatewayClient(nodes.all[1].port, SECRETS["BRIDGE_KEY_STOP"])
 
-    with client.open(live_request("held")) as running:
+    with client.open(live_request("unfinished")) as running:
         read_until(running, b"canary39")
-        ask_api(nodes.all[0], "POST", "stop", stopped)
+        call_api(nodes.all[0], "POST", "stop", stopped)
         running.settimeout(PROMISED_S)
         end = read_until(running, b"event: error")
 
     assert b"message_stop" not in end
     assert client.post(ONCE).status == 200
-    entry = ask_api(nodes.all[1], "GET", "audit?action=stop")["data"][0]
+    entry = call_api(nodes.all[1], "GET", "audit?action=stop")["data"][0]
     assert (entry["object_kind"], entry["object"]) == (stopped["kind"], stopped["name"])
     assert entry["actor"] == "key e2e/tests"
 
 
-def ask_api(node: Gateway, method: str, path: str, body: Any = None) -> Any:
+def call_api(node: Gateway, method: str, path: str, body: Any = None) -> Any:
     """Send a request to the reports API with the admin's key; return the decoded response."""
     raw = None if body is None else json.dumps(body).encode()
     answer = node.request(method, f"/api/v1/{path}", raw, {"content-type": "application/json"})

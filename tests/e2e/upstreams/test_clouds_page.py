@@ -82,7 +82,7 @@ ORIGINS = {
     "foundry": "Entra ID, managed identity; expires at",
     "internal": "command ",
 }
-"""By upstream: what doctor says about a credential that is fetched."""
+"""By upstream: the finding of doctor about a credential that is fetched."""
 
 
 def pieces(events: list[bytes], *ending: Any) -> Script:
@@ -192,7 +192,9 @@ def test_doctor_proves_each_step_and_a_request_is_answered(gateway, cloud, name)
     if name in ORIGINS:
         assert f"found: {ORIGINS[name]}" in texts
 
-    reply = ask_when_configured(gateway, cloud, name, "claude-x" if "claude-*" in text else "gpt-x")
+    reply = send_when_configured(
+        gateway, cloud, name, "claude-x" if "claude-*" in text else "gpt-x"
+    )
     assert [json.loads(data)["delta"]["text"] for data in TEXT.findall(reply.body.decode())] == [
         "Hello", " there", ".",
     ]  # fmt: skip
@@ -202,7 +204,7 @@ def test_doctor_proves_each_step_and_a_request_is_answered(gateway, cloud, name)
 TEXT = re.compile(r'^data: (.*"text_delta".*)$', re.MULTILINE)
 
 
-def ask_when_configured(gateway: Gateway, cloud: ScriptedUpstream, name: str, model: str) -> Reply:
+def send_when_configured(gateway: Gateway, cloud: ScriptedUpstream, name: str, model: str) -> Reply:
     """Send requests until the gateway has read the new configuration; return the last response.
 
     Then the request has the credential of this upstream, and the path that the cloud expects.

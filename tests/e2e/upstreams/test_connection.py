@@ -161,7 +161,7 @@ def test_a_fault_on_the_way_is_named_and_nothing_is_sent(faulty, model):
     }
 
 
-def test_an_upstream_that_asks_for_a_certificate_gets_no_request_without_one(
+def test_an_upstream_that_requires_a_certificate_gets_no_request_without_one(
     gateway, secure_upstream
 ):
     """With TLS 1.3 the refusal arrives after the handshake, as the answer to the request."""

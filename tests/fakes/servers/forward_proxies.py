@@ -1,4 +1,4 @@
-"""Forward proxies on loopback: Debian's tinyproxy, which asks for a password, and our own.
+"""Forward proxies on loopback: Debian's tinyproxy, which requires a password, and our own.
 
 tinyproxy does not speak TLS with its clients; ``TlsFront`` does it in front of the proxy, as
 stunnel would.

@@ -44,7 +44,7 @@ def test_a_share_leads_to_its_requests(root, by) -> None:
     assert len(found[0]) == len(links)
 
 
-def test_a_member_sees_own_requests_only_and_days_without_any_say_what_to_do(client) -> None:
+def test_a_member_sees_own_requests_only_and_days_without_any_have_a_hint(client) -> None:
     client.force_login(factories.staff("cleo", groups=("member",)))
     page = client.get(URL).content.decode()
 

@@ -60,7 +60,7 @@ def give_reason(client, url, reason=REASON):
     return client.get(url)
 
 
-def asks(client, url):
+def needs_form(client, url):
     """Return whether the URL leads to the form."""
     response = client.get(url)
     return response.status_code == 302 and "/reading-reason/" in response["Location"]
@@ -80,24 +80,24 @@ def test_a_reason_is_for_one_request_and_for_half_an_hour(auditor, monkeypatch):
     exchange, other = record(), record()
     give_reason(auditor, page_of(exchange))
 
-    assert not asks(auditor, page_of(exchange, "request"))
-    assert asks(auditor, page_of(other))
+    assert not needs_form(auditor, page_of(exchange, "request"))
+    assert needs_form(auditor, page_of(other))
     # Nobody waits half an hour; only the clock of the module is replaced.
     monkeypatch.setattr(readings, "now", lambda: now() + timedelta(minutes=29, seconds=50))
-    assert not asks(auditor, page_of(exchange))
+    assert not needs_form(auditor, page_of(exchange))
     monkeypatch.setattr(readings, "now", lambda: now() + timedelta(minutes=30))
-    assert asks(auditor, page_of(exchange))
+    assert needs_form(auditor, page_of(exchange))
 
 
 def test_a_reason_for_a_session_covers_its_requests_and_not_those_without_a_session(auditor):
     first, second, alone = record(session_id="s1"), record(session_id="s1"), record()
     give_reason(auditor, "/admin/sessions/one/?id=s1&tab=words")
 
-    assert not asks(auditor, page_of(first))
-    assert not asks(auditor, page_of(second))
-    assert asks(auditor, page_of(alone))
+    assert not needs_form(auditor, page_of(first))
+    assert not needs_form(auditor, page_of(second))
+    assert needs_form(auditor, page_of(alone))
     auditor.post("/admin/reading-reason/?kind=session&id=", {"reason": REASON})
-    assert asks(auditor, page_of(alone))
+    assert needs_form(auditor, page_of(alone))
 
 
 def test_a_reason_is_not_shared_between_users_and_ends_with_the_sign_in(auditor):
@@ -107,7 +107,7 @@ def test_a_reason_is_not_shared_between_users_and_ends_with_the_sign_in(auditor)
     auditor.logout()
     auditor.force_login(factories.staff("otto", groups=(AUDITOR,)))
 
-    assert asks(auditor, page_of(exchange))
+    assert needs_form(auditor, page_of(exchange))
 
 
 def test_only_the_newest_reasons_are_remembered(auditor):
@@ -129,7 +129,7 @@ def test_a_short_invisible_or_long_reason_is_rejected(auditor, reason):
     page = give_reason(auditor, page_of(exchange), reason)
 
     assert 'role="alert"' in page.content.decode()
-    assert asks(auditor, page_of(exchange))
+    assert needs_form(auditor, page_of(exchange))
     _, key = factories.key("finance", scopes=["admin"])
     headers = {"x-api-key": key, HEADER: reason.encode().decode("latin-1")}
     answer = auditor.get(f"/api/v1/requests/{exchange.pk}/transcript/", headers=headers)
@@ -168,7 +168,7 @@ def test_own_transcripts_need_no_reason(client):
         "/admin/",
     ]
 
-    assert [asks(client, page) for page in pages] == [False] * 4
+    assert [needs_form(client, page) for page in pages] == [False] * 4
     assert WORDS in client.get("/admin/proxy/exchange/").content.decode()
     client.logout()
     elsewhere = record(user="ben")  # with another key of the same user
@@ -183,8 +183,8 @@ def test_a_search_asks_again_for_other_words_and_tells_the_people_whom_it_found(
     record()
     give_reason(auditor, "/admin/search/texts/?q=files")
 
-    assert not asks(auditor, "/admin/search/texts/?q=files&team=platform")
-    assert asks(auditor, "/admin/search/texts/?q=here")
+    assert not needs_form(auditor, "/admin/search/texts/?q=files&team=platform")
+    assert needs_form(auditor, "/admin/search/texts/?q=here")
     found = AuditEntry.objects.filter(action="read", subject="ben").first()
     assert (found.reason, found.detail) == (REASON, "passages found by the search for 'files'")
 
@@ -263,7 +263,7 @@ def test_without_the_setting_a_reason_is_optional_and_stored(auditor, settings):
     settings.READING_NEEDS_REASON = False
     exchange = record()
 
-    assert not asks(auditor, page_of(exchange))
+    assert not needs_form(auditor, page_of(exchange))
     auditor.get(page_of(exchange), headers={HEADER: REASON})
 
     assert [entry.reason for entry in factories.audit(action="read")] == ["", REASON]
