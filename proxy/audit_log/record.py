@@ -7,6 +7,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import models
 
 from proxy.models import Team
@@ -102,7 +103,7 @@ def team_of(obj: models.Model | None) -> str:
     if isinstance(obj, Team):
         return obj.name
     for name in ("team", "key", "route"):
-        owner = getattr(obj, name, None)
+        owner = _owner(obj, name)
         if isinstance(owner, models.Model):
             return team_of(owner)
         if isinstance(owner, str) and name == "team":
@@ -110,10 +111,20 @@ def team_of(obj: models.Model | None) -> str:
     return ""
 
 
+def _owner(obj: models.Model, name: str) -> Any:
+    """Return the related object; None if there is none, or if it was deleted with this object."""
+    try:
+        return getattr(obj, name, None)
+    except ObjectDoesNotExist:
+        return None
+
+
 def subject_of(action: Action, obj: models.Model | None) -> str:
     """Return the user whose transcript was read or exported; "" for other actions."""
+    if action not in {Action.READ, Action.EXPORT}:
+        return ""
     user = getattr(obj, "user", "")
-    return user if action in {Action.READ, Action.EXPORT} and isinstance(user, str) else ""
+    return user if isinstance(user, str) else ""
 
 
 def _plain(value: Any) -> Any:

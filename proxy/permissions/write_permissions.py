@@ -259,6 +259,12 @@ def own_report_or_team(writer: Writer, report: SavedReport | None) -> Iterator[F
         yield "user", "it is not your own report"
 
 
+def own_report_or_any_of_superusers(writer: Writer, report: SavedReport | None) -> Iterator[Fault]:
+    """Allow also superusers, because the reports of a user are deleted with the user."""
+    if any(for_superusers_and_their_keys(writer, report)):
+        yield from own_report_or_team(writer, report)
+
+
 def _person(caller: Any) -> Any:
     return caller.user if isinstance(caller, ApiKey) else caller
 
@@ -285,7 +291,10 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
     Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
-    SavedReport: dict.fromkeys((ADD, CHANGE, DELETE), own_report_or_team),
+    SavedReport: {
+        **dict.fromkeys((ADD, CHANGE), own_report_or_team),
+        DELETE: own_report_or_any_of_superusers,
+    },
     Webhook: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_their_keys),
     WebhookDelivery: dict.fromkeys((ADD, CHANGE), delivery_of_own_team),
 }

@@ -87,7 +87,9 @@ class WebhookAdmin(ManagedAdmin):
     @admin.display(description="last delivery")
     def last_delivery(self, obj: Webhook) -> str:
         last = obj.deliveries.exclude(attempted=None).order_by("-attempted").first()
-        return f"{last.state}, {last.attempted:%Y-%m-%d %H:%M} UTC" if last else UNKNOWN
+        if last is None:
+            return UNKNOWN
+        return f"{last.state}, {localtime(last.attempted):%Y-%m-%d %H:%M}"
 
     @admin.display(description="secret")
     def secret_display(self, obj: Webhook) -> str:

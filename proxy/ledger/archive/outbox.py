@@ -32,7 +32,7 @@ from proxy.models import (
 from proxy.secrets import ConfigError
 
 from . import files, parquet
-from .duckdb_backend.base import ArchivedFile
+from .duckdb_backend import ArchivedFile
 from .files import ArchiveError
 from .reading import ARCHIVE, bounds, reading
 

@@ -12,7 +12,7 @@ from django.db import models
 
 from proxy.models import Exchange
 
-from .duckdb_backend.base import load_duckdb, quote
+from .duckdb_backend import load_duckdb, quote
 
 CHUNK: Final = 20_000
 ROW_GROUP: Final = 122_880

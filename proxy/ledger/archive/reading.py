@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from itertools import chain, islice
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from django.db import DatabaseError, connections
 from django.db.models import Q, QuerySet
@@ -20,7 +20,10 @@ from proxy.models import ArchivedMonth, ArchiveState
 from proxy.secrets import ConfigError
 
 from . import files
-from .duckdb_backend.base import ArchivedFile, DatabaseWrapper
+from .duckdb_backend import ArchivedFile
+
+if TYPE_CHECKING:
+    from .duckdb_backend.base import DatabaseWrapper
 
 ARCHIVE: Final = "archive"
 """The alias of the archive in ``DATABASES``."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.archive import outbox
-from proxy.ledger.archive.duckdb_backend.base import load_duckdb
+from proxy.ledger.archive.duckdb_backend import load_duckdb
 from proxy.ledger.archive.files import check_location
 from proxy.ledger.archive.reading import bounds
 from proxy.ledger.maintenance import verifier

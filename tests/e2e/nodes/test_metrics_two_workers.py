@@ -151,8 +151,12 @@ def workers(gateway: Gateway) -> list[int]:
     """The process ids of the workers: uvicorn starts them with ``spawn_main``."""
     pid = gateway.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return [
-        int(child)
-        for child in children
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    return [int(child) for child in children if b"spawn_main" in command_line(child)]
+
+
+def command_line(pid: str) -> bytes:
+    """Return the command line of a process; empty if it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

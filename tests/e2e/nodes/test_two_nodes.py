@@ -382,7 +382,7 @@ def completed(nodes: Nodes) -> list[int]:
     return [
         int(number)
         for row in rows
-        if (number := row["session_id"].rpartition("-")[2]).isdigit()
+        if (number := (row["session_id"] or "").rpartition("-")[2]).isdigit()
         and row["outcome"] == "completed"
     ]
 

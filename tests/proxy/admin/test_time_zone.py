@@ -8,7 +8,18 @@ from django.contrib.auth.models import User
 from django.urls import get_resolver
 from django.utils import timezone
 
-from proxy.models import ActorKind, AuditEntry, Budget, Drift, Pause, Purge, Route, Upstream
+from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.models import (
+    ActorKind,
+    AuditEntry,
+    Budget,
+    Drift,
+    Pause,
+    Purge,
+    Route,
+    Upstream,
+    Webhook,
+)  # fmt: skip
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 from tests.urls import url_routes
@@ -41,6 +52,9 @@ TIMES = {
     "admin/people/team/<int:team_id>/": "",
     "admin/people/user/<int:user_id>/": "",
     "admin/me/": "",
+    "admin/proxy/webhook/": "",
+    "admin/proxy/webhookdelivery/": "",
+    "admin/proxy/webhookdelivery/<path:object_id>/change/": "",
 }
 """Pages with times -> their query."""
 HISTORY = "/history/"
@@ -50,18 +64,18 @@ WITHOUT_TIMES = {
     "password_change/done/", "admin/time-zone/", "admin/storage/purge/", "admin/reading-reason/", "admin/live/stop/",
     # answers that are no pages: redirects, files, JSON, the frame for PDFs
     "admin/login/", "admin/logout/", "admin/jsi18n/", "admin/autocomplete/", "admin/search/go/",
-    "admin/search/", "/stop/", "/media/", "/part/", "/body/<str:side>/", "export.csv", "export/<str:kind>/", "/views/", "admin/pdf-viewer/",
+    "admin/search/", "/stop/", "/send/", "/media/", "/part/", "/body/<str:side>/", "export.csv", "export/<str:kind>/", "/views/", "admin/pdf-viewer/",
     "sessions/export/", "admin/live/rows/", "(?P<url>.*)$", "<path:object_id>/",
     "^(?P<app_label>auth|proxy)/$", "^(?P<app_label>proxy|auth)/$",
     # charts and sums: the zone of the dashboard has its own tests; these sum whole UTC days and say so
     "admin/", "admin/comparison/", "admin/outcomes/", "admin/stop-reasons/",
     # durations and settings only
     "admin/live/", "/rehearsal/", "proxy/budget/", "proxy/team/", "proxy/route/", "proxy/upstream/",
-    "proxy/upstreampolicy/", "proxy/price/", "auth/group/",
+    "proxy/upstreampolicy/", "proxy/price/", "auth/group/", "proxy/savedreport/",
 }  # fmt: skip
 """The ends of the other URLs."""
 SETTINGS_ONLY = re.compile(
-    r"admin/proxy/(budget|team|route|upstream|upstreampolicy|price|drift|auditentry)/.*/change/$|"
+    r"admin/proxy/(budget|team|route|upstream|upstreampolicy|price|drift|auditentry|webhook|savedreport)/.*/change/$|"
     r"admin/auth/group/.*/change/$"
 )
 
@@ -81,13 +95,17 @@ def urls() -> dict[str, str]:
     Drift.objects.create(kind="beta", name="b", first_seen=EVENING, last_seen=EVENING)
     pause = Pause.objects.create(model="m", message="later", ends=EVENING.replace(year=2090))
     Purge.objects.create(username="ada", state="done", created=EVENING, seen=EVENING)
+    webhook = Webhook.objects.create(name="ops", url="https://ops.example.com/hook")
+    delivery = record_test_event(webhook)
+    type(delivery.event).objects.update(created=EVENING)
+    type(delivery).objects.update(attempted=EVENING, state="delivered")
     AuditEntry.objects.all().delete()  # the entries on the rows above state times with an offset
     AuditEntry.objects.create(
         user="ada", actor_kind=ActorKind.USER, action="read", model="request", subject="root"
     )
     AuditEntry.objects.update(created=EVENING)
     return {
-        "apikey": str(key.pk), "exchange": row.pk, "pause": str(pause.pk), "auth/user": str(root.pk),
+        "apikey": str(key.pk), "exchange": row.pk, "pause": str(pause.pk), "webhookdelivery": str(delivery.pk), "auth/user": str(root.pk),
         "<int:team_id>": str(key.team.pk), "<int:user_id>": str(root.pk),
     }  # fmt: skip
 

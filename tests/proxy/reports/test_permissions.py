@@ -6,6 +6,7 @@ import pytest
 from django.urls import get_resolver
 from django.utils.timezone import now
 
+from proxy.ledger.webhooks.outbox import record_test_event
 from proxy.reports.organizations.urls import VIEWS as ADMIN_API_VIEWS
 from proxy.reports.urls import VIEWS, VIEWSETS
 from tests.fakes.servers.served_client import ServedClient
@@ -25,6 +26,8 @@ TRANSCRIPT = (401, 403, 403, 200, 403, 200, 200)
 OTHERS_EXPORT = (401, 404, 404, 404, 404, 404, 404)
 AUDIT = (401, 403, 200, 200, 403, 403, 200)
 SETUP = (401, 403, 403, 200, 403, 403, 200)
+WEBHOOK = (401, 403, 403, 200, 403, 403, 200)
+NOT_BY_GET = (401, 403, 403, 405, 403, 403, 405)
 NOT_FOUND = (404,) * 7
 
 TABLE = {
@@ -68,6 +71,15 @@ TABLE = {
     "prices/<int:price_id>": ("", SETUP),
     "pauses": ("", SETUP),
     "pauses/<int:pause_id>": ("", SETUP),
+    "webhooks": ("", WEBHOOK),
+    "webhooks/<int:webhook_id>": ("", WEBHOOK),
+    "webhooks/<int:webhook_id>/rotate": ("", NOT_BY_GET),
+    "deliveries": ("", WEBHOOK),
+    "deliveries/<int:delivery_id>": ("", WEBHOOK),
+    "deliveries/<int:delivery_id>/redeliver": ("", NOT_BY_GET),
+    "reports": ("", AUDIT),
+    "reports/<str:report>": ("", AUDIT),
+    "reports/<str:report>/run": (DAY, AUDIT),
     "stop": ("", (401, 403, 403, 405, 403, 403, 405)),
 }
 ADMIN_API_TABLE = {
@@ -104,7 +116,8 @@ def test_every_route_of_ours_is_in_the_table():
     tables = {one.resource for one in VIEWSETS}
     for one in VIEWSETS:
         kind = getattr(one, "lookup_value_converter", "str")
-        tables.add(f"{one.resource}/<{kind}:{one.lookup_url_kwarg}>")
+        row = f"{one.resource}/<{kind}:{one.lookup_url_kwarg}>"
+        tables |= {row, *(f"{row}/{action.url_path}" for action in one.get_extra_actions())}
     assert set(TABLE) == set(VIEWS) | tables
     assert set(ADMIN_API_TABLE) == set(ADMIN_API_VIEWS)
 
@@ -112,11 +125,12 @@ def test_every_route_of_ours_is_in_the_table():
 @pytest.fixture
 def callers(client):
     """One request of the team platform, and callers of the teams platform and research."""
-    from proxy.models import Budget, Pause, Route, Upstream
+    from proxy.models import Budget, Pause, Route, SavedReport, Upstream, Webhook
 
     ci, _ = factories.key("ci", user=factories.staff("ben"))
     exchange = factories.record(key=ci, opening={"session_id": "s1"}, at=factories.NOON)
     budget = Budget.objects.create(team=ci.team, usd=10)
+    webhook = Webhook.objects.create(name="ops", url="https://ops.example.com/hook", team=ci.team)
     secrets = {
         "messages": factories.key("cleo", of="research")[1],
         "reports": factories.key("research-bot", scopes=["reports"])[1],
@@ -139,6 +153,9 @@ def callers(client):
         "route_id": str(Route.objects.create(model="claude-*").pk),
         "upstream": "vllm",
         "price_id": str(factories.price().pk),
+        "webhook_id": str(webhook.pk),
+        "delivery_id": str(record_test_event(webhook).pk),
+        "report": SavedReport.objects.create(name="daily", report="usage", team=ci.team).name,
         "pause_id": str(Pause.objects.create(model="claude-*", message="Soon.").pk),
     }
     Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")

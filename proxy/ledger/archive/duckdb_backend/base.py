@@ -9,15 +9,14 @@ with the differences below. Its only table is the table of ``Exchange``, a view 
 """
 
 import atexit
-import importlib
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from types import ModuleType, SimpleNamespace
-from typing import Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.client import BaseDatabaseClient
@@ -28,7 +27,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper as PostgresqlWrap
 from django.db.backends.postgresql.operations import DatabaseOperations as PostgresqlOperations
 from django.db.models.fields.json import HasKey, KeyTextTransform, KeyTransform
 
-from proxy.secrets import ConfigError
+from . import ArchivedFile, load_duckdb, quote
 
 TABLE: Final = "proxy_exchange"
 THREADS: Final = 2
@@ -38,23 +37,6 @@ PAGE_ROWS: Final = 1001
 """For a page of at most so many rows, DuckDB sorts the keys first, and then reads only these rows.
 Otherwise it would need more than ``MEMORY_LIMIT`` for a page of 2.5 million rows."""
 PREFIXES: Final = ("contains", "startswith", "endswith", "icontains", "istartswith", "iendswith")
-
-
-class ArchivedFile(NamedTuple):
-    """A Parquet file of ledger rows, of which the rows up to ``last_id`` are read; None: all."""
-
-    path: str
-    last_id: str | None = None
-
-
-def load_duckdb() -> ModuleType:
-    """Import DuckDB. Raise ConfigError with the command that installs it."""
-    try:
-        return importlib.import_module("duckdb")
-    except ImportError:
-        raise ConfigError(
-            "archived months need DuckDB: pip install 'messages-bridge[archive]'"
-        ) from None
 
 
 @lru_cache
@@ -86,11 +68,6 @@ def view_of(files: Sequence[ArchivedFile]) -> str:
         if file.last_id is not None
     ]
     return " UNION ALL BY NAME ".join(queries)
-
-
-def quote(text: str) -> str:
-    """Return the text as a SQL literal; DuckDB has no escapes in such a literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 class Cursor:

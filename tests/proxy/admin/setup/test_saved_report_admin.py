@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from proxy.models import SavedReport
+from proxy.models import AuditEntry, SavedReport
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -54,3 +54,18 @@ def test_a_report_of_a_team_has_no_user(root):
 
     report = SavedReport.objects.get()
     assert (report.user, report.team) == (None, team)
+
+
+@pytest.mark.parametrize("owner", ["user", "team"])
+def test_the_reports_of_an_owner_are_deleted_with_the_owner(client, owner) -> None:
+    owners = {"user": factories.staff("ben"), "team": factories.team("mobile")}
+    SavedReport.objects.create(name="daily", report="usage", **{owner: owners[owner]})
+    client.force_login(factories.superuser())
+    url = {"user": "auth/user", "team": "proxy/team"}[owner]
+
+    answer = client.post(f"/admin/{url}/{owners[owner].pk}/delete/", {"post": "yes"})
+
+    assert answer.status_code == 302, answer.content[:500]
+    assert not SavedReport.objects.exists()
+    deleted = AuditEntry.objects.filter(action="delete").values_list("model", flat=True)
+    assert "savedreport" in deleted

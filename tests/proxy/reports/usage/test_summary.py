@@ -381,7 +381,13 @@ def test_every_view_and_its_columns_are_in_the_schema(client):
     ours = {path for path in paths if path.startswith("/api/v1/")}
     routes = {f"/api/v1/{re.sub('<[a-z]+:', '<str:', route)}/" for route in VIEWS}
     routes |= {f"/api/v1/{one.resource}/" for one in VIEWSETS} | {"/api/v1/"}
-    routes |= {f"/api/v1/{one.resource}/<str:{one.lookup_url_kwarg}>/" for one in VIEWSETS}
+    rows = {one: f"/api/v1/{one.resource}/<str:{one.lookup_url_kwarg}>/" for one in VIEWSETS}
+    routes |= {*rows.values()}
+    routes |= {
+        f"{row}{action.url_path}/"
+        for one, row in rows.items()
+        for action in one.get_extra_actions()
+    }
     assert routes == ours
     assert "/v1/organizations/usage_report/messages" in paths
     assert "cost_is_floor" in schema["components"]["schemas"]["UsageRow"]["properties"]
