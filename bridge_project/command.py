@@ -2,10 +2,45 @@
 
 import gc
 import os
+import re
 import sys
+import textwrap
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import execute_from_command_line
+from django.core.management import ManagementUtility, get_commands, load_command_class
+
+APP = "proxy"
+OVERVIEW = """
+Type '{program} help COMMAND' for the options of a command and an example.
+
+The gateway:
+{own}
+
+Django and its packages:
+{others}
+"""
+
+
+class Utility(ManagementUtility):
+    """Django's command line, whose ``help`` lists the gateway's commands first."""
+
+    def main_help_text(self, commands_only: bool = False) -> str:
+        if commands_only or self.settings_exception is not None:
+            return super().main_help_text(commands_only)
+        commands = sorted(get_commands().items())
+        own = [
+            f"  {name:<19}{_first_sentence(load_command_class(app, name).help)}"
+            for name, app in commands
+            if app == APP
+        ]
+        others = ", ".join(name for name, app in commands if app != APP)
+        wrapped = textwrap.fill(others, 76, initial_indent="  ", subsequent_indent="  ")
+        return OVERVIEW.format(program=self.prog_name, own="\n".join(own), others=wrapped)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first part of a command's help, without what it says about exit statuses."""
+    return re.split(r"[;:.](?: |$)", text, maxsplit=1)[0]
 
 
 def main() -> None:
@@ -16,7 +51,7 @@ def main() -> None:
         # startup, in proxy/gateway/endpoints/lifespan.py or server.run.
         gc.disable()
     try:
-        execute_from_command_line(sys.argv)
+        Utility(sys.argv).execute()
     except ImproperlyConfigured as error:
         # Print one line for a wrong setting instead of a traceback.
         sys.stderr.write(f"error: {error}\n")

@@ -179,6 +179,12 @@ TABLE: Final = (
         "Whether new transcripts are indexed and can be searched; `0` writes no index.",
     ),
     Variable(
+        "BRIDGE_READING_NEEDS_REASON",
+        "0",
+        "1 requires a reason from everyone who reads another person's transcript "
+        "([how](../guides/security.md#reasons-for-reading)).",
+    ),
+    Variable(
         "BRIDGE_SHED_LAG_S", "0.25", "A worker whose event loop is late by this rejects with 529."
     ),
     Variable(

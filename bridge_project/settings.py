@@ -46,6 +46,7 @@ MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
 PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
 AUDIT_DAYS = env_int("BRIDGE_AUDIT_DAYS")
 SEARCH = env_bool("BRIDGE_SEARCH")
+READING_NEEDS_REASON = env_bool("BRIDGE_READING_NEEDS_REASON")
 SHED_LAG_S = env_seconds("BRIDGE_SHED_LAG_S")
 TRUSTED_PROXIES = env_list("BRIDGE_TRUSTED_PROXIES")
 REVOKED_STREAMS = env_choice("BRIDGE_REVOKED_STREAMS", "finish", "end")
@@ -94,6 +95,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "axes",
     "proxy",
 ]
@@ -108,6 +110,8 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "proxy.admin.core.csp_middleware.AdminCspMiddleware",
+    "proxy.admin.core.time_zone.TimeZoneMiddleware",
+    "proxy.admin.audit.reading_reason.ReadingReasonMiddleware",
     # This middleware must be the last: it replaces the response to a sign-in that is locked out.
     "axes.middleware.AxesMiddleware",
 ]
@@ -124,6 +128,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "proxy.admin.core.time_zone.context",
             ]
         },
     }
@@ -186,7 +191,11 @@ if DATABASE["ENGINE"].endswith("sqlite3"):
     }
 else:
     DATABASE["OPTIONS"] = {"connect_timeout": 5, **DATABASE.get("OPTIONS", {})}
-DATABASES = {"default": DATABASE}
+# "archive" has the requests of archived months. It is used only after archivemonths has run.
+DATABASES = {
+    "default": DATABASE,
+    "archive": {"ENGINE": "proxy.ledger.archive.duckdb_backend", "NAME": "archive"},
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # The reports API: JSON only, and for staff only unless a view sets other permissions.
@@ -195,13 +204,29 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["proxy.reports.core.json_bodies.BoundedJSON"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "proxy.reports.openapi.operations.OperationSchema",
+    "EXCEPTION_HANDLER": "proxy.reports.core.exception_handler.exception_handler",
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Messages Bridge reports",
+    "TITLE": "Messages Bridge API",
     "VERSION": "1",
+    "DESCRIPTION": (
+        "Usage, cost and requests of this gateway, and its configuration. Send a gateway key as "
+        "`x-api-key` or as `Authorization: Bearer`; its scopes decide what it may read and write. "
+        "A signed-in user may do the same as in the admin. Errors have the format of Anthropic's "
+        "API."
+    ),
+    "DEFAULT_GENERATOR_CLASS": "proxy.reports.openapi.generator.CachedGenerator",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["proxy.reports.schema_views.documented_paths"],
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",  # served from the installed package, not from another host
+    "PREPROCESSING_HOOKS": ["proxy.reports.openapi.hooks.documented_paths"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "proxy.reports.openapi.hooks.complete_operations",
+    ],
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {"FigureSourceEnum": ["reported", "derived", "missing"]},
     "COMPONENT_SPLIT_REQUEST": True,  # generated clients have one class for bodies, one for rows
 }
 

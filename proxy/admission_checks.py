@@ -102,6 +102,7 @@ class HypotheticalRequest:
     input_tokens: int
     max_tokens: int
     ip: str = ""  # the client's address; empty: unknown
+    client: str = ""  # name and version of the client: "claude-cli 2.1.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ class Conf:
     """Days after which a purge deletes an entry of the audit log."""
     search: bool = True
     """Whether the texts of transcripts are indexed and can be searched."""
+    reading_needs_reason: bool = False
+    """Whether everyone who reads another person's transcript must give a reason."""
     end_revoked: bool = False
     """Whether the gateway stops the running requests of a key that is revoked."""
     refuse_unpriced: bool = True
@@ -86,6 +88,7 @@ class Conf:
             purge_hour=settings.PURGE_HOUR,
             audit_days=settings.AUDIT_DAYS,
             search=settings.SEARCH,
+            reading_needs_reason=settings.READING_NEEDS_REASON,
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),

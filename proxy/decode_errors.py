@@ -3,16 +3,17 @@
 import datetime as dt
 import difflib
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
+Decode = Callable[[Any, Any], object]
 UNKNOWN: Final = re.compile(
     r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET: Final = re.compile(r"\.(api_key|secret|webhook_secret|client_secret)\b")
+SECRET: Final = re.compile(r"\.(api_key|secret|previous_secret|client_secret)\b")
 AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""
@@ -41,6 +42,47 @@ def explain_decode_error(error: str, kind: Any, value: Any) -> str:
     return _path(at) + what.replace("`", "") + _found_value(at, value, what) + expected
 
 
+def decode_errors(value: Any, kind: Any, decode: Decode, at: str = "") -> Iterator[str]:
+    """Yield msgspec's error message for each wrong field of a value, where msgspec reports one.
+
+    ``decode`` converts a value to a type, or raises msgspec.ValidationError. ``at``: the path of
+    the value.
+    """
+    found: list[str] = []
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct) and isinstance(value, dict):
+        fields = {entry.encode_name: entry for entry in msgspec.structs.fields(plain)}
+        place = f" - at `${at}`" if at else ""
+        for name, inner in value.items():
+            if name in fields:
+                found += decode_errors(inner, fields[name].type, decode, f"{at}.{name}")
+            else:
+                found.append(f"Object contains unknown field `{name}`{place}")
+        found += [
+            f"Object missing required field `{name}`{place}"
+            for name, entry in fields.items()
+            if entry.required and name not in value
+        ]
+    elif get_origin(plain) is list and isinstance(value, list):
+        for number, inner in enumerate(value):
+            found += decode_errors(inner, get_args(plain)[0], decode, f"{at}[{number}]")
+    if not found:
+        try:
+            decode(value, kind)
+        except msgspec.ValidationError as error:
+            found.append(_moved(str(error), at))
+    yield from found
+
+
+def _moved(error: str, at: str) -> str:
+    """Return the message about a value at the path ``at``, whose own path begins there."""
+    if not at:
+        return error
+    if AT.search(error):
+        return AT.sub(lambda found: f"{found[0]}{at}", error, count=1)
+    return f"{error} - at `${at}`"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'model'?``, or the list of known words if none is similar."""
     known = sorted(known)
@@ -55,7 +97,12 @@ def _path(at: str | None) -> str:
 
 
 def _found_value(at: str, value: Any, what: str) -> str:
-    """Return the value at the path as ``, found 5``; empty if the message contains the value."""
+    """Return the value at the path as ``, found 5``; empty if the message contains the value.
+
+    It is empty, too, if the path does not name the key of an entry, but has ``[...]`` instead.
+    """
+    if "[...]" in at:
+        return ""
     for step in STEP.finditer(at):
         value = value[step["key"]] if step["key"] else value[int(step["place"])]
     shown = repr(value) if isinstance(value, str) else str(value)

@@ -13,7 +13,7 @@ import secrets
 import stat
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -35,6 +35,13 @@ MAX_SECRET_FILES: Final = 1_000
 
 class ConfigError(Exception):
     """The configuration is wrong. The message names what to correct, never a secret's value."""
+
+
+def mistakes_error(mistakes: Sequence[str]) -> ConfigError:
+    """Return one error for all mistakes of a configuration, each on a line of its own."""
+    if len(mistakes) == 1:
+        return ConfigError(mistakes[0])
+    return ConfigError("\n  ".join((f"{len(mistakes)} mistakes:", *mistakes)))
 
 
 class Secret(str):

@@ -6,13 +6,15 @@ permissions, filters and the audit log are the same for all of them.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Q
 
-from proxy.audit_log import Action, record
 from proxy.conf import conf
+from proxy.ledger.maintenance.export import caller_references, iso
 from proxy.ledger.search.query import parse_query
-from proxy.ledger.search.search import Page, search
+from proxy.ledger.search.search import Page, Result, search
+from proxy.permissions.readings import record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
 SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
@@ -59,28 +61,56 @@ class Filters:
         return ", ".join(f"{name} {str(value)!r}" for name, value in values if value)
 
 
+def result_row(result: Result) -> dict[str, Any]:
+    """Return a result as the API and the command show it, with the matched parts of the passage."""
+    row = result.exchange
+    return {
+        "request_id": row.pk,
+        "created_at": iso(row.created),
+        **caller_references(row.team, row.key_id, row.key_name, row.user),
+        "session_id": row.session_id or None,
+        "model_requested": row.model_requested,
+        "model_upstream": row.model_upstream or None,
+        "kind": result.kind,
+        "passage": [{"text": one.text, "matched": one.matched} for one in result.fragments],
+        "cut_before": result.is_cut_before,
+        "cut_after": result.is_cut_after,
+    }
+
+
 def search_transcripts(
-    reader: Reader, text: str, filters: Filters, *, limit: int, below: int | None = None
+    reader: Reader,
+    text: str,
+    filters: Filters,
+    *,
+    limit: int,
+    below: int | None = None,
+    reason: str = "",
 ) -> Page:
-    """Return a page of results. Raises SearchSwitchedOff, InvalidQuery or SearchTooSlow.
+    """Return a page of results.
 
     The caller has checked that the reader may read transcripts. ``below``: the position of the
-    page.
+    page. ``reason``: why a command searches. Raises SearchSwitchedOff, InvalidQuery, SearchTooSlow
+    or ReasonRequired.
     """
     if not conf.search:
         raise SearchSwitchedOff
     query = parse_query(text)
     restriction = f" ({filters})" if str(filters) else ""
-    record(
-        Action.SEARCH,
+    record_search(
+        reader,
+        query.text,
         detail=f"for {query.text!r}{restriction}",
-        subject=filters.user,
+        user=filters.user,
         team=filters.team,
+        reason=reason,
     )
-    return search(
+    page = search(
         query,
         visible_exchanges(reader).filter(filters.condition()),
         limit=limit,
         below=below,
         teams=[filters.team] if filters.team else [],
     )
+    record_found(reader, query.text, [one.exchange for one in page.results], reason=reason)
+    return page

@@ -8,7 +8,7 @@ model.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from translator.stream.reasoning_signature import SigningKeys
 from translator.stream.unknown_events import UnknownEvents
@@ -17,6 +17,20 @@ from .anthropic.types import Event, MessagesRequest
 from .anthropic.usage import Usage
 from .capabilities import Profile
 from .notes import Note
+
+
+class UpstreamCall(NamedTuple):
+    """What must go back to the upstream with a tool call, but did not fit into its id."""
+
+    id: str
+    """The upstream's id of the call; "" if it follows from the id that the client has."""
+    fields: dict[str, Any]
+    """Fields of the call, and the reasoning before it that the client does not see."""
+
+
+RecordedCalls = Mapping[str, UpstreamCall | None]
+"""The record of a session's calls, by ``id_mapping.record_name``. The value None means that the
+call's entry expired or exceeded a limit of the record."""
 
 
 # The class is not frozen, because freezing would cost a call for each field.
@@ -34,6 +48,9 @@ class TranslationTarget:
     session: str = ""
     """The client's session id, if a request header contains one. All requests of a session use the
     same prompt cache key."""
+    recorded_calls: RecordedCalls | None = None
+    """What the caller recorded of the session's earlier calls to this upstream and model. None: the
+    caller keeps no record, so what an id cannot carry is lost, with a note."""
 
 
 NO_FIELDS: Final[frozenset[str]] = frozenset()
@@ -150,6 +167,8 @@ class Stream(Protocol):
     stop_reason: str | None
     upstream_id: str
     upstream_model: str
+    call_records: dict[str, UpstreamCall]
+    """What the caller must record for later requests of the session, by ``record_name``."""
 
     @property
     def usage(self) -> Usage: ...

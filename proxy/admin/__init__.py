@@ -11,8 +11,10 @@ from .setup import (
     pause_admin,
     price_admin,
     route_admin,
+    saved_report_admin,
     upstream_admin,
     user_admin,
+    webhook_admin,
 )
 
 __all__ = [
@@ -24,8 +26,10 @@ __all__ = [
     "pause_admin",
     "price_admin",
     "route_admin",
+    "saved_report_admin",
     "upstream_admin",
     "user_admin",
+    "webhook_admin",
 ]
 
 admin.site.index_title = "Dashboard"

@@ -27,8 +27,12 @@ WATCH: Final = (
     SidebarItem("Requests", "list_alt", "admin:proxy_exchange_changelist"),
     SidebarItem("Sessions", "forum", "admin:proxy_sessions"),
     SidebarItem("Comparison", "compare_arrows", "admin:proxy_comparison"),
+    SidebarItem("Stop reasons", "block", "admin:proxy_stop_reasons"),
     SidebarItem("Search", "search", "admin:proxy_search", "proxy.view_transcript"),
     SidebarItem("Outcomes", "task_alt", "admin:proxy_outcomes"),
+    SidebarItem(
+        "Reports", "summarize", "admin:proxy_savedreport_changelist", "proxy.view_savedreport"
+    ),
     SidebarItem("Live", "sensors", "admin:proxy_live"),
     SidebarItem(
         "Audit log", "policy", "admin:proxy_auditentry_changelist", "proxy.view_auditentry"
@@ -46,6 +50,7 @@ CONTROL: Final = (
     ),
     SidebarItem("Prices", "sell", "admin:proxy_price_changelist", "proxy.view_price"),
     SidebarItem("Budgets", "savings", "admin:proxy_budget_changelist", "proxy.view_budget"),
+    SidebarItem("Webhooks", "webhook", "admin:proxy_webhook_changelist", "proxy.view_webhook"),
     SidebarItem("Storage", "database", "admin:proxy_storage", "proxy.purge_transcript"),
 )
 PEOPLE: Final = (

@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.timezone import now
 
+from proxy.admin.core.time_zone import local_text
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
@@ -116,7 +117,7 @@ def _pause_notices(*, link: bool) -> Iterator[Notice]:
     """Yield a notice for each pause in effect, so that it is not forgotten."""
     url = reverse("admin:proxy_pause_changelist") if link else ""
     for pause in Pause.active()[:MAX_NAMED]:
-        ends = f" until {pause.ends:%Y-%m-%d %H:%M} UTC" if pause.ends else ""
+        ends = f" until {local_text(pause.ends, '%Y-%m-%d %H:%M')}" if pause.ends else ""
         yield Notice("warn", f"Paused{ends}: {pause}. {pause.message}", url, "Open" if url else "")
 
 
@@ -152,7 +153,7 @@ def _recording_notices() -> Iterator[Notice]:
         yield Notice(
             "warn",
             f"{records:,} records wait to be posted, the oldest since "
-            f"{oldest:%H:%M:%S} UTC: newer figures are incomplete.",
+            f"{local_text(oldest, '%H:%M:%S')}: newer figures are incomplete.",
         )
 
 
@@ -209,7 +210,8 @@ def _budget_notices(reader: Reader, *, link: bool) -> Iterator[Notice]:
             over = state.tone == "over"
             yield Notice(
                 "bad" if over and budget.hard else "warn",
-                f"The {budget.get_period_display().lower()}'s budget of {budget.owner} is "
+                f"The {budget.get_period_display().lower()}'s budget of {budget.owner}"
+                f"{budget.models_text} is "
                 f"{'spent' if over else f'{state.used_percent:.0f} % spent'} "
                 f"({state.left_text}); it resets {state.resets_text}.",
                 url,

@@ -7,14 +7,17 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
-from .audit import entry_admin
+from .audit import entry_admin, reading_reason
+from .core.time_zone import time_zone_view
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
+from .dashboard.stop_reasons import stop_reasons_view
 from .live import stop_all, views
 from .people import invitation, overview, own_key_form
 from .search import views as search_views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
+from .transcript.media import viewer_view
 
 
 def _page(route: str, view: Callable[..., HttpResponseBase], name: str) -> Any:
@@ -42,6 +45,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
             "proxy_admission_dry_run",
         ),
         _page("my-readings/", entry_admin.my_readings_view, "proxy_my_readings"),
+        _page("reading-reason/", reading_reason.reading_reason_view, "proxy_reading_reason"),
         _page("me/", overview.me_view, "proxy_me"),
         _page("me/keys/add/", own_key_form.own_key_view, "proxy_own_key"),
         _page("people/invite/", invitation.invitation_view, "proxy_invite"),
@@ -54,7 +58,10 @@ def admin_urls() -> tuple[list[Any], str, str]:
         # Not "search/", which is a page of the theme.
         _page("search/texts/", search_views.search_view, "proxy_search"),
         _page("search/go/", search_views.go_view, "proxy_search_go"),
+        _page("pdf-viewer/", viewer_view, "proxy_pdf_viewer"),
         _page("outcomes/", outcomes_view, "proxy_outcomes"),
+        _page("stop-reasons/", stop_reasons_view, "proxy_stop_reasons"),
+        _page("time-zone/", time_zone_view, "proxy_time_zone"),
         _page("storage/", retention_views.storage_view, "proxy_storage"),
         _page("storage/purge/", retention_views.purge_view, "proxy_storage_purge"),
     ]

@@ -2,7 +2,15 @@
 
 from proxy.models.audit import Action
 
-from .actor import Actor, acting_as, actor_of_command, current_actor
+from .actor import Actor, acting_as, actor_of_command, current_actor, current_request
 from .record import record
 
-__all__ = ["Action", "Actor", "acting_as", "actor_of_command", "current_actor", "record"]
+__all__ = [
+    "Action",
+    "Actor",
+    "acting_as",
+    "actor_of_command",
+    "current_actor",
+    "current_request",
+    "record",
+]

@@ -41,6 +41,12 @@ def current_actor() -> Actor:
     return current if isinstance(current, Actor) else actor_of_request(current)
 
 
+def current_request() -> HttpRequest | None:
+    """Return the HTTP request that is being handled; None in a command."""
+    current = _current.get()
+    return None if isinstance(current, Actor) else current
+
+
 def actor_of_request(request: HttpRequest) -> Actor:
     """Return the key with its user, or the signed-in user, of a request, and the client's address.
 

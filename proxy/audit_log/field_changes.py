@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_save
 
-from proxy.models import Identity
+from proxy.models import Identity, SavedReport
 from proxy.models.audit import Action
 from proxy.models.config_revision import WATCHED
 from proxy.models.setup.upstreams import SEALED
@@ -22,7 +22,7 @@ from .record import Fields, Secret, changes_between, record
 UNRECORDED: Final = frozenset({"id", "created", "last_used", "last_login", "date_joined"})
 """Fields that are not settings; a save that changes no other field has no entry."""
 
-SECRETS: Final = frozenset({"digest", "password", "extra_body", "webhook"})
+SECRETS: Final = frozenset({"digest", "password", "extra_body", "url"})
 """Fields whose values are in no entry: digests, and settings that may contain credentials."""
 
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
@@ -120,7 +120,7 @@ def _record_members(
 def connect() -> None:
     """Connect the signals. ``AppConfig.ready`` calls it once."""
     user = get_user_model()
-    for model in (*WATCHED, Identity, Group, user):
+    for model in (*WATCHED, Identity, SavedReport, Group, user):
         uid = f"audit-{model._meta.label_lower}"  # noqa: SLF001 - documented by Django
         pre_save.connect(_load_before, sender=model, dispatch_uid=uid)
         post_save.connect(_record_save, sender=model, dispatch_uid=uid)

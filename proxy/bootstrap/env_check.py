@@ -8,7 +8,7 @@ from django.db import DatabaseError
 
 from proxy.config.schema import BridgeFile
 from proxy.decode_errors import did_you_mean
-from proxy.models import Budget, Upstream
+from proxy.models import Upstream, Webhook
 from proxy.secrets import ConfigError
 
 from .wait_for_database import is_new
@@ -56,9 +56,8 @@ def _names_in_file(file: BridgeFile | None) -> Iterator[str]:
             *(upstream.api_key for upstream in file.upstreams),
             *(getattr(upstream.credentials, "client_secret", None) for upstream in file.upstreams),
             *(key.secret for key in file.keys),
-            *(budget.webhook_secret for team in file.teams for budget in team.budgets),
-            *(budget.webhook_secret for key in file.keys for budget in key.budgets),
-            *(budget.webhook_secret for budget in file.budgets),
+            *(webhook.secret for webhook in file.webhooks),
+            *(webhook.previous_secret for webhook in file.webhooks),
         ):
             if reference and reference.env:
                 yield reference.env
@@ -68,7 +67,8 @@ def _names_in_database() -> Iterator[str]:
     for references in (
         Upstream.objects.values_list("secret", flat=True),
         Upstream.objects.values_list("credentials__client_secret", flat=True),
-        Budget.objects.values_list("webhook_secret", flat=True),
+        Webhook.objects.values_list("secret", flat=True),
+        Webhook.objects.values_list("previous_secret", flat=True),
     ):
         for reference in references:
             if isinstance(reference, dict) and reference.get("env"):

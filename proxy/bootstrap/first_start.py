@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -23,7 +22,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import transaction
 
-from proxy.config.load import read_file
+from proxy.config.load import starter_prices
 from proxy.ledger.database.schema_check import check_migratable, check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, Price, Revision, Route, RouteTarget, Team, Upstream
@@ -40,7 +39,6 @@ SANDBOX_ROUTES: Final = (
     # The target model has a name of its own, so that no price of a real model applies.
     ("claude-*", SANDBOX, SANDBOX),
 )
-STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +158,6 @@ def _has_upstream() -> bool:
 
 
 def _create_starter_prices() -> None:
-    shipped = read_file(STARTER_PRICES)
     Price.objects.bulk_create(
         Price(
             model=entry.model,
@@ -168,7 +165,7 @@ def _create_starter_prices() -> None:
             source=entry.source,
             **msgspec.structs.asdict(entry.usd),
         )
-        for entry in shipped.prices
+        for entry in starter_prices()
     )
     Revision.bump()  # needed because bulk_create sends no post_save signal
 

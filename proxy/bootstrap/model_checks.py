@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import httpx
 
+from proxy.gateway.snapshot.dialects import DIALECTS
+from proxy.gateway.snapshot.endpoints import Endpoints, url_below, url_with_model
 from proxy.models import Upstream
 from translator.capabilities import PROFILES
 
@@ -45,7 +47,9 @@ def check_model(upstream: Upstream, model: str, client: httpx.Client) -> Iterato
     subject = f"model {model} of {upstream}"
     yield from _check_window(subject, upstream, model, client)
     profile = PROFILES.get(upstream.profile, PROFILES["generic"])
-    url = f"{upstream.base_url}/chat/completions"
+    dialect, version = DIALECTS[upstream.dialect], upstream.api_version
+    endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)
+    url = str(url_with_model(endpoints.whole, model))
     base = {"model": model, profile.max_tokens_field: MAX_TOKENS}
     answer = _ask(client, url, {**base, "messages": _user(QUESTION), "tools": [TOOL]})
     if answer is not None:
@@ -61,7 +65,8 @@ def check_model(upstream: Upstream, model: str, client: httpx.Client) -> Iterato
 def _check_window(
     subject: str, upstream: Upstream, model: str, client: httpx.Client
 ) -> Iterator[Finding]:
-    window = _window_in_list(_json(client.get(f"{upstream.base_url}/models")), model)
+    models = url_below(upstream.base_url, "/models", upstream.api_version)
+    window = _window_in_list(_json(client.get(models)), model)
     if not window:  # llama.cpp
         props = _json(client.get(f"{upstream.base_url.removesuffix('/v1')}/props"))
         settings = props.get("default_generation_settings")

@@ -13,11 +13,13 @@ from yarl import URL
 from proxy.gateway.credentials.credential import Credential, CredentialError, api_key_headers
 from proxy.gateway.credentials.registry import source_for
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.snapshot.endpoints import Endpoints, url_with_model
+from proxy.gateway.snapshot.endpoints import Endpoints, url_below, url_with_model
+from proxy.gateway.upstream.client import PROXY_REFUSAL
 from proxy.gateway.upstream.probe import send_questions
 from proxy.models import RouteTarget, Upstream
 from proxy.models.setup.upstream_connection import (
     ResolvedConnection,
+    TlsFiles,
     resolve_connection,
     tls_context,
 )
@@ -57,7 +59,8 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
         credential, source = _find_credential(upstream, profile)
         way = resolve_connection(upstream.connection, upstream.base_url)
     except ValidationError as invalid:
-        yield Finding(subject, ok=False, text=" ".join(invalid.messages))
+        hint = "Correct it in bridge.toml, or in the admin."
+        yield Finding(subject, ok=False, text=" ".join(invalid.messages), hint=hint)
         return
     except (ConfigError, CredentialError) as missing:
         hint = "serve needs it in its environment, and so does doctor to check it."
@@ -82,7 +85,11 @@ def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
     if way.proxy is not None:
         host = f"[{way.proxy.host}]" if ":" in way.proxy.host else way.proxy.host
         fields = {"proxy-authorization": way.proxy.authorization} if way.proxy.authorization else {}
-        proxy = httpx.Proxy(f"http://{host}:{way.proxy.port}", headers=fields)
+        scheme = "https" if way.proxy.tls else "http"
+        trusted = tls_context(TlsFiles(ca=way.tls.ca)) if way.proxy.tls else None
+        proxy = httpx.Proxy(
+            f"{scheme}://{host}:{way.proxy.port}", headers=fields, ssl_context=trusted
+        )
     context = tls_context(way.tls)
     # The environment's proxies are in ``way`` already, which also knows the upstream's own.
     return httpx.Client(
@@ -92,7 +99,14 @@ def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
         proxy=proxy,
         verify=context,
         trust_env=False,
+        event_hooks={"response": [_raise_for_proxy]},
     )
+
+
+def _raise_for_proxy(response: httpx.Response) -> None:
+    """Raise ProxyError if a proxy that forwards http requests refuses one."""
+    if response.status_code == PROXY_REFUSAL:
+        raise httpx.ProxyError(f"status {PROXY_REFUSAL}")
 
 
 def _describe(subject: str, way: ResolvedConnection) -> Iterator[Finding]:
@@ -189,9 +203,9 @@ CLOUD_HINTS: Final = {
 def _check_reachable(
     subject: str, upstream: Upstream, client: httpx.Client, *, is_cloud: bool
 ) -> Iterator[Finding]:
-    query = f"?api-version={upstream.api_version}" if upstream.api_version else ""
-    path = "" if is_cloud else MODEL_LISTS[upstream.dialect] + query
-    response = client.get(upstream.base_url + path)
+    path, version = MODEL_LISTS[upstream.dialect], upstream.api_version
+    url = upstream.base_url if is_cloud else url_below(upstream.base_url, path, version)
+    response = client.get(url)
     # A cloud has no list of models here: any answer shows that it is reachable.
     rejected = response.status_code in {401, 403} and not is_cloud
     hint = "The upstream rejects the key; see api_key." if rejected else ""
@@ -223,7 +237,8 @@ def _check_streaming(
     with client.stream("POST", url, json=body) as response:
         if response.status_code != 200:
             text = f"a short stream from {model} gets status {response.status_code}"
-            yield Finding(subject, ok=False, text=text)
+            hint = "“Test” on the page of the upstream in the admin shows its error."
+            yield Finding(subject, ok=False, text=text, hint=hint)
             return
         for _ in response.iter_bytes():
             arrivals.append(time.monotonic())  # noqa: PERF401 - each read has its own time

@@ -10,25 +10,28 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from proxy.models import Price, Route, RouteTarget, Team, Upstream
+from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SANDBOXES
-from proxy.secrets import ConfigError
+from proxy.secrets import ConfigError, mistakes_error
 
 from . import schema
 from .budgets import apply_budgets
 from .keys import apply_keys
+from .load import MAX_MISTAKES
 from .row_writer import Change, ConfigWriter
 
 
 def apply(file: schema.BridgeFile, *, dry_run: bool = False) -> list[Change]:
     """Write the configuration file to the database and return the changes.
 
-    Raises ConfigError; then nothing has changed.
+    Raises ConfigError, which lists all mistakes; then nothing has changed.
     """
     rows = ConfigWriter()
     with transaction.atomic():
         for step in STEPS:
             step(file, rows)
+        if rows.mistakes:
+            raise mistakes_error(rows.mistakes[:MAX_MISTAKES])
         if dry_run:
             transaction.set_rollback(True)
     return rows.changes
@@ -43,8 +46,8 @@ def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             "member_keys": msgspec.to_builtins(entry.member_keys),
             "models_allowed": entry.models,
         }
-        where = f"teams[{place}]"
-        rows.put(Team, {"name": entry.name}, fields, where, entry.name)
+        with rows.entry("team", entry.name):
+            rows.put(Team, {"name": entry.name}, fields, f"teams[{place}]", entry.name)
     named = [entry.name for entry in file.teams]
     for team in Team.objects.filter(managed=True).exclude(name__in=named):
         rows.unmanage(team, team.name, "stays because of its records, no longer managed")
@@ -52,26 +55,30 @@ def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
 
 def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     for place, entry in enumerate(file.upstreams):
-        where = f"upstreams[{place}]"
-        if entry.name in SANDBOXES:
-            raise ConfigError(f"{where}.name: {entry.name!r} belongs to the built-in sandbox")
-        fields = {
-            "dialect": entry.dialect,
-            "base_url": entry.base_url.rstrip("/"),
-            "secret": entry.api_key.stored if entry.api_key else _stored_secret(entry, where),
-            "credentials": msgspec.to_builtins(entry.credentials or {}),
-            "api_version": entry.api_version,
-            "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
-            "capabilities": entry.capabilities,
-            "timeouts": msgspec.to_builtins(entry.timeouts),
-            "extra_body": entry.extra_body,
-            "when_client_leaves": entry.when_client_leaves,
-            "connection_reuse": entry.connection_reuse,
-            "connection": msgspec.to_builtins(entry.connection),
-            "allow_http": entry.allow_http,
-            "enabled": entry.enabled,
-        }
-        rows.put(Upstream, {"name": entry.name}, fields, where, entry.name)
+        with rows.entry("upstream", entry.name):
+            _upstream(entry, rows, f"upstreams[{place}]")
+
+
+def _upstream(entry: schema.Upstream, rows: ConfigWriter, where: str) -> None:
+    if entry.name in SANDBOXES:
+        raise ConfigError(f"{where}.name: {entry.name!r} belongs to the built-in sandbox")
+    fields = {
+        "dialect": entry.dialect,
+        "base_url": entry.base_url.rstrip("/"),
+        "secret": entry.api_key.stored if entry.api_key else _stored_secret(entry, where),
+        "credentials": msgspec.to_builtins(entry.credentials or {}),
+        "api_version": entry.api_version,
+        "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
+        "capabilities": entry.capabilities,
+        "timeouts": msgspec.to_builtins(entry.timeouts),
+        "extra_body": entry.extra_body,
+        "when_client_leaves": entry.when_client_leaves,
+        "connection_reuse": entry.connection_reuse,
+        "connection": msgspec.to_builtins(entry.connection),
+        "allow_http": entry.allow_http,
+        "enabled": entry.enabled,
+    }
+    rows.put(Upstream, {"name": entry.name}, fields, where, entry.name)
 
 
 def _stored_secret(entry: schema.Upstream, where: str) -> dict[str, str]:
@@ -101,15 +108,19 @@ DEFAULT_PROFILES: Mapping[str, str] = {
 def _routes(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     expected = set()
     for place, entry in enumerate(file.routes):
-        where = f"routes[{place}]"
-        team = rows.find(Team, entry.team, f"{where}.team") if entry.team else None
-        name = f"{entry.model} of team {entry.team}" if team else entry.model
-        identity = {"model": entry.model, "team": team}
-        route = rows.put(Route, identity, {"position": place}, where, name)
-        _targets(rows, route, entry.targets, where)
-        expected.add(route.pk)
+        with rows.entry("route", entry.model):
+            expected.add(_route(entry, rows, place).pk)
     for route in Route.objects.filter(managed=True).exclude(pk__in=expected):
         rows.delete(route, route.model)
+
+
+def _route(entry: schema.Route, rows: ConfigWriter, place: int) -> Route:
+    where = f"routes[{place}]"
+    team = rows.find(Team, entry.team, f"{where}.team") if entry.team else None
+    name = f"{entry.model} of team {entry.team}" if team else entry.model
+    route = rows.put(Route, {"model": entry.model, "team": team}, {"position": place}, where, name)
+    _targets(rows, route, entry.targets, where)
+    return route
 
 
 def _targets(
@@ -145,21 +156,8 @@ def _targets(
 def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     expected = set()
     for place, entry in enumerate(file.prices):
-        where = f"prices[{place}]"
-        upstream = None
-        if entry.upstream:
-            upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
-        identity = {"upstream": upstream, "model": entry.model, "since": entry.since}
-        figures = msgspec.structs.asdict(entry.usd)
-        name = f"{entry.upstream or '*'} {entry.model} since {entry.since}"
-        before = Price.objects.filter(**identity).first()
-        if before and _is_in_force(before) and figures != {n: getattr(before, n) for n in figures}:
-            raise ConfigError(
-                f"{where}.usd: the price of {name} is in force and never overwritten; "
-                "add an entry with a later since"
-            )
-        fields = figures | {"source": entry.source}
-        expected.add(rows.put(Price, identity, fields, where, name).pk)
+        with rows.entry("price", entry.model):
+            expected.add(_price(entry, rows, f"prices[{place}]").pk)
     for price in Price.objects.filter(managed=True).exclude(pk__in=expected):
         if _is_in_force(price):
             rows.unmanage(price, str(price), "stays because it is in force, no longer managed")
@@ -167,8 +165,49 @@ def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
             rows.delete(price, str(price))
 
 
+def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
+    upstream = None
+    if entry.upstream:
+        upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
+    identity = {"upstream": upstream, "model": entry.model, "since": entry.since}
+    figures = msgspec.structs.asdict(entry.usd)
+    name = f"{entry.upstream or '*'} {entry.model} since {entry.since}"
+    before = Price.objects.filter(**identity).first()
+    if before and _is_in_force(before) and figures != {n: getattr(before, n) for n in figures}:
+        raise ConfigError(
+            f"{where}.usd: the price of {name} is in force and never overwritten; "
+            "add an entry with a later since"
+        )
+    return rows.put(Price, identity, figures | {"source": entry.source}, where, name)
+
+
 def _is_in_force(price: Price) -> bool:
     return price.since <= timezone.now().date()
+
+
+def _webhooks(file: schema.BridgeFile, rows: ConfigWriter) -> None:
+    for place, entry in enumerate(file.webhooks):
+        with rows.entry("webhook", entry.name):
+            _webhook(entry, rows, f"webhooks[{place}]")
+    named = [entry.name for entry in file.webhooks]
+    for webhook in Webhook.objects.filter(managed=True).exclude(name__in=named):
+        rows.delete(webhook, webhook.name)
+
+
+def _webhook(entry: schema.Webhook, rows: ConfigWriter, where: str) -> None:
+    stored = Webhook.objects.filter(name=entry.name).first()
+    fields = {
+        "url": entry.url,
+        "team": rows.find(Team, entry.team, f"{where}.team") if entry.team else None,
+        "events": list(entry.events),
+        "secret": entry.secret.stored if entry.secret else stored.secret if stored else {},
+        "enabled": entry.enabled,
+    }
+    if entry.previous_secret is not None:
+        fields |= {"previous_secret": entry.previous_secret.stored, "previous_until": None}
+    elif entry.secret is not None:
+        fields |= {"previous_secret": {}, "previous_until": None}
+    rows.put(Webhook, {"name": entry.name}, fields, where, entry.name)
 
 
 def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
@@ -180,11 +219,14 @@ def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     for upstream in Upstream.objects.filter(managed=True).exclude(name__in=named):
         route = Route.objects.filter(targets__upstream=upstream).first()
         if route:
-            raise ConfigError(
+            rows.mistakes.append(
                 f"upstream {upstream.name!r} is gone from the file, "
                 f"but route {route.model!r} of the admin still has it as a target"
             )
-        rows.delete(upstream, upstream.name)
+        else:
+            rows.delete(upstream, upstream.name)
 
 
-STEPS = (_teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _delete_upstreams)
+STEPS = (
+    _teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _webhooks, _delete_upstreams,
+)  # fmt: skip

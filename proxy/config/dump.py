@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from proxy.ledger.transcripts.visible_text import INVISIBLE
 from proxy.models import (
     ApiKey,
@@ -21,18 +23,25 @@ from proxy.models import (
     Route,
     Team,
     Upstream,
+    Webhook,
 )
-from proxy.models.setup.upstreams import SANDBOXES
+from proxy.models.setup.upstreams import SANDBOXES, SEALED
+
+from .load import starter_prices
+from .schema import Figures
 
 Table = Mapping[str, Any]
 
 
-def export() -> str:
-    """Return the configuration as TOML, without the built-in sandbox upstreams."""
+def export(*, starter: bool = False) -> str:
+    """Return the configuration as TOML, without the built-in sandbox upstreams.
+
+    ``starter``: also the prices that the first start created and that nobody changed.
+    """
     kinds: tuple[tuple[str, Iterable[Table]], ...] = (
         ("upstreams", map(_upstream, Upstream.objects.exclude(name__in=SANDBOXES))),
         ("routes", _routes()),
-        ("prices", map(_price, Price.objects.select_related("upstream"))),
+        ("prices", _prices(starter=starter)),
         ("teams", map(_team, Team.objects.all())),
         (
             "keys",
@@ -42,6 +51,7 @@ def export() -> str:
             ),
         ),
         ("budgets", map(_user_budget, Budget.objects.exclude(user=None).select_related("user"))),
+        ("webhooks", map(_webhook, Webhook.objects.select_related("team"))),
     )
     return "\n".join(dump_table(kind, table) for kind, tables in kinds for table in tables if table)
 
@@ -87,17 +97,27 @@ def _routes() -> Iterator[Table]:
             yield {"model": route.model, "team": team, "targets": targets}
 
 
-def _price(price: Price) -> Table:
-    if price.upstream and price.upstream.name in SANDBOXES:
-        return {}
-    figures = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-    return {
-        "upstream": price.upstream.name if price.upstream else None,
-        "model": price.model,
-        "since": price.since,
-        "usd": {name: getattr(price, name) for name in figures},
-        "source": price.source,
+def _prices(*, starter: bool) -> Iterator[Table]:
+    shipped = {
+        (entry.model, entry.since, entry.source): msgspec.structs.asdict(entry.usd)
+        for entry in starter_prices()
     }
+    for price in Price.objects.select_related("upstream"):
+        figures = {name: getattr(price, name) for name in Figures.__struct_fields__}
+        is_starter = (
+            price.upstream is None
+            and not price.managed
+            and shipped.get((price.model, price.since, price.source)) == figures
+        )
+        if (is_starter and not starter) or (price.upstream and price.upstream.name in SANDBOXES):
+            continue
+        yield {
+            "upstream": price.upstream.name if price.upstream else None,
+            "model": price.model,
+            "since": price.since,
+            "usd": figures,
+            "source": price.source,
+        }
 
 
 def _team(team: Team) -> Table:
@@ -140,10 +160,21 @@ def _budget(one: Budget) -> Table:
         "usd": one.usd,
         "period": one.period,
         "zone": one.zone,
+        "models": one.models_covered,
         "hard": one.hard,
-        "webhook": one.webhook or None,
-        "webhook_secret": one.webhook_secret or None,
         "emails": one.emails or None,
+    }
+
+
+def _webhook(one: Webhook) -> Table:
+    return {
+        "name": one.name,
+        "url": one.url,
+        "team": one.team.name if one.team else None,
+        "events": one.events,
+        "secret": {} if SEALED in one.secret else one.secret,
+        "previous_secret": {} if SEALED in one.previous_secret else one.previous_secret,
+        "enabled": None if one.enabled else False,
     }
 
 

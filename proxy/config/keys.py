@@ -26,8 +26,9 @@ def apply_keys(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     written = set()
     for place, entry in enumerate(file.keys):
         where = f"keys[{place}]"
-        team = rows.find(Team, entry.team, f"{where}.team")
-        written.add(_apply_key(entry, team, rows, where).pk)
+        with rows.entry("key", f"{entry.team}/{entry.name}"):
+            team = rows.find(Team, entry.team, f"{where}.team")
+            written.add(_apply_key(entry, team, rows, where).pk)
     for key in ApiKey.objects.filter(managed=True).exclude(pk__in=written):
         dropped = key.revoked is None
         revoked = timezone.now() if dropped else key.revoked

@@ -9,23 +9,31 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from proxy.decode_errors import explain_decode_error
+from proxy.decode_errors import decode_errors, explain_decode_error
 from proxy.models.setup import json_field_types
-from proxy.secrets import ConfigError
+from proxy.secrets import ConfigError, mistakes_error
 
-from .schema import BridgeFile, Budget
+from .schema import BridgeFile, Budget, Price
 
 Read = TypeVar("Read")
 MAX_BYTES: Final = 4 * 2**20
 """Maximum size of a file; 10,000 keys take 2 MB."""
+MAX_MISTAKES: Final = 100
+"""Mistakes that one error lists."""
+STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
 
 
 def read_file(path: Path) -> BridgeFile:
     """Read and validate a bridge.toml.
 
-    Raises ConfigError if the file is missing, is not TOML, or has a wrong value.
+    Raises ConfigError if the file is missing or is not TOML; for wrong values, it lists all.
     """
     return parse_file(path, read)
+
+
+def starter_prices() -> list[Price]:
+    """Return the prices of well-known models that a first start creates."""
+    return read_file(STARTER_PRICES).prices
 
 
 def parse_file(path: Path, read: Callable[[str], Read]) -> Read:
@@ -58,12 +66,18 @@ def read(text: str) -> BridgeFile:
     except RecursionError:
         raise ConfigError("not valid TOML: it is nested too deeply") from None
     try:
-        file = msgspec.convert(_plain(tables), BridgeFile, dec_hook=json_field_types.network)
-    except msgspec.ValidationError as error:
-        raise ConfigError(explain_decode_error(str(error), BridgeFile, tables)) from None
-    for error_text in _semantic_errors(file):
-        raise ConfigError(error_text)
+        file: BridgeFile = _decode(_plain(tables), BridgeFile)
+    except msgspec.ValidationError:
+        found = decode_errors(_plain(tables), BridgeFile, _decode)
+        texts = [explain_decode_error(error, BridgeFile, tables) for error in found]
+        raise mistakes_error(texts[:MAX_MISTAKES]) from None
+    if mistakes := list(_semantic_errors(file)):
+        raise mistakes_error(mistakes[:MAX_MISTAKES])
     return file
+
+
+def _decode(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, dec_hook=json_field_types.network)
 
 
 def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
@@ -91,15 +105,17 @@ def _semantic_errors(file: BridgeFile) -> Iterator[str]:
 
 def _budget_errors(file: BridgeFile) -> Iterator[str]:
     """Yield messages for unknown time zones, and for two budgets of one owner, period and zone."""
-    first: dict[tuple[str, str, str], str] = {}
+    first: dict[tuple[str, ...], str] = {}
     for path, owner, budget in _budgets(file):
         try:
             zoneinfo.ZoneInfo(budget.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             yield f"{path}.zone: no such time zone: {budget.zone!r}"
-        same = first.setdefault((owner, budget.period, budget.zone), path)
+        identity = (owner, budget.period, budget.zone, *budget.models)
+        same = first.setdefault(identity, path)
         if same != path:
-            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}"
+            models = f" for {', '.join(budget.models)}" if budget.models else ""
+            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}{models}"
 
 
 def _budgets(file: BridgeFile) -> Iterator[tuple[str, str, Budget]]:

@@ -1,6 +1,7 @@
 """Write database rows while a bridge.toml is applied, and list the changes (the plan)."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -8,11 +9,11 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from proxy.decode_errors import did_you_mean
-from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SEALED
 from proxy.secrets import ConfigError
 
-Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream)
+Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream, Webhook)
 Named = TypeVar("Named", Team, Upstream)
 Sign = Literal["+", "~", "-", "="]
 """``+`` created, ``~`` changed, ``-`` removed, ``=`` not applied (the reason is in ``detail``)."""
@@ -20,6 +21,7 @@ Sign = Literal["+", "~", "-", "="]
 WORDS: Final[Mapping[str, str]] = {
     "digest": "secret",  # the value is secret
     "prefix": "secret",
+    "url": "url",  # it may contain a token
     "dropped": "named again",
     "managed": "now managed by the file",
 }
@@ -39,11 +41,32 @@ class Change:
         return f"{self.sign} {self.kind} {self.name}" + (f": {self.detail}" if self.detail else "")
 
 
+class DependentEntry(ConfigError):
+    """An entry of the file refers to another entry, which is a mistake itself."""
+
+
 class ConfigWriter:
-    """Writes the rows that differ from the file, and collects the changes."""
+    """Writes the rows that differ from the file, and collects the changes and the mistakes."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
+        self.mistakes: list[str] = []
+        self._wrong: set[tuple[str, str]] = set()  # kind and name of entries with a mistake
+
+    @contextlib.contextmanager
+    def entry(self, kind: str, name: str) -> Iterator[None]:
+        """Collect the mistake of one entry of the file, which is not written completely then."""
+        try:
+            yield
+        except ConfigError as error:
+            self._wrong.add((kind, name))
+            if not isinstance(error, DependentEntry):
+                self.mistakes.append(str(error))
+
+    def unknown(self, kind: str, name: str, where: str, known: Iterable[str]) -> ConfigError:
+        """Return the error for an unknown name, with a similar name; none for a mistake's name."""
+        error = DependentEntry if (kind, name) in self._wrong else ConfigError
+        return error(f"{where}: no {kind} {name!r}{did_you_mean(name, known)}")
 
     def add_plan_line(self, sign: Sign, kind: str, name: str, detail: str = "") -> None:
         self.changes.append(Change(sign, kind, name, detail))
@@ -89,7 +112,7 @@ class ConfigWriter:
         row = model.objects.filter(name=name).first()
         if row is None:
             known = model.objects.values_list("name", flat=True)
-            raise ConfigError(f"{where}: no {kind_of(model)} {name!r}{did_you_mean(name, known)}")
+            raise self.unknown(kind_of(model), name, where, known)
         return row
 
     def unmanage(self, row: Row, name: str, why: str, **fields: Any) -> None:
@@ -111,10 +134,13 @@ class ConfigWriter:
         try:
             row.clean()
         except ValidationError as wrong:
-            by_field = wrong.message_dict if hasattr(wrong, "error_dict") else {}
-            field = next(iter(by_field), NON_FIELD_ERRORS)
-            path = where if field == NON_FIELD_ERRORS else f"{where}.{field}"
-            raise ConfigError(f"{path}: {' '.join(wrong.messages)}") from None
+            by_field: dict[str, list[str]] = {NON_FIELD_ERRORS: wrong.messages}
+            if hasattr(wrong, "error_dict"):
+                by_field = wrong.message_dict
+            paths = {name: "" if name == NON_FIELD_ERRORS else f".{name}" for name in by_field}
+            texts = [f"{where}{paths[name]}: {' '.join(by_field[name])}" for name in by_field]
+            self.mistakes += texts[:-1]
+            raise ConfigError(texts[-1]) from None
 
 
 def find_user(name: str, where: str) -> Any:

@@ -15,6 +15,7 @@ from proxy.models.setup.credential_types import AnySettings
 from proxy.models.setup.json_field_types import (
     Conditions,
     Count,
+    CoveredModels,
     Limits,
     MemberKeys,
     Model,
@@ -97,10 +98,9 @@ class Budget(Strict):
     usd: Decimal
     period: Literal["day", "week", "month"] = "month"
     zone: str = "UTC"
+    models: CoveredModels = []
     hard: bool = True
-    webhook: str = ""  # URL that gets an alert at 80 % and at 100 % of the budget
-    webhook_secret: SecretReference | None = None
-    emails: list[str] = []
+    emails: list[str] = []  # addresses that get a mail at 80 % and at 100 % of the budget
 
     def __post_init__(self) -> None:
         _check_usd(self.usd, "usd")
@@ -155,6 +155,16 @@ class Key(Strict):
         self.expires = _expiry(self.expires)
 
 
+class Webhook(Strict):
+    name: Name
+    url: str
+    events: list[str] = []  # empty: all events
+    secret: SecretReference | None = None  # if absent, the secret that the admin stored is used
+    previous_secret: SecretReference | None = None  # signs too, during a rotation
+    team: Name | None = None  # if absent, the events of all teams and upstreams
+    enabled: bool = True
+
+
 class BridgeFile(Strict):
     upstreams: list[Upstream] = []
     routes: list[Route] = []
@@ -162,6 +172,7 @@ class BridgeFile(Strict):
     teams: list[Team] = []
     keys: list[Key] = []
     budgets: list[OwnedBudget] = []
+    webhooks: list[Webhook] = []
 
 
 def _check_usd(usd: Decimal, name: str) -> None:

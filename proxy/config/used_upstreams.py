@@ -7,8 +7,9 @@ from urllib.parse import SplitResult, urlsplit
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 
-from proxy.models import Upstream
+from proxy.models import Upstream, Webhook
 from proxy.models.setup.upstreams import SANDBOXES, SEALED
+from proxy.models.setup.webhooks import ASSOCIATED
 from proxy.secret_encryption import reencrypt_secret
 from proxy.secrets import ConfigError, resolve
 
@@ -60,15 +61,23 @@ def missing_secret_warnings(file: BridgeFile) -> Iterator[str]:
 def reencrypt_secrets() -> None:
     """Encrypt stored secrets again with the current secret key, so an old key can be removed."""
     for upstream in Upstream.objects.filter(secret__has_key=SEALED):
-        try:
-            text = reencrypt_secret(upstream.secret[SEALED], upstream.base_url)
-        except ConfigError as unreadable:
-            log.warning("upstream %s: %s", upstream.name, unreadable)
-            continue
-        if text != upstream.secret[SEALED]:
-            upstream.secret = {SEALED: text}
-            upstream.save(update_fields=["secret"])
-            log.info("upstream %s: its secret is encrypted with the new secret key", upstream.name)
+        _reencrypt(upstream, "secret", upstream.base_url)
+    for field in ("secret", "previous_secret"):
+        for webhook in Webhook.objects.filter(**{f"{field}__has_key": SEALED}):
+            _reencrypt(webhook, field, ASSOCIATED)
+
+
+def _reencrypt(row: Upstream | Webhook, field: str, associated: str) -> None:
+    kind, stored = type(row).__name__.lower(), getattr(row, field)[SEALED]
+    try:
+        text = reencrypt_secret(stored, associated)
+    except ConfigError as unreadable:
+        log.warning("%s %s: %s", kind, row.name, unreadable)
+        return
+    if text != stored:
+        setattr(row, field, {SEALED: text})
+        row.save(update_fields=[field])
+        log.info("%s %s: its secret is encrypted with the new secret key", kind, row.name)
 
 
 def _is_undecryptable(upstream: Upstream) -> bool:

@@ -10,6 +10,7 @@ from .budget_store import BudgetStore
 from .budget_store_failover import FailoverBudgets
 from .idempotent_responses import FailoverResponses, RedisResponses, ResponseStore, SqliteResponses
 from .redis_limits import RedisLimits
+from .session_calls import CallStore, RedisCalls, SqliteCalls
 from .shared_state import SqliteStates
 from .shared_state_failover import FailoverStates, MemoryStates
 from .sqlite_budgets import SqliteBudgets
@@ -17,6 +18,7 @@ from .sqlite_budgets import SqliteBudgets
 FILE: Final = "counters.sqlite3"
 LIMITS_FILE: Final = "limits.sqlite3"
 REPLIES_FILE: Final = "replies.sqlite3"
+CALLS_FILE: Final = "calls.sqlite3"
 
 
 @cache
@@ -49,6 +51,16 @@ def response_store(directory: Path) -> ResponseStore:
     from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
     return FailoverResponses(RedisResponses(client_of(conf.redis_url)), local)
+
+
+@cache
+def call_store(directory: Path) -> CallStore:
+    """Return the store of the sessions' tool calls: Redis, or a file in ``directory``."""
+    if not conf.redis_url:
+        return SqliteCalls(directory / CALLS_FILE)
+    from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
+
+    return RedisCalls(client_of(conf.redis_url))
 
 
 def is_redis_unavailable() -> bool:

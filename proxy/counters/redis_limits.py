@@ -2,8 +2,8 @@
 
 The script does in Redis what ``LimitChange`` does in Python, so no process has to read a state and
 write it back while others do the same. The names of the states are ``team TEAM`` and
-``key TEAM/KEY``. The team is the hash tag of the keys, so that one script may use both states in
-Redis Cluster.
+``key TEAM/KEY``, for limits by model followed by `` for GLOB``. The team is the hash tag of the
+keys, so that one script may use all states of a request in Redis Cluster.
 """
 
 from collections.abc import Sequence
@@ -149,5 +149,5 @@ class RedisLimits:
 
 
 def _key(name: str) -> str:
-    team = name.partition(" ")[2].partition("/")[0]
+    team = name.split(" ")[1].partition("/")[0]
     return f"{PREFIX}{{{team}}}:{name}"

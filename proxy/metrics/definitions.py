@@ -117,11 +117,24 @@ CREDENTIAL_REFRESHES: Final = Counter(
     "credential stays in use until it expires).",
     ("upstream", "result"),
 )
+CREDENTIAL_EXPIRY: Final = Gauge(
+    "bridge_credential_expiry_timestamp_seconds",
+    "When the credential of an upstream expires, in seconds since 1970, by worker: subtract "
+    "time() for the seconds left. +Inf: it does not expire, or the upstream is no longer used.",
+    ("upstream", "worker"),
+    multiprocess_mode=GAUGE_MODE,
+)
 STRAY_RESPONSES: Final = Counter(
     "bridge_upstream_stray_responses_total",
     "Connections that were closed because an upstream sent bytes without a request: "
     "on an idle connection, after a response, or before the request was sent completely.",
     ("upstream", "when"),
+)
+WEBHOOK_DELIVERIES: Final = Counter(
+    "bridge_webhook_deliveries_total",
+    "Attempts to send an event to a webhook or a mail address, by result: delivered, retried or "
+    "failed (the last attempt).",
+    ("result",),
 )
 IN_FLIGHT: Final = Gauge(
     "bridge_in_flight_requests",
@@ -129,7 +142,8 @@ IN_FLIGHT: Final = Gauge(
     ("worker",),
     multiprocess_mode=GAUGE_MODE,
 )
-WORKER_IN_FLIGHT: Final = IN_FLIGHT.labels(str(worker.number))
+WORKER: Final = str(worker.number)
+WORKER_IN_FLIGHT: Final = IN_FLIGHT.labels(WORKER)
 
 METRICS: Final[tuple[BoundedLabels, ...]] = (
     REQUESTS,
@@ -150,7 +164,9 @@ METRICS: Final[tuple[BoundedLabels, ...]] = (
     BUDGETS_UNCHECKED,
     SECRET_FILE_CHANGES,
     CREDENTIAL_REFRESHES,
+    CREDENTIAL_EXPIRY,
     STRAY_RESPONSES,
+    WEBHOOK_DELIVERIES,
     IN_FLIGHT,
 )
 BY_NAME: Final = {metric.full_name: metric for metric in METRICS}

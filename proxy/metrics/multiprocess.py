@@ -28,7 +28,7 @@ VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 GAUGE_MODE: Final = "livesum"
 """A gauge is the sum over the living workers; ``mark_dead_workers`` removes the gauge file of a
 dead worker."""
-FILE_BYTES: Final = {"counter": 16 << 20, "histogram": 16 << 20, f"gauge_{GAUGE_MODE}": 64 << 10}
+FILE_BYTES: Final = {"counter": 16 << 20, "histogram": 16 << 20, f"gauge_{GAUGE_MODE}": 2 << 20}
 """The size of a worker's file, by file name prefix. It is enough for the maximum number of label
 sets. Files are allocated in full, because prometheus_client would create sparse files, and a write
 to a sparse file kills the process (SIGBUS) when the disk is full."""

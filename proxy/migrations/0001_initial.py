@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.SlugField(max_length=64, unique=True)),
                 ('store', models.CharField(choices=[('full', 'Full'), ('metadata', 'Metadata')], default='full', max_length=8)),
-                ('retention_days', models.PositiveIntegerField(default=90, help_text='Bodies older than this are pruned; the rows stay.', validators=[django.core.validators.MinValueValidator(1)])),
+                ('retention_days', models.PositiveIntegerField(default=90, help_text='Transcripts older than this are deleted; the rows of the requests stay.', validators=[django.core.validators.MinValueValidator(1)])),
                 ('models_allowed', models.JSONField(blank=True, default=list, help_text='Model globs; empty: every model that has a route.')),
                 ('limits', models.JSONField(blank=True, default=dict, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}')),
                 ('member_keys', models.JSONField(blank=True, default=dict, help_text='Limits of the keys that members make for themselves; empty: they make none.')),
@@ -95,10 +95,9 @@ class Migration(migrations.Migration):
                 ('usd', models.DecimalField(decimal_places=6, max_digits=14)),
                 ('period', models.CharField(choices=[('day', 'Day'), ('week', 'Week'), ('month', 'Month')], default='month', max_length=8)),
                 ('zone', models.CharField(default='UTC', max_length=64)),
+                ('models_covered', models.JSONField(blank=True, default=list, help_text='Names or globs of the models whose requests count; empty: all models.')),
                 ('hard', models.BooleanField(default=True, help_text='Off: only a warning is raised.')),
-                ('webhook', models.CharField(blank=True, help_text='https URL that receives alerts at 80 % and at 100 %.', max_length=500)),
-                ('webhook_secret', models.JSONField(blank=True, default=dict, help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.')),
-                ('emails', models.JSONField(blank=True, default=list, help_text='Receive the same alerts: ["ops@example.com"].')),
+                ('emails', models.JSONField(blank=True, default=list, help_text='Get a mail at 80 % and 100 %: ["ops@example.com"].')),
                 ('managed', models.BooleanField(default=False, editable=False)),
             ],
             options={
@@ -115,10 +114,6 @@ class Migration(migrations.Migration):
                 ('threshold', models.PositiveSmallIntegerField()),
                 ('used_nanousd', models.BigIntegerField(default=0)),
                 ('created', models.DateTimeField(auto_now_add=True)),
-                ('claimed', models.DateTimeField(null=True)),
-                ('tries', models.PositiveSmallIntegerField(default=0)),
-                ('sent', models.DateTimeField(null=True)),
-                ('error', models.CharField(blank=True, max_length=300)),
             ],
             options={
                 'ordering': ['-id'],
@@ -219,6 +214,71 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Webhook',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=64, unique=True)),
+                ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.team')),
+                ('url', models.CharField(max_length=500)),
+                ('events', models.JSONField(blank=True, default=list)),
+                ('secret', models.JSONField(blank=True, default=dict)),
+                ('previous_secret', models.JSONField(blank=True, default=dict)),
+                ('previous_until', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('enabled', models.BooleanField(default=True)),
+                ('managed', models.BooleanField(default=False, editable=False)),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookEvent',
+            fields=[
+                ('id', models.CharField(max_length=40, primary_key=True, serialize=False)),
+                ('type', models.CharField(max_length=40)),
+                ('team', models.CharField(blank=True, max_length=64)),
+                ('created', models.DateTimeField(db_index=True)),
+                ('body', models.TextField()),
+            ],
+            options={
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookDelivery',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('event', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='proxy.webhookevent')),
+                ('webhook', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='proxy.webhook')),
+                ('email', models.EmailField(blank=True, max_length=254)),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='waiting', max_length=9)),
+                ('attempts', models.PositiveSmallIntegerField(default=0)),
+                ('due', models.DateTimeField()),
+                ('attempted', models.DateTimeField(null=True)),
+                ('status', models.PositiveSmallIntegerField(null=True)),
+                ('answer', models.CharField(blank=True, max_length=500)),
+                ('error', models.CharField(blank=True, max_length=300)),
+            ],
+            options={
+                'verbose_name_plural': 'webhook deliveries',
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['state', 'due'], name='webhookdelivery_due'), models.Index(fields=['webhook', 'id'], name='webhookdelivery_webhook')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UpstreamErrorClass',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('upstream', models.CharField(max_length=64)),
+                ('error', models.CharField(max_length=60)),
+                ('last_seen', models.DateTimeField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('upstream', 'error'), name='upstreamerrorclass_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='Pause',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -240,7 +300,7 @@ class Migration(migrations.Migration):
                 ('position', models.PositiveIntegerField(default=0)),
                 ('kind', models.CharField(choices=[('beta', 'beta name'), ('field', 'body field'), ('block', 'block type'), ('role', 'role'), ('client', 'client version')], max_length=8)),
                 ('name', models.CharField(help_text='A name or a glob, such as context-1m-* or claude-cli 1.*', max_length=100)),
-                ('action', models.CharField(choices=[('pass', 'pass on'), ('drop', 'leave out, with a note'), ('refuse', 'refuse the request')], max_length=8)),
+                ('action', models.CharField(choices=[('pass', 'pass on'), ('drop', 'drop, with a note'), ('refuse', 'reject the request')], max_length=8)),
             ],
             options={
                 'verbose_name_plural': 'upstream policies',
@@ -410,6 +470,27 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='ArchivedMonth',
+            fields=[
+                ('month', models.DateField(primary_key=True, serialize=False)),
+                ('state', models.CharField(choices=[('writing', 'Writing'), ('archived', 'Archived'), ('removing', 'Removing'), ('removed', 'Removed')], default='writing', max_length=8)),
+                ('location', models.CharField(max_length=500)),
+                ('sha256', models.CharField(blank=True, max_length=64)),
+                ('file_bytes', models.PositiveBigIntegerField(default=0)),
+                ('rows', models.PositiveBigIntegerField(default=0)),
+                ('first_id', models.CharField(blank=True, max_length=30)),
+                ('last_id', models.CharField(blank=True, max_length=30)),
+                ('cost_nanousd', models.BigIntegerField(default=0)),
+                ('head_sequence', models.BigIntegerField(default=0)),
+                ('head_digest', models.BinaryField(default=b'\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00', max_length=32)),
+                ('archived', models.DateTimeField(null=True)),
+                ('removed_to', models.CharField(blank=True, max_length=30)),
+            ],
+            options={
+                'ordering': ['month'],
+            },
+        ),
+        migrations.CreateModel(
             name='DrainWatermark',
             fields=[
                 ('journal', models.CharField(max_length=200, primary_key=True, serialize=False)),
@@ -419,6 +500,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['journal'],
+            },
+        ),
+        migrations.CreateModel(
+            name='CopiedTable',
+            fields=[
+                ('table', models.CharField(max_length=63, primary_key=True, serialize=False)),
+                ('position', models.JSONField(null=True)),
+                ('rows', models.PositiveBigIntegerField(default=0)),
+                ('source', models.CharField(max_length=200)),
+            ],
+            options={
+                'default_permissions': (),
             },
         ),
         migrations.CreateModel(
@@ -449,7 +542,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('created', models.DateTimeField(default=django.utils.timezone.now)),
-                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested an upstream'), ('run', 'Ran a command')], max_length=16)),
+                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested'), ('run', 'Ran a command')], max_length=16)),
                 ('actor_kind', models.CharField(choices=[('user', 'User'), ('key', 'Gateway key'), ('command', 'Command'), ('system', 'The gateway itself')], max_length=8)),
                 ('user', models.CharField(blank=True, max_length=150)),
                 ('key', models.CharField(blank=True, max_length=140)),
@@ -726,7 +819,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'abstract': False,
-                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx')],
+                'indexes': [models.Index(fields=['start'], name='proxy_usage_start_5f6073_idx'), models.Index(fields=['team', 'start'], name='proxy_usage_team_319e2a_idx'), models.Index(fields=['key_id', 'start'], name='proxy_usage_key_id_803805_idx'), models.Index(fields=['user'], name='proxy_usage_user_337455_idx')],
             },
         ),
         migrations.CreateModel(
@@ -881,6 +974,26 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='StopReasonDay',
+            fields=[
+                ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),
+                ('start', models.DateTimeField()),
+                ('team', models.CharField(blank=True, default='', max_length=64)),
+                ('key_id', models.BigIntegerField(null=True)),
+                ('user', models.CharField(blank=True, default='', max_length=150)),
+                ('client_name', models.CharField(blank=True, default='', max_length=64)),
+                ('client_version', models.CharField(blank=True, default='', max_length=32)),
+                ('model_requested', models.CharField(blank=True, default='', max_length=200)),
+                ('tool', models.CharField(blank=True, default='', max_length=200)),
+                ('stop_reason', models.CharField(blank=True, default='', max_length=40)),
+                ('requests', models.BigIntegerField(default=0)),
+                ('requests_with_tool', models.BigIntegerField(default=0)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['start'], name='proxy_stopr_start_494e97_idx'), models.Index(fields=['team', 'start'], name='proxy_stopr_team_760329_idx'), models.Index(fields=['key_id', 'start'], name='proxy_stopr_key_id_d8e912_idx')],
+            },
+        ),
+        migrations.CreateModel(
             name='CountedToolCall',
             fields=[
                 ('id', models.BinaryField(max_length=16, primary_key=True, serialize=False)),
@@ -933,6 +1046,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(fields=['team', 'start'], name='proxy_sessi_team_756e59_idx')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SavedReport',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=64, unique=True)),
+                ('report', models.CharField(max_length=16)),
+                ('query', models.JSONField(blank=True, default=dict)),
+                ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, to='proxy.team')),
+                ('created', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('team__isnull', False), ('user', None)), models.Q(('team', None), ('user__isnull', False)), _connector='OR'), name='savedreport_one_owner')],
             },
         ),
         migrations.CreateModel(

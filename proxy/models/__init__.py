@@ -1,10 +1,12 @@
 """The database models."""
 
+from .archive import ArchivedMonth, ArchiveState
 from .audit import Action, ActorKind, AuditEntry
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
 from .ledger import (
+    CopiedTable,
     DrainWatermark,
     Exchange,
     HashChainLink,
@@ -19,6 +21,7 @@ from .oidc_identity import Identity
 from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
 from .rollups import (
+    StopReasonDay,
     UsageByCallerDay,
     UsageByCallerQuarterHour,
     UsageByModelDay,
@@ -28,7 +31,7 @@ from .rollups import (
     UsageQuarterHour,
     UsageSummaryDay,
 )
-from .saved_view import SavedView
+from .saved_view import SavedReport, SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
@@ -36,20 +39,27 @@ from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import ConnectionReuse, DialectName, OnClientDisconnect, Upstream
+from .setup.webhooks import EventType, Webhook
+from .webhook_deliveries import DeliveryState, UpstreamErrorClass, WebhookDelivery, WebhookEvent
 
 __all__ = [
     "Action",
     "ActorKind",
     "ApiKey",
+    "ArchiveState",
+    "ArchivedMonth",
     "AuditEntry",
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",
+    "CopiedTable",
     "CountedToolCall",
+    "DeliveryState",
     "DialectName",
     "DrainWatermark",
     "Drift",
     "DriftKind",
+    "EventType",
     "Exchange",
     "Export",
     "ExportState",
@@ -69,17 +79,20 @@ __all__ = [
     "Revision",
     "Route",
     "RouteTarget",
+    "SavedReport",
     "SavedView",
     "Scope",
     "SearchEntry",
     "SearchOccurrence",
     "SessionOutcomeDay",
     "State",
+    "StopReasonDay",
     "Store",
     "Team",
     "TokenSource",
     "Transcript",
     "Upstream",
+    "UpstreamErrorClass",
     "UpstreamPolicy",
     "UsageByCallerDay",
     "UsageByCallerQuarterHour",
@@ -89,4 +102,7 @@ __all__ = [
     "UsageDay",
     "UsageQuarterHour",
     "UsageSummaryDay",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookEvent",
 ]

@@ -19,7 +19,7 @@ class Action(models.TextChoices):
     EXPORT = "export", "Exported"
     PURGE = "purge", "Purged"
     STOP = "stop", "Stopped requests"
-    TEST = "test", "Tested an upstream"
+    TEST = "test", "Tested"
     RUN = "run", "Ran a command"
 
 

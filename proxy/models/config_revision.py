@@ -12,8 +12,11 @@ from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
 from .setup.upstreams import Upstream
+from .setup.webhooks import Webhook
 
-WATCHED = (Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy, Pause)
+WATCHED = (
+    Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy, Pause, Webhook,
+)  # fmt: skip
 
 
 class Revision(models.Model):

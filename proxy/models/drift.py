@@ -52,8 +52,8 @@ class PolicyKind(models.TextChoices):
 
 class PolicyAction(models.TextChoices):
     PASS = "pass", "pass on"
-    DROP = "drop", "leave out, with a note"
-    REFUSE = "refuse", "refuse the request"
+    DROP = "drop", "drop, with a note"
+    REFUSE = "refuse", "reject the request"
 
 
 NEEDED = {

@@ -257,3 +257,23 @@ class DrainWatermark(models.Model):
 
     def __str__(self) -> str:
         return f"{self.journal} as of {self.as_of}"
+
+
+class CopiedTable(models.Model):
+    """How far ``copyledger`` has copied one table into this database.
+
+    Rows exist only while this database is an unfinished copy, which no gateway may use.
+    """
+
+    table = models.CharField(max_length=63, primary_key=True)
+    # The primary key of the last copied row, as texts; null: no row was copied.
+    position = models.JSONField(null=True)
+    rows = models.PositiveBigIntegerField(default=0)
+    # What the copied ledger contained when the copy began.
+    source = models.CharField(max_length=200)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.table}"

@@ -164,7 +164,15 @@ class UsageByCallerQuarterHour(CountsByCaller):
 
 
 class UsageByCallerDay(CountsByCaller, HasLatencyHistogram):
-    """Usage of a UTC day by caller."""
+    """Usage of a UTC day by caller. Its names of users are those that the ledger knows."""
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["start"]),
+            models.Index(fields=["team", "start"]),
+            models.Index(fields=["key_id", "start"]),
+            models.Index(fields=["user"]),
+        ]
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.team} on {self.start:%Y-%m-%d}"
@@ -191,3 +199,34 @@ class UsageBySessionDay(CountsByCaller):
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {self.session_id} on {self.start:%Y-%m-%d}"
+
+
+class StopReasonDay(models.Model):
+    """The stop reasons of a UTC day by caller, client version, model and called tool.
+
+    A blank ``tool`` stands for answers that call none. An answer that calls two tools has a row for
+    each: ``requests`` counts it in the first only, ``requests_with_tool`` in both.
+    """
+
+    id = models.BinaryField(max_length=16, primary_key=True)  # digest of start and dimensions
+    start = models.DateTimeField()  # start of the UTC day
+    team = name_field()
+    key_id = models.BigIntegerField(null=True)
+    user = name_field(150)
+    client_name = name_field()
+    client_version = name_field(32)
+    model_requested = name_field(200)
+    tool = name_field(200)
+    stop_reason = name_field(40)
+    requests = counter_field()
+    requests_with_tool = counter_field()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["start"]),
+            models.Index(fields=["team", "start"]),
+            models.Index(fields=["key_id", "start"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.requests} requests with {self.stop_reason} on {self.start:%Y-%m-%d}"

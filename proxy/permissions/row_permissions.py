@@ -12,7 +12,19 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 
 from proxy.admission_checks import AdmissionDryRun, without_figures
-from proxy.models import ActorKind, ApiKey, AuditEntry, Budget, Exchange, Route, Scope, Team
+from proxy.models import (
+    ActorKind,
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Exchange,
+    Route,
+    SavedReport,
+    Scope,
+    Team,
+    Webhook,
+    WebhookDelivery,
+)
 
 from .roles import OWN_REQUESTS
 
@@ -120,10 +132,15 @@ def can_see(reader: Reader, *, team: str, key_id: int | None, user: str) -> bool
 
     It is for rows that are not in the database, such as running requests.
     """
-    own = (reader.key_id is not None and key_id == reader.key_id) or (
+    own = is_own(reader, key_id=key_id, user=user)
+    return reader.everything or own or team in reader.teams
+
+
+def is_own(reader: Reader, *, key_id: int | None, user: str) -> bool:
+    """Return whether a row with these values is the reader's own, by the rule of ``own_rows``."""
+    return (reader.key_id is not None and key_id == reader.key_id) or (
         bool(reader.user) and user == reader.user
     )
-    return reader.everything or own or team in reader.teams
 
 
 def visible_exchanges(reader: Reader) -> QuerySet[Exchange]:
@@ -147,6 +164,37 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     if reader.key_id is not None:
         condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
     return budgets.filter(condition)
+
+
+def visible_webhooks(reader: Reader) -> QuerySet[Webhook]:
+    """Return the webhooks of the reader's teams; those of no team only if all rows are visible."""
+    webhooks = Webhook.objects.select_related("team")
+    return webhooks if reader.everything else webhooks.filter(team__name__in=reader.teams)
+
+
+def visible_saved_reports(reader: Reader) -> QuerySet[SavedReport]:
+    """Return the reader's own reports, and those of the reader's teams.
+
+    The own reports of a gateway key are those of the user whom the key belongs to.
+    """
+    reports = SavedReport.objects.select_related("team", "user")
+    shared = Q(user=None) if reader.everything else Q(team__name__in=reader.teams)
+    if reader.user:
+        own = Q(user__username=reader.user)
+    else:
+        own = Q(
+            user__in=ApiKey.objects.filter(pk=reader.key_id or 0, user__isnull=False).values("user")
+        )
+    return reports.filter(shared | own)
+
+
+def visible_deliveries(reader: Reader) -> QuerySet[WebhookDelivery]:
+    """Return the deliveries to visible webhooks, and the mails about budgets of the teams."""
+    deliveries = WebhookDelivery.objects.select_related("event", "webhook__team")
+    if reader.everything:
+        return deliveries
+    mails = Q(webhook=None, event__team__in=reader.teams)
+    return deliveries.filter(Q(webhook__team__name__in=reader.teams) | mails)
 
 
 def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:

@@ -4,7 +4,7 @@ from typing import Final
 
 from django.contrib.auth import get_user_model
 
-from proxy.models import Exchange
+from proxy.models import Exchange, State, UsageByCallerDay
 
 # "gateway" is the name of the gateway itself in the audit log.
 RESERVED: Final = frozenset({"gateway", "admin", "root"})
@@ -14,10 +14,12 @@ def is_taken(name: str) -> bool:
     """Return whether a new user cannot have this name.
 
     The ledger records the user name of each request, so a name in the ledger counts as taken even
-    if the user was deleted.
+    if the user was deleted. The sums by caller have all names of finished requests, and an index;
+    the rows of old months may be archived.
     """
     return (
         name.lower() in RESERVED
         or get_user_model().objects.filter(username__iexact=name).exists()
-        or Exchange.objects.filter(user=name).exists()
+        or UsageByCallerDay.objects.filter(user=name).exists()
+        or Exchange.objects.filter(state=State.OPEN, user=name).exists()
     )

@@ -27,10 +27,13 @@ from proxy.models import (
     Pause,
     Price,
     Route,
+    SavedReport,
     Scope,
     Team,
     Upstream,
     UpstreamPolicy,
+    Webhook,
+    WebhookDelivery,
 )
 
 from .member_keys import allowed_count, limit_faults, member_limits
@@ -60,9 +63,13 @@ def _labels(verbs: str, models: str, app: str = "proxy") -> frozenset[str]:
 
 KEY_LABELS: Final = _labels("view add change", "apikey") | _labels("view", "team")
 CONFIG_LABELS: Final = _labels(
-    "view add change delete", "team route routetarget budget price upstream pause"
-)
+    "view add change delete",
+    "team route routetarget budget price upstream pause webhook savedreport",
+) | _labels("view add change", "webhookdelivery")
+READ_REPORTS: Final = _labels("view", "savedreport")
 SCOPE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = {
+    Scope.REPORTS: READ_REPORTS,
+    Scope.REPORTS_READ: READ_REPORTS,
     Scope.KEYS_WRITE: KEY_LABELS,
     Scope.CONFIG_WRITE: CONFIG_LABELS,
     Scope.ADMIN: KEY_LABELS | CONFIG_LABELS | _labels("view add change", "user", "auth"),
@@ -96,7 +103,8 @@ def for_superusers_and_keys(writer: Writer, row: Any) -> Iterator[Fault]:
 def for_superusers_and_their_keys(writer: Writer, row: Any) -> Iterator[Fault]:
     """Allow superusers, and gateway keys that belong to one.
 
-    Upstream credentials are sent to the URL of an upstream, so no other key may set one.
+    Upstream credentials are sent to the URL of an upstream, and the log of deliveries shows what
+    the URL of a webhook answers, so no other key may set one.
     """
     owner = writer.caller.user if isinstance(writer.caller, ApiKey) else writer.caller
     if owner is None or not (owner.is_active and owner.is_superuser):
@@ -231,6 +239,30 @@ def budget_of_own_team(writer: Writer, budget: Budget | None) -> Iterator[Fault]
         yield "team", f"{budget.team.name!r} is not one of your teams"
 
 
+def delivery_of_own_team(writer: Writer, delivery: WebhookDelivery | None) -> Iterator[Fault]:
+    """Allow sending to webhooks of the writer's teams, and mails about budgets of these teams."""
+    if delivery is None or writer.has_all_teams:
+        return
+    team = delivery.event.team if delivery.webhook is None else str(delivery.webhook.team or "")
+    if team not in (writer.teams or ()):
+        yield "webhook", "it does not belong to one of your teams"
+
+
+def own_report_or_team(writer: Writer, report: SavedReport | None) -> Iterator[Fault]:
+    """Allow reports of the writer, and of teams whose rows the writer may write."""
+    if report is None:
+        return
+    if report.team is not None:
+        if not writer.leads(report.team):
+            yield "team", f"{report.team.name!r} is not one of your teams"
+    elif report.user is None or report.user != _person(writer.caller):
+        yield "user", "it is not your own report"
+
+
+def _person(caller: Any) -> Any:
+    return caller.user if isinstance(caller, ApiKey) else caller
+
+
 WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     Team: {
         ADD: new_team,
@@ -253,9 +285,13 @@ WRITE_RULES: Final[Mapping[type[Model], Mapping[str, Rule]]] = {
     UpstreamPolicy: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
     get_user_model(): dict.fromkeys((ADD, CHANGE), for_users),
     Pause: dict.fromkeys((ADD, CHANGE, DELETE), for_all_teams),
+    SavedReport: dict.fromkeys((ADD, CHANGE, DELETE), own_report_or_team),
+    Webhook: dict.fromkeys((ADD, CHANGE, DELETE), for_superusers_and_their_keys),
+    WebhookDelivery: dict.fromkeys((ADD, CHANGE), delivery_of_own_team),
 }
-"""Model -> action -> rule. Of the users, only superusers may write the other models, and upstreams,
-because API keys are sent to them, and users, who could make themselves superusers."""
+"""Model -> action -> rule. Of the users, only superusers may write the other models, and upstreams
+and webhooks, because the gateway calls their URLs and sends data to them, and users, who could make
+themselves superusers."""
 
 PERMISSION_OF: Final[Mapping[str, str]] = {ROTATE: CHANGE, REVOKE: CHANGE}
 """Action -> the action that names its permission of Django, if it is another one."""

@@ -11,29 +11,21 @@ from proxy.reports.core.base_views import ReportView
 from .audit import views as audit_views
 from .core.exception_handler import not_found
 from .exports import views as exports_views
+from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
-from .schema_views import DocsView, IndexView, SchemaView
-from .setup import admission_dry_run, own_keys, pauses, viewsets
-from .usage import budgets, comparison, latency_errors_cache, me, outcomes, summary, usage
+from .saved.reports import REPORTS
+from .saved.views import SavedReportViewSet
+from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
+from .usage import budgets, me
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
-    "usage": usage.UsageView,
-    "summary": summary.SummaryView,
-    "timeseries": summary.TimeseriesView,
-    "top": summary.TopView,
-    "latency": latency_errors_cache.LatencyView,
-    "errors": latency_errors_cache.ErrorsView,
-    "cache": latency_errors_cache.CacheView,
-    "comparison": comparison.ComparisonView,
-    "outcomes": outcomes.OutcomesView,
-    "requests": requests_views.RequestsView,
+    **REPORTS,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
     "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
     "search": search.SearchView,
     "stop": stop_all.StopView,
-    "sessions": sessions.SessionsView,
     "sessions/<path:session_id>": sessions.SessionView,
     "budgets/<str:budget_id>/status": budgets.BudgetStatusView,
     "exports": exports_views.ExportsView,
@@ -43,9 +35,9 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": me.MeView,
     "me/rehearsal": admission_dry_run.MyDryRunView,
     "me/keys": own_keys.OwnKeysView,
-    "me/keys/<int:key_id>": own_keys.OwnKeyView,
-    "me/keys/<int:key_id>/rotate": own_keys.OwnKeyRotationView,
-    "keys/<int:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
+    "me/keys/<str:key_id>": own_keys.OwnKeyView,
+    "me/keys/<str:key_id>/rotate": own_keys.OwnKeyRotationView,
+    "keys/<str:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""
 
@@ -58,6 +50,9 @@ VIEWSETS: Final[Sequence[type[viewsets.ConfigViewSet]]] = (
     viewsets.PriceViewSet,
     viewsets.BudgetViewSet,
     pauses.PauseViewSet,
+    webhooks.WebhookViewSet,
+    webhooks.DeliveryViewSet,
+    SavedReportViewSet,
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, usage_from_wire
-from translator.dialect import ResponseContext, UpstreamError
+from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
 from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
@@ -51,6 +51,7 @@ class AnthropicStream:
         # Set from the first event on that arrives in an illegal order.
         self._repair: StreamRepair | None = None
         self.notes: list[Note] = []
+        self.call_records: dict[str, UpstreamCall] = {}  # an Anthropic upstream needs none
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None

@@ -9,7 +9,7 @@ queue until the active block closes.
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import TRUNCATED
-from translator.dialect import ResponseContext
+from translator.dialect import ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
 from translator.stream.stop_scanner import StopScanner
@@ -42,6 +42,7 @@ class MessageComposer:
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
         self.characters_after_stop = 0  # in the piece that completed the stop sequence
         self.tool_calls = 0  # number of tool_use blocks sent or queued
+        self.call_records: dict[str, UpstreamCall] = {}  # for later requests of the session
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
@@ -54,6 +55,11 @@ class MessageComposer:
     @property
     def active_block(self) -> Block | None:
         return self._queue[0] if self._queue else None
+
+    @property
+    def block_count(self) -> int:
+        """The number of blocks sent or queued so far."""
+        return len(self._blocks)
 
     def find_block(self, key: Key) -> Block | None:
         """Return the latest block with this key, open or closed."""
@@ -163,6 +169,13 @@ class MessageComposer:
         block = self._enqueue(key, {"type": "tool_use", "id": id, "name": name, "input": {}})
         block.delays_arguments = bool(self.context.optional_properties.get(name))
         self._send(block, block.make_delta(""))
+
+    def record_call(self, name: str, call: UpstreamCall, loss: Note) -> None:
+        """Record what a call's id does not carry; without a record, add the note ``loss``."""
+        if self.context.target.recorded_calls is None:
+            self.add_note(loss)
+        else:
+            self.call_records[name] = call
 
     def add_arguments(self, key: Key, piece: str) -> None:
         """Add a piece of a call's arguments; ignore it if the call was closed or dropped.

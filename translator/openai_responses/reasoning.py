@@ -11,6 +11,10 @@ TEXT_TYPES = {"summary": "summary_text", "content": "reasoning_text"}
 COMPACTION = "responses/compaction"
 """The ``api`` value of a signature that contains a compaction item instead of reasoning."""
 
+RECORDED_REASONING = "reasoning"
+"""The field of a recorded call with the hidden reasoning before it: pairs of the number of content
+blocks before an item in its response, and the item."""
+
 SEPARATORS = {"summary": "\n\n", "content": ""}
 """Separators between the parts of a reasoning text when the parts are shown as one text."""
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from translator.dialect import NO_FIELDS, ResponseContext, TranslationTarget
 from translator.errors import BadRequest
 from translator.notes import Fate, Note
 
+from .id_mapping import record_name
 from .reasoning_effort import end_of_last_user_text, thinking_visibility
 
 SESSION_SUFFIX: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
@@ -21,6 +23,16 @@ SESSION_SUFFIX: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
 
 SYSTEM_ORIGIN: Final = -1
 """The origin of history entries built from the system prompt; other origins are message indices."""
+
+
+RECORD_USED: Final = (
+    "repaired",
+    "ids, signatures or reasoning of earlier calls come from the session's record",
+)
+RECORD_GONE: Final = (
+    "dropped",
+    "the session's record no longer has the id, signature or reasoning of an earlier call",
+)
 
 
 class RequestBuilder:
@@ -44,6 +56,12 @@ class RequestBuilder:
 
     def add_note(self, path: str, fate: Fate, reason: str) -> None:
         self.notes[Note(path, fate, reason)] = None
+
+    def note_recorded_call(self, call_id: str) -> None:
+        """Add a note if the session's record has an entry for this call, also an expired one."""
+        recorded, name = self.target.recorded_calls, record_name(call_id)
+        if recorded and name in recorded:
+            self.add_note("messages", *(RECORD_USED if recorded[name] else RECORD_GONE))
 
     # Values for the whole request, which are computed once instead of for each block.
 
@@ -145,17 +163,22 @@ def service_tier_fields(builder: RequestBuilder) -> dict[str, Any]:
 
 def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseContext:
     """Return the data of this request that the translation of its response needs."""
-    request = builder.request
+    request, target = builder.request, builder.target
     choice = request.get("tool_choice") or {}
+    call_ids = _call_ids(request)
+    if target.recorded_calls:
+        # A new call must not have the id of a recorded one, or it would get the entry of that one.
+        call_ids |= target.recorded_calls.keys()
+        target = replace(target, recorded_calls={})
     return ResponseContext(
         model=request["model"],
-        target=builder.target,
+        target=target,
         tool_names=builder.tool_names,
         optional_properties=builder.optional_properties,
         stop_sequences=_stop_sequences(request),
         thinking=thinking_visibility(request) if "thinking" in request else "hidden",
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),
-        call_ids=_call_ids(request),
+        call_ids=call_ids,
         max_tokens=request.get("max_tokens"),
         reported_fields=NO_FIELDS
         if REPORTED_FIELDS.isdisjoint(request)

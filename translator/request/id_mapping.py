@@ -5,7 +5,9 @@ so that it is the same in each turn; a number would depend on the order of the t
 
 A call id must go back to the server as the server made it: some models continue a count in their
 ids (Kimi: ``functions.Bash:0``), and some proxies store a thought signature in them. So an id that
-clients may not accept is encoded into a valid one. It may also carry fields of the call.
+clients may not accept is encoded into a valid one. It may also carry fields of the call. What is
+too long for an id, or arrives after the id was sent, goes into the record of the session
+(``TranslationTarget.recorded_calls``).
 """
 
 import base64
@@ -15,9 +17,9 @@ import json
 import re
 import zlib
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from translator.dialect import TranslationTarget
+from translator.dialect import TranslationTarget, UpstreamCall
 
 MAX_LENGTH: Final = 64
 HASH_LENGTH: Final = 8
@@ -41,6 +43,8 @@ def upstream_call_id(call_id: str, target: TranslationTarget) -> str:
 
     The upstream and model that made an id get it back unchanged, any other one gets a valid id.
     """
+    if target.recorded_calls and (recorded := _recorded(call_id, target)) and recorded.id:
+        return recorded.id
     if not call_id.startswith(ENCODED):
         return call_id if _is_legal(call_id) else _shorten(call_id)
     original, _ = _decode(call_id)
@@ -50,9 +54,19 @@ def upstream_call_id(call_id: str, target: TranslationTarget) -> str:
 
 
 def carried_fields(call_id: str, target: TranslationTarget) -> dict[str, Any]:
-    """Return the fields of a call that its id carries for this upstream and model."""
+    """Return the fields of a call that its id, or the record, has for this upstream and model."""
+    if target.recorded_calls and (recorded := _recorded(call_id, target)):
+        return dict(recorded.fields)
     start = f"{ENCODED}{_origin(target)}_"
     return _decode(call_id)[1] if call_id.startswith(start) else {}
+
+
+class ClientCallId(NamedTuple):
+    """The id of a tool call for the client."""
+
+    id: str
+    lost: UpstreamCall | None = None
+    """What must go back with the call, but is not in the id; None: nothing is missing."""
 
 
 def client_call_id(
@@ -60,28 +74,43 @@ def client_call_id(
     used_ids: Collection[str],
     target: TranslationTarget,
     fields: dict[str, Any] | None = None,
-) -> str:
+) -> ClientCallId:
     """Return a tool call id that Anthropic clients accept and that is not in ``used_ids``.
 
     ``fields``: fields of the call that must go back with it. A repeated or very long id is
-    shortened, and carries no fields.
+    shortened, and carries no fields. A repeated id must not go back as it was, since two calls
+    with one id could not be told apart.
     """
+    lost_id = ""
     if fields or (call_id and not _is_legal(call_id)):
         encoded = _encode(call_id, fields or {}, target)
-        if len(encoded) <= MAX_ENCODED and encoded not in used_ids:
-            return encoded
+        if encoded not in used_ids:
+            if len(encoded) <= MAX_ENCODED:
+                return ClientCallId(encoded)
+            lost_id = call_id
     base = (call_id if _is_legal(call_id) else _shorten(call_id)) if call_id else "toolu"
     candidate, number = base, 1
     while candidate in used_ids:
         number += 1
         suffix = f"_{number}"
         candidate = base[: MAX_LENGTH - len(suffix)] + suffix
-    return candidate
+        lost_id = ""
+    lost = UpstreamCall(lost_id, fields or {}) if fields or lost_id else None
+    return ClientCallId(candidate, lost)
+
+
+def record_name(call_id: str) -> str:
+    """Return the name of a call in the record of its session; ``call_id`` is the client's."""
+    return call_id if len(call_id) <= MAX_LENGTH else _digest(call_id)
 
 
 def message_id(upstream_id: str) -> str:
     """Return a message id in Anthropic's format, always the same for the same upstream id."""
     return "msg_" + _digest(upstream_id)[:24]
+
+
+def _recorded(call_id: str, target: TranslationTarget) -> UpstreamCall | None:
+    return (target.recorded_calls or {}).get(record_name(call_id))
 
 
 def _encode(call_id: str, fields: dict[str, Any], target: TranslationTarget) -> str:

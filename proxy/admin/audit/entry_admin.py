@@ -37,6 +37,7 @@ PAGES: Final = {
     "upstream": "admin:proxy_upstream_change",
     "price": "admin:proxy_price_change",
     "budget": "admin:proxy_budget_change",
+    "webhook": "admin:proxy_webhook_change",
 }
 """Kind of object -> the page of one object."""
 

@@ -5,15 +5,14 @@ from typing import Final
 
 from django.db.models import Q
 
-from proxy.admin.requests.filters import (
+from proxy.admin.requests.filter_kinds import (
     FixedFilter,
     FormFilter,
     SinceFilter,
-    TeamFilter,
     TextFilter,
     UntilFilter,
-    WithinFilter,
 )
+from proxy.admin.requests.filters import TeamFilter, WithinFilter
 from proxy.models import Action, ActorKind
 
 READINGS: Final = Q(action__in=(Action.READ, Action.EXPORT), model="request")

@@ -1,6 +1,7 @@
 """Security headers of the admin pages, and visible invisible characters in their texts.
 
-The headers block scripts, styles and frames of other origins.
+The headers block scripts, styles and frames of other origins. Of the project's own pages, only the
+viewer of PDFs allows to be framed.
 """
 
 import re
@@ -17,7 +18,8 @@ Response = TypeVar("Response", bound=HttpResponseBase)
 POLICY: Final = "Content-Security-Policy"
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea[^<]*</textarea>)')
 """The parts of a page that a form sends back; they stay unchanged. Django escapes `<` in them."""

@@ -60,7 +60,8 @@ class CheckedModelAdmin(Admin):
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         field, _, rest = lookup.partition("__")
         filters = self.get_list_filter(request)
-        return field in filters and rest in SENT_BY_FILTERS and "\x00" not in value
+        names = {one[0] if isinstance(one, tuple) else one for one in filters}
+        return field in names and rest in SENT_BY_FILTERS and "\x00" not in value
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Write no entry of Django's own log: ``proxy.audit_log`` records every change."""

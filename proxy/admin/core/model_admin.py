@@ -21,11 +21,11 @@ from .json_column_field import StorableJson
 from .lookup_limits import CheckedAutocomplete, CheckedModelAdmin
 
 if TYPE_CHECKING:  # the theme's classes have no types; their Django base classes do
-    Inline = admin.TabularInline[Any, Any]
+    TabularInline = admin.TabularInline[Any, Any]
     ModelForm = forms.ModelForm[Any]
 else:
     from django.forms import ModelForm
-    from unfold.admin import TabularInline as Inline
+    from unfold.admin import TabularInline
 
 __all__ = [
     "ChecksWrites",
@@ -39,7 +39,7 @@ __all__ = [
 
 MESSAGE_LENGTH: Final = 600
 SECRET_FIELDS: Final = (
-    "password", "password1", "password2", "new_secret", "kept_secret", "webhook"
+    "password", "password1", "password2", "new_secret", "kept_secret", "url"
 )  # fmt: skip
 """Form fields whose values are never written into a message. The URL of
 a webhook may contain a token."""
@@ -53,6 +53,25 @@ def plain_json(data: Any, encoder: Any) -> SafeString:
 
 unfold.fields.prettify_json = plain_json
 """Replace the theme's function: its output has ``style`` attributes, which the CSP blocks (T26)."""
+
+
+def _name_input(field: Any) -> None:
+    """Give the input of a table's cell the name of its column: a cell has no label."""
+    if field is not None:
+        for widget in (field.widget, getattr(field.widget, "widget", None)):
+            if widget is not None:
+                widget.attrs.setdefault("aria-label", field.label)
+
+
+class Inline(TabularInline):
+    """A table of rows in the form of the row that they belong to."""
+
+    def formfield_for_dbfield(
+        self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        field: Any = super().formfield_for_dbfield(db_field, request, **kwargs)
+        _name_input(field)
+        return field
 
 
 class ReadOnlyAdmin(CheckedModelAdmin):
@@ -106,9 +125,17 @@ class ChecksWrites(CheckedModelAdmin):
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Return the form for the editable columns of the change list (``list_editable``)."""
-        return form_with_write_check(
+        form: Any = form_with_write_check(
             super().get_changelist_form(request, **kwargs), request.user, CHANGE
         )
+
+        class FormInCells(form):  # type: ignore[misc]  # as above
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                for field in self.fields.values():
+                    _name_input(field)
+
+        return FormInCells
 
     def formfield_for_dbfield(
         self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any

@@ -18,7 +18,7 @@ from proxy.admin.core.number_format import dollars
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import Standing, StoreUnavailable
-from proxy.ledger.posting.budget_sync import counter_name
+from proxy.ledger.posting import budget_sync
 from proxy.models import Budget, UsageQuarterHour
 
 NEAR_PERCENT: Final = 80  # percent of the limit; from this value on, the budget shows a warning
@@ -76,14 +76,17 @@ class BudgetStatus:
 
 
 def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
-    """Return the status of each budget, by budget id, with at most one database query."""
+    """Return the status of each budget, by budget id.
+
+    This takes at most one database query, and one for each budget of some models only.
+    """
     at = now().timestamp()
     windows: dict[int, BudgetPeriod] = {}
     counters: dict[int, Standing] = {}
     for budget in budgets:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, KeyError):
             windows[budget.pk] = window(budget.period, budget.zone, at)
-            standing = _read_counter(counter_name(budget.pk, windows[budget.pk]))
+            standing = _read_counter(budget_sync.counter_name(budget.pk, windows[budget.pk]))
             if standing is not None:
                 counters[budget.pk] = standing
     missing = [b for b in budgets if b.pk in windows and b.pk not in counters]
@@ -110,24 +113,22 @@ def _read_counter(counter: str) -> Standing | None:
 
 def _posted_costs(budgets: Sequence[Budget], windows: dict[int, BudgetPeriod]) -> dict[int, int]:
     """Return the cost by budget id from the usage rollups, for budgets that have no counter yet."""
+    of_models = {
+        budget.pk: budget_sync.spent_nanousd(budget, windows[budget.pk])
+        for budget in budgets
+        if budget.models_covered
+    }
+    budgets = [budget for budget in budgets if budget.pk not in of_models]
     if not budgets:
-        return {}
+        return of_models
     first = min(windows[budget.pk].start for budget in budgets).astimezone(UTC)
     sums = {
         f"b{budget.pk}": Sum(
             "cost_nanousd",
-            filter=_rows_of_owner(budget) & Q(start__gte=windows[budget.pk].start.astimezone(UTC)),
+            filter=budget.is_of_owner & Q(start__gte=windows[budget.pk].start.astimezone(UTC)),
             default=0,
         )
         for budget in budgets
     }
     found = UsageQuarterHour.objects.filter(start__gte=first).aggregate(**sums)
-    return {budget.pk: int(found[f"b{budget.pk}"]) for budget in budgets}
-
-
-def _rows_of_owner(budget: Budget) -> Q:
-    if budget.team is not None:
-        return Q(team=budget.team.name)
-    if budget.key_id is not None:
-        return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username()) if budget.user is not None else Q(pk__in=())
+    return of_models | {budget.pk: int(found[f"b{budget.pk}"]) for budget in budgets}

@@ -126,7 +126,7 @@ def first_byte_chart(data: DashboardData, link: Link) -> Chart:
     unit = _unit(time_range)
     return Chart(
         name="first-byte",
-        title=f"Time to the first byte, per {unit}",
+        title=f"Time to first byte, per {unit}",
         description=f"p50 is {duration(p50)}, p95 is {duration(p95)}.",
         width=NARROW,
         values=marks,

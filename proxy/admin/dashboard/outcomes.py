@@ -1,6 +1,6 @@
 """The page on outcomes: what coding agents did, and what it cost, by team, user, session or day."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -42,13 +42,22 @@ GROUPS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeQuery:
-    """The parameters of the page. The range has whole UTC days; ``until`` is exclusive."""
+class DayQuery:
+    """The parameters of a page on days. The range has whole UTC days; ``until`` is exclusive."""
 
     range: str
     by: str
     since: datetime
     until: datetime
+    report: str = "outcomes"
+
+    @property
+    def first_day(self) -> date:
+        return self.since.date()
+
+    @property
+    def last_day(self) -> date:
+        return self.until.date() - timedelta(days=1)
 
     @property
     def before(self) -> datetime:
@@ -63,12 +72,15 @@ class OutcomeQuery:
     @property
     def csv_url(self) -> str:
         last = f"{self.until:%Y-%m-%d}"
-        values = {"format": "csv", "group_by": self.by, "from": f"{self.since:%Y-%m-%d}"}
-        return f"/api/v1/outcomes/?{urlencode({**values, 'to': last})}"
+        by = "client,client_version" if self.by == "client_version" else self.by
+        values = {"format": "csv", "group_by": by, "from": f"{self.since:%Y-%m-%d}"}
+        return f"/api/v1/{self.report}/?{urlencode({**values, 'to': last})}"
 
 
-def parse_query(request: HttpRequest, at: datetime) -> OutcomeQuery:
-    """Parse the query string; an unknown value is replaced by its default."""
+def parse_query(
+    request: HttpRequest, at: datetime, groups: Mapping[str, str], report: str
+) -> DayQuery:
+    """Parse the query string; an unknown value is replaced by its default: the first group."""
     name, by = request.GET.get("range", ""), request.GET.get("by", "")
     name = name if name in RANGES else "30d"
     until = _midnight(at.date() + timedelta(days=1))
@@ -79,7 +91,13 @@ def parse_query(request: HttpRequest, at: datetime) -> OutcomeQuery:
         since = _month_start(until - timedelta(days=1))
     else:
         since = until - timedelta(days=int(name.removesuffix("d")))
-    return OutcomeQuery(range=name, by=by if by in GROUPS else "team", since=since, until=until)
+    return DayQuery(
+        range=name,
+        by=by if by in groups else next(iter(groups)),
+        since=since,
+        until=until,
+        report=report,
+    )
 
 
 def _midnight(day: date) -> datetime:
@@ -92,9 +110,10 @@ def _month_start(at: datetime) -> datetime:
 
 @require_GET
 def outcomes_view(request: HttpRequest) -> HttpResponse:
-    """Show the outcomes of a range of days; a page takes three database queries."""
+    """Show the outcomes of a range of days: three database queries, and two for titles."""
     require_reader(request)
-    params, reader = parse_query(request, now()), reader_of_user(request.user)
+    params = parse_query(request, now(), GROUPS, "outcomes")
+    reader = reader_of_user(request.user)
     found = queries.outcome_sums(reader, params.since, params.until, [params.by])
     order = "-sum_cost_nanousd" if params.by != "day" else "-start"
     rows = list(found.order_by(order, *found.query.order_by)[: MAX_ROWS + 1])
@@ -105,13 +124,12 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Outcomes",
         "params": params,
-        "last_day": params.until - timedelta(days=1),
-        "ranges": _choices(params, "range", RANGES),
-        "groups": _choices(params, "by", GROUPS),
+        "ranges": choices(params, "range", RANGES),
+        "groups": choices(params, "by", GROUPS),
         "group_label": GROUPS[params.by],
         "cards": cards_of(totals, queries.outcome_row((), before)),
         "compared": _compared(params),
-        "rows": [_row(params.by, one) for one in rows[:MAX_ROWS]],
+        "rows": _rows(request, params.by, rows[:MAX_ROWS]),
         "more": len(rows) > MAX_ROWS,
         "unread": totals["requests"] - totals["requests_read"],
         "unknown_edits": totals["edits_without_lines"],
@@ -121,9 +139,7 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/proxy/dashboard/outcomes.html", context)
 
 
-def _choices(
-    params: OutcomeQuery, parameter: str, labels: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def choices(params: DayQuery, parameter: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     current = getattr(params, parameter)
     return [
         {"label": label, "url": params.url(**{parameter: name}), "current": name == current}
@@ -131,7 +147,7 @@ def _choices(
     ]
 
 
-def _compared(params: OutcomeQuery) -> str:
+def _compared(params: DayQuery) -> str:
     last = params.since - timedelta(days=1)
     return f"Compared with {params.before:%d %b} to {last:%d %b %Y}."
 
@@ -159,7 +175,7 @@ def cards_of(total: Mapping[str, Any], before: Mapping[str, Any]) -> list[Card]:
         ),
         card(
             "Edits accepted", "edits_accepted", short_count(accepted),
-            f"{percent(rejected, decided)} refused" if decided else "",
+            f"{percent(rejected, decided)} rejected" if decided else "",
         ),
         card("Files edited", "files_edited", short_count(total["files_edited"])),
         card(
@@ -181,10 +197,20 @@ def _dollars(amount: str | None) -> str:
     return f"${float(amount):,.2f}" if float(amount) >= 1 else f"${float(amount):.4f}"
 
 
-def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the rows; a session has the user's first words as its name, if they may be read."""
+    titles: Mapping[str, str] = {}
+    if by == "session":
+        sessions = [(one["session_id"],) for one in found if one["session_id"]]
+        titles = queries.session_titles(request.user, reader_of_user(request.user), sessions)
+    return [_row(by, one, titles) for one in found]
+
+
+def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
     row = queries.outcome_row((by,), found)
     value = row[by]
     name = "(none)" if value is None else short_id(value) if by == "session" else shorten(value)
+    title = titles.get(value or "", "") if by == "session" else ""
     url = session_url(value) if by == "session" and value else ""
     figures = (
         "edits_accepted", "files_edited", "lines_added", "commands_run", "test_runs", "commits",
@@ -192,14 +218,15 @@ def _row(by: str, found: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     passed, failed = row["test_runs_passed"], row["test_runs_failed"]
     return {
-        "name": name,
+        "name": title or name,
+        "session": name if title else "",
         "title": value or "",
         "url": url,
         "sessions": short_count(row["sessions"]),
         "requests": short_count(row["requests"]),
         "cost": "no price" if row["cost_usd"] is None else _dollars(row["cost_usd"]),
         "details": {
-            "edits": f"{row['edits_rejected']} refused" if row["edits_rejected"] else "",
+            "edits": f"{row['edits_rejected']} rejected" if row["edits_rejected"] else "",
             "lines": f"{short_count(row['lines_removed'])} removed" if row["lines_removed"] else "",
             "tests": f"{passed} passed, {failed} failed" if passed or failed else "",
             "commits": _per_commit(row),

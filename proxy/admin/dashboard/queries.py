@@ -19,6 +19,7 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
 from proxy.models import Exchange, UsageBySessionDay
 from proxy.models.setup.upstreams import SANDBOXES
+from proxy.permissions.readings import first_words
 from proxy.permissions.row_permissions import Reader, visible_exchanges, visible_rows
 from proxy.reports.core.rendering import column_names, stream_rows
 from proxy.reports.core.time_ranges import (
@@ -46,6 +47,7 @@ from proxy.reports.usage.rollup_queries import (
     sum_known,
     usage,
 )
+from proxy.reports.usage.stop_reasons import stop_reason_rows
 from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "read_health",
     "request_row",
     "state_of",
+    "stop_reason_rows",
     "stream_rows",
     "sum_known",
     "tokens_of",
@@ -270,8 +273,8 @@ def session_titles(user: Any, reader: Reader, sessions: Iterable[Key]) -> dict[s
         .annotate(first=Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk")))
     )
     found = Exchange.objects.filter(pk__in=[one["first"] for one in firsts])
-    words = found.values_list("session_id", "prompt", "preview")
-    return {session: prompt or preview for session, prompt, preview in words}
+    columns = ("session_id", "prompt", "preview", "user", "key_id")
+    return {row.session_id: first_words(reader, row) for row in found.only(*columns)}
 
 
 def last_days(count: int) -> TimeRange:

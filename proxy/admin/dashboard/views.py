@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from proxy.admin.core.number_format import UNKNOWN, dollars, duration, percent, plural, short_count
+from proxy.admin.core.time_zone import viewer_zone
 from proxy.permissions.row_permissions import can_open_admin, reader_of_user
 
 from . import queries
@@ -31,6 +32,7 @@ RANGES: Final[Mapping[str, tuple[str, timedelta, str]]] = {  # value -> (label, 
     "month": ("This month", timedelta(days=31), "1d"),
     "last-month": ("Last month", timedelta(days=31), "1d"),
 }
+DOWNLOADED_MONTHS: Final = 4
 ZONES: Final = (
     "UTC",
     "America/Los_Angeles",
@@ -91,6 +93,7 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
     return page | {
         **form_context(params),
         "own_only": not reader.may_report,
+        "downloads": month_downloads(params.zone) if reader.may_report else [],
         "is_empty": not data.now["requests"],
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
@@ -114,15 +117,13 @@ def form_context(params: DashboardQuery) -> dict[str, Any]:
 
 
 def parse_query(request: HttpRequest) -> DashboardQuery:
-    """Parse the form's parameters, and store the time zone in Django's session."""
+    """Parse the form's parameters; the middleware of ``time_zone`` remembers the zone."""
     get = request.GET
     error = ""
     try:
-        zone = queries.load_zone(get.get("tz") or request.session.get("zone", "UTC"))
+        zone = queries.load_zone(get.get("tz") or str(viewer_zone()))
     except queries.InvalidTimeRange as exc:
         zone, error = ZoneInfo("UTC"), str(exc)
-    if request.session.get("zone", "UTC") != str(zone):
-        request.session["zone"] = str(zone)
     start, end = get.get("from", "")[:32], get.get("to", "")[:32]
     if get.get("range") == "custom" or (start and not get.get("range")):
         try:
@@ -157,6 +158,20 @@ def _month(at: datetime, zone: ZoneInfo, *, is_last: bool) -> tuple[datetime, da
     return queries.midnight(before, zone), queries.midnight(first, zone)
 
 
+def month_downloads(zone: ZoneInfo) -> list[tuple[str, str]]:
+    """Return name and URL of the usage of each of the last months as CSV, the newest first."""
+    first = now().astimezone(zone).date().replace(day=1)
+    downloads = []
+    for _ in range(DOWNLOADED_MONTHS):
+        query = {
+            "format": "csv", "month": f"{first:%Y-%m}", "tz": str(zone),
+            "group_by": "team,user,model",
+        }  # fmt: skip
+        downloads.append((f"{first:%B %Y}", f"/api/v1/usage/?{urlencode(query)}"))
+        first = (first - timedelta(days=1)).replace(day=1)
+    return downloads
+
+
 def _custom(start: str, end: str, zone: ZoneInfo) -> TimeRange:
     """Return the days from ``start`` to ``end``, both included. Raises InvalidTimeRange."""
     first = queries.parse_instant(start, zone, "from")
@@ -189,7 +204,7 @@ def request_list_links(time_range: TimeRange) -> Link:
 
 def utc_text(at: datetime) -> str:
     """Format an instant for a parameter of the request list: to the minute, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}"
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def cards_of(data: DashboardData, link: Link) -> list[Card]:
@@ -199,7 +214,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
     _, p95_before = data.first_byte_before
     return [
         Card(
-            label="Spend",
+            label="Cost",
             value=dollars(queries.cost_of(now_)),
             url=link(),
             **_unpriced_detail(data, link),
@@ -247,7 +262,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
 
 
 def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
-    """Return the number of requests without a price as the detail of the card "Spend"."""
+    """Return the number of requests without a price as the detail of the card "Cost"."""
     if data.unpriced:
         text = f"{plural(data.unpriced, 'request')} without a price"
         return {"detail": text, "detail_url": link(cost="none")}

@@ -104,6 +104,7 @@ def _user_page(request: HttpRequest, user: Any, reader: Reader) -> HttpResponse:
         "own_key_url": reverse("admin:proxy_own_key")
         if is_own and own_key_teams(request.user)
         else "",
+        "readings_url": reverse("admin:proxy_my_readings") if is_own else "",
         "settings_url": reverse("admin:auth_user_change", args=[user.pk])
         if request.user.has_perm("auth.view_user")
         else "",
@@ -178,7 +179,7 @@ def _budget_rows(request: HttpRequest, budgets: QuerySet[Budget]) -> list[dict[s
     return [
         {
             "owner": budget.owner,
-            "limit": f"{dollars(int(budget.usd * NANO))} a {budget.period}",
+            "limit": f"{dollars(int(budget.usd * NANO))} a {budget.period}{budget.models_text}",
             "status": statuses.get(budget.pk),
             "is_hard": budget.hard,
             "url": reverse("admin:proxy_budget_change", args=[budget.pk]) if may_view else "",

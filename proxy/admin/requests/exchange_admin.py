@@ -16,10 +16,17 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.models import ApiKey, Exchange
-from proxy.permissions.row_permissions import can_open_admin, reader_of_user, visible_exchanges
+from proxy.permissions.readings import needs_reason
+from proxy.permissions.row_permissions import (
+    Reader,
+    can_open_admin,
+    reader_of_user,
+    visible_exchanges,
+)
 
 from . import saved_views
-from .filters import FILTERS, LINKED_FIELDS, FormFilter
+from .filter_kinds import FormFilter
+from .filters import FILTERS, LINKED_FIELDS
 from .keyset_changelist import GROUP, KeysetChangeList
 from .request_row import group_rows, list_row
 
@@ -112,7 +119,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         response = super().changelist_view(request, context)
         if (cl := getattr(response, "context_data", {}).get("cl")) is not None:
             may_read = request.user.has_perm(READ_TRANSCRIPT)
-            response.context_data |= list_context(cl, may_read=may_read)  # type: ignore[attr-defined]  # it is a TemplateResponse
+            reader = reader_of_user(request.user)
+            response.context_data |= list_context(cl, reader, may_read=may_read)  # type: ignore[attr-defined]  # it is a TemplateResponse
         return set_security_headers(response)
 
     def csv_view(self, request: HttpRequest) -> HttpResponseBase:
@@ -197,14 +205,17 @@ def filter_context(cl: Any) -> dict[str, Any]:
     }
 
 
-def list_context(cl: Any, *, may_read: bool) -> dict[str, Any]:
+def list_context(cl: Any, reader: Reader, *, may_read: bool) -> dict[str, Any]:
     """Return the template context of the request list: rows, filters and links."""
 
     def filter_url(more: dict[str, Any]) -> str:
         return str(cl.get_query_string(new_params=more, remove=list(PAGE_PARAMS)))
 
     csv = reverse("admin:proxy_exchange_csv") + cl.get_query_string(remove=list(PAGE_PARAMS))
-    rows = [list_row(row, filter_url, may_read=may_read) for row in cl.result_list]
+    rows = [
+        list_row(row, filter_url, may_read=may_read and not needs_reason(reader, row))
+        for row in cl.result_list
+    ]
     return {
         "groups": group_rows(rows, by_session=cl.by_session),
         "by_session": cl.by_session,

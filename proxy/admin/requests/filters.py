@@ -4,17 +4,13 @@ No filter reads its choices from the ledger. A value in the URL that is not amon
 as a new stop reason, is applied too, and the form shows it unchanged.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Final
 
-from django.contrib import admin
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
-from django.http import HttpRequest
-from django.utils.functional import cached_property
 from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
@@ -22,96 +18,10 @@ from proxy.models.ledger import UNPRICED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 
+from .filter_kinds import FixedFilter, FormFilter, SinceFilter, TextFilter, UntilFilter
+
 MAX_CHOICES: Final = 300
 MAX_NUMBER: Final = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    value: str
-    label: str
-    selected: bool
-
-
-class FormFilter(admin.ListFilter):
-    """One field of the filter form. ``kind`` is its widget: select, text, number or datetime."""
-
-    parameter_name: ClassVar[str]
-    kind: ClassVar[str] = "select"
-    hint: ClassVar[str] = ""
-    folded: ClassVar[bool] = True
-    """Whether the form shows the field only under "More filters"."""
-
-    def __init__(
-        self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any
-    ) -> None:
-        super().__init__(request, params, model, model_admin)
-        given = params.pop(self.parameter_name, None)
-        if given is not None:
-            self.used_parameters[self.parameter_name] = given
-        last = given[-1] if isinstance(given, list) and given else given
-        self.value = str(last or "").strip().replace("\x00", "")
-        self.request = request
-
-    def has_output(self) -> bool:
-        return True
-
-    def expected_parameters(self) -> list[str | None]:
-        return [self.parameter_name]
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield nothing, so that the theme's sidebar shows no filters: the form shows them."""
-        return iter(())
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return self.apply(queryset) if self.value else queryset
-
-    def apply(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        return rows.filter(self.condition())
-
-    def condition(self) -> Q:
-        raise NotImplementedError
-
-    def select_choices(self) -> Iterable[tuple[str, str]]:
-        """Return (value, label) of each choice, if ``kind`` is select."""
-        return ()
-
-    @property
-    def has_choices(self) -> bool:
-        """Whether the form shows the field: a select without choices is hidden."""
-        return self.kind != "select" or bool(self.options)
-
-    @cached_property
-    def options(self) -> list[Option]:
-        choices = list(self.select_choices())
-        if self.value and self.value not in dict(choices):
-            choices.append((self.value, self.value))
-        return [Option(value, label, value == self.value) for value, label in choices]
-
-    @property
-    def value_label(self) -> str:
-        """The label of the filter's current value."""
-        if self.kind != "select":
-            return self.value
-        return next((option.label for option in self.options if option.selected), self.value)
-
-
-class FixedFilter(FormFilter):
-    """A select with fixed choices. ``choices_`` maps each value to (label, condition)."""
-
-    choices_: ClassVar[Mapping[str, tuple[str, Q]]]
-    column: ClassVar[str] = ""
-    """The column that is compared with a value that is not among the choices. If it is empty, such
-    a value matches no row."""
-
-    def select_choices(self) -> Iterable[tuple[str, str]]:
-        return [(value, label) for value, (label, _) in self.choices_.items()]
-
-    def condition(self) -> Q:
-        choice = self.choices_.get(self.value)
-        if choice:
-            return choice[1]
-        return Q(**{self.column: self.value}) if self.column else Q(pk__in=())
 
 
 class WithinFilter(FormFilter):
@@ -133,27 +43,6 @@ class WithinFilter(FormFilter):
         return Q(created__gte=now() - time_range[1]) if time_range else Q()
 
 
-class TimestampFilter(FormFilter):
-    kind = "datetime"
-    lookup: ClassVar[str]
-
-    def condition(self) -> Q:
-        at = _parse_timestamp(self.value)
-        return Q(**{self.lookup: at}) if at else Q()
-
-
-class SinceFilter(TimestampFilter):
-    title = "from (UTC)"
-    parameter_name = "since"
-    lookup = "created__gte"
-
-
-class UntilFilter(TimestampFilter):
-    title = "until (UTC)"
-    parameter_name = "until"
-    lookup = "created__lt"
-
-
 class OutcomeFilter(FixedFilter):
     title = "outcome"
     parameter_name = "result"
@@ -165,7 +54,7 @@ class OutcomeFilter(FixedFilter):
             Q(state=State.CLOSED) & ~Q(outcome__in=(Outcome.COMPLETED, Outcome.CLIENT_GONE)),
         ),
         "closed": ("Finished", Q(state=State.CLOSED)),
-        **{value: (str(label), Q(outcome=value)) for value, label in Outcome.choices},
+        **{value: (str(label).capitalize(), Q(outcome=value)) for value, label in Outcome.choices},
     }
 
 
@@ -210,10 +99,10 @@ class PricedFilter(FixedFilter):
     parameter_name = "cost"
     choices_ = {
         "none": (  # this condition must match the same requests as dashboard.queries.unpriced_in
-            "used tokens, no price known",
+            "no price, although it used tokens",
             UNPRICED & ~Q(upstream__in=list(SANDBOXES)),
         ),
-        "known": ("known", Q(cost_nanousd__isnull=False)),
+        "known": ("has a price", Q(cost_nanousd__isnull=False)),
     }
 
 
@@ -284,13 +173,6 @@ class DialectFilter(FixedFilter):
     choices_ = {value: (str(label), Q(dialect=value)) for value, label in DialectName.choices}
 
 
-class TextFilter(FormFilter):
-    kind = "text"
-
-    def condition(self) -> Q:
-        return Q(**{self.parameter_name: self.value})
-
-
 class ModelFilter(TextFilter):
     title = "model"
     parameter_name = "model_requested"
@@ -301,6 +183,18 @@ class ModelFilter(TextFilter):
 class UserFilter(TextFilter):
     title = "user"
     parameter_name = "user"
+
+
+class ClientFilter(TextFilter):
+    title = "client"
+    parameter_name = "client_name"
+    hint = "claude-cli"
+
+
+class ClientVersionFilter(TextFilter):
+    title = "client version"
+    parameter_name = "client_version"
+    hint = "2.1.329"
 
 
 class SessionFilter(TextFilter):
@@ -360,16 +254,6 @@ def _parse_number(text: str) -> Decimal | None:
     return number if number.is_finite() and 0 <= number <= MAX_NUMBER else None
 
 
-def _parse_timestamp(text: str) -> datetime | None:
-    """Parse an ISO 8601 time, in UTC unless it has an offset; return None if it is invalid."""
-    try:
-        at = datetime.fromisoformat(text.replace(" ", "+") if text.count(" ") == 1 else text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return at.astimezone(UTC) if 1970 <= at.year <= 9990 else None
-    except (ValueError, OverflowError):
-        return None
-
-
 FILTERS: tuple[type[FormFilter], ...] = (
     WithinFilter,
     TeamFilter,
@@ -388,6 +272,8 @@ FILTERS: tuple[type[FormFilter], ...] = (
     ContainsFilter,
     NoteFilter,
     DialectFilter,
+    ClientFilter,
+    ClientVersionFilter,
     SessionFilter,
 )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
+from proxy.admin.core.time_zone import midnight
 from proxy.admin.transcript.truncation import printable
 from proxy.conf import conf
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
@@ -42,7 +43,7 @@ RECENT: Final = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchForm:
-    """The parameters of the page. Dates are UTC days; ``until`` is the last day."""
+    """The parameters of the page. Days begin in the viewer's zone; ``until`` is the last day."""
 
     text: str
     filters: Filters
@@ -75,23 +76,21 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
             key=value("key"),
             user=value("user"),
             model=value("model"),
-            since=since,
-            until=until + timedelta(days=1) if until else None,
+            since=midnight(since) if since else None,
+            until=midnight(until + timedelta(days=1)) if until else None,
         ),
-        since=f"{since:%Y-%m-%d}" if since else "",
-        until=f"{until:%Y-%m-%d}" if until else "",
+        since=since.isoformat() if since else "",
+        until=until.isoformat() if until else "",
         below=int(below) if is_position else None,
     )
 
 
-def _parse_day(text: str) -> datetime | None:
+def _parse_day(text: str) -> date | None:
     try:
         day = date.fromisoformat(text)
     except ValueError:
         return None
-    if not date(2000, 1, 1) < day < date(2200, 1, 1):
-        return None
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return day if date(2000, 1, 1) < day < date(2200, 1, 1) else None
 
 
 @require_GET

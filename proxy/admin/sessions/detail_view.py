@@ -40,10 +40,17 @@ from proxy.admin.transcript.export import (
     markdown_lines,
 )
 from proxy.admin.transcript.truncation import Truncator
-from proxy.audit_log import Action, record
+from proxy.audit_log import Action
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
-from proxy.permissions.row_permissions import reader_of_user, visible_exchanges
+from proxy.permissions.readings import (
+    Kind,
+    ReadObject,
+    first_words,
+    needs_reason,
+    record_reading,
+)
+from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
 
 from .timeline import Lane, Step, cache_break_ids, lanes_of, steps_of
 from .waterfall import draw_waterfall
@@ -80,6 +87,7 @@ def session_view(request: HttpRequest) -> HttpResponse:
     settings = additions(broken, with_texts=False) if ids else {}
     steps = steps_of(rows, {name: one.settings_parts for name, one in settings.items()})
     lanes = lanes_of(steps)
+    reader = reader_of_user(request.user)
     context = {
         **admin.site.each_context(request),
         "title": f"Session {session_id}",
@@ -92,7 +100,7 @@ def session_view(request: HttpRequest) -> HttpResponse:
         "steps": steps,
         "count": count,
         "lanes": lanes,
-        "totals": _totals(steps, lanes),
+        "totals": _totals(steps, lanes, reader),
         "cache_breaks": [step for step in steps if step.cache_break],
         "requests_url": f"{reverse('admin:proxy_exchange_changelist')}?"
         + urlencode({"session_id": session_id}),
@@ -103,7 +111,10 @@ def session_view(request: HttpRequest) -> HttpResponse:
     elif tab == "timeline":
         context |= {
             "waterfall": draw_waterfall(steps, lanes),
-            "rows": [_request_row(step) for step in steps],
+            "rows": [
+                _request_row(step) | {"hides_words": needs_reason(reader, step.row)}
+                for step in steps
+            ],
         }
     return set_security_headers(TemplateResponse(request, "admin/proxy/session/page.html", context))
 
@@ -126,7 +137,7 @@ def _load_rows(request: HttpRequest, limit: int) -> tuple[str, list[Exchange], i
     return session_id, found[limit - 1 :: -1] if len(found) > limit else found[::-1], count
 
 
-def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
+def _totals(steps: Sequence[Step], lanes: Sequence[Lane], reader: Reader) -> dict[str, Any]:
     rows = [step.row for step in steps]
     first, last = rows[0], rows[-1]
     ended = max((row.finished or row.created for row in rows), default=last.created)
@@ -138,7 +149,7 @@ def _totals(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
     titled = next((row for row in rows if row.tool_calls), first)
     return {
         "first": first,
-        "title": titled.prompt or titled.preview,
+        "title": first_words(reader, titled),
         "ended": ended,
         "length": duration((ended - first.created).total_seconds() * 1000),
         "active": duration(sum(row.total_ms or 0 for row in rows)),
@@ -195,10 +206,8 @@ def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str,
     page = steps[start : start + REQUESTS_PER_PAGE]
     page_rows = [step.row for step in page]
     added = additions(page_rows)
-    session_id, last = page[0].row.session_id[:80], start + len(page)
-    _record_people(
-        Action.READ, page_rows, detail=f"session {session_id}, requests {start + 1} to {last}"
-    )
+    last = start + len(page)
+    _record(request, Action.READ, page_rows, f", requests {start + 1} to {last}")
     mode = text_mode(request)
     truncator = Truncator(render_markdown=mode == RENDERED)
     return {
@@ -211,14 +220,15 @@ def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str,
     }
 
 
-def _record_people(action: Action, rows: Sequence[Exchange], *, detail: str) -> None:
-    """Record one entry for each user and team whose requests are among the rows.
-
-    Clients choose session ids, so one session may have requests of several users.
-    """
-    newest = {(row.user, row.team): row for row in rows}
-    for row in newest.values():
-        record(action, row, detail=detail)
+def _record(request: HttpRequest, action: Action, rows: Sequence[Exchange], detail: str) -> None:
+    session_id = rows[0].session_id
+    record_reading(
+        reader_of_user(request.user),
+        action,
+        rows,
+        detail=f"session {session_id[:80]}{detail}",
+        read=ReadObject(Kind.SESSION, session_id),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +286,7 @@ def export_view(request: HttpRequest) -> HttpResponse:
     session_id, rows, _ = _load_rows(request, MAX_EXPORTED)
     added = additions(rows, limit=MAX_EXPORTED)
     requests = [ExportedRequest(row, added[row.pk]) for row in rows]
-    _record_people(Action.EXPORT, rows, detail=f"session {session_id[:80]} as {file_format}")
+    _record(request, Action.EXPORT, rows, f" as {file_format}")
     if file_format == "jsonl":
         return download_response(
             encode_lines(jsonl_lines(requests)), f"{_file_name(session_id)}.jsonl"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,10 +18,12 @@ from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import UNKNOWN, cache_percent, dollars, duration, short_count
 from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
+from proxy.admin.core.time_zone import midnight, viewer_zone
 from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State, Team
+from proxy.permissions.readings import first_words
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
 
 PER_PAGE: Final = 50
@@ -56,7 +58,7 @@ class ChoiceLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionListQuery:
-    """The parameters of the session list. The range includes ``since`` but not ``until`` (UTC)."""
+    """The parameters of the session list. The range includes ``since`` but not ``until``."""
 
     span: str
     day: str
@@ -82,24 +84,19 @@ class SessionListQuery:
 def parse_query(request: HttpRequest, at: datetime) -> SessionListQuery:
     """Parse the query string; an invalid parameter is replaced by its default."""
     get = request.GET
-    today = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = at.astimezone(viewer_zone()).date()
     day = _parse_day(get.get("day", ""))
     span = get.get("span", "") if get.get("span") in SPANS else "7d"
-    since, until = {
-        "today": (today, today + timedelta(days=1)),
-        "yesterday": (today - timedelta(days=1), today),
-        "7d": (today - timedelta(days=6), today + timedelta(days=1)),
-        "30d": (today - timedelta(days=29), today + timedelta(days=1)),
-    }[span]
+    first, last = {"yesterday": (1, 1), "today": (0, 0), "7d": (6, 0), "30d": (29, 0)}[span]
+    since, until = today - timedelta(days=first), today - timedelta(days=last)
     if day is not None:
-        since = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        until = since + timedelta(days=1)
+        since = until = day
     page = get.get("page", "")
     return SessionListQuery(
         span="" if day else span,
         day=day.isoformat() if day else "",
-        since=since,
-        until=until,
+        since=midnight(since),
+        until=midnight(until + timedelta(days=1)),
         sort=get["sort"] if get.get("sort") in SORTS else "newest",
         team=get.get("team", "")[:64].replace("\x00", ""),
         query=get.get("q", "")[:200].replace("\x00", "").strip(),
@@ -128,7 +125,9 @@ def list_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Sessions",
         "params": params,
-        "sessions": _session_rows(shown, rows, may_read=request.user.has_perm(READ_TRANSCRIPT)),
+        "sessions": _session_rows(
+            shown, rows, reader, may_read=request.user.has_perm(READ_TRANSCRIPT)
+        ),
         "spans": [
             ChoiceLink(label=label, url=params.url(span=name, day=""), current=name == params.span)
             for name, label in SPANS.items()
@@ -211,7 +210,7 @@ def _search_condition(query: str) -> Q:
 
 
 def _session_rows(
-    page: Sequence[Any], rows: QuerySet[Exchange], *, may_read: bool
+    page: Sequence[Any], rows: QuerySet[Exchange], reader: Reader, *, may_read: bool
 ) -> list[dict[str, Any]]:
     """Return the totals of each session with its models, caller and first message."""
     ids = [one["session_id"] for one in page]
@@ -226,6 +225,7 @@ def _session_rows(
             "preview",
             "prompt",
             "team",
+            "key_id",
             "key_name",
             "user",
             "client_name",
@@ -233,15 +233,20 @@ def _session_rows(
         )
     }
     return [
-        _session_row(one, firsts[one["session_id"]], models[one["session_id"]], may_read=may_read)
+        _session_row(
+            one,
+            first := firsts[one["session_id"]],
+            models[one["session_id"]],
+            title=first_words(reader, first) if may_read else "",
+        )
         for one in page
     ]
 
 
 def _session_row(
-    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, may_read: bool
+    one: Mapping[str, Any], first: Exchange, models: Iterable[str], *, title: str
 ) -> dict[str, Any]:
-    """Return one row; its title, the user's words, is empty if not ``may_read``."""
+    """Return one row; the title is the user's words, or empty if they may not be read."""
     session = one["session_id"]
     uncached = queries.sum_known([one["fresh"], one["short"], one["long"]])
     cost = one["cost"] if one["cost"] is not None or one["unpriced"] else 0
@@ -249,7 +254,7 @@ def _session_row(
         "id": session,
         "short": short_id(session),
         "url": session_url(session),
-        "title": (first.prompt or first.preview) if may_read else "",
+        "title": title,
         "caller": f"{first.team} / {first.key_name}",
         "user": first.user,
         "client": f"{first.client_name} {first.client_version}".strip(),
@@ -264,6 +269,6 @@ def _session_row(
         "input": short_count(queries.sum_known([uncached, one["read"]])),
         "cached": UNKNOWN if one["read"] is None else cache_percent(one["read"], uncached),
         "output": short_count(one["out"]),
-        "cost": dollars(cost),
+        "cost": UNKNOWN if one["running"] and not one["cost"] else dollars(cost),
         "is_minimum": cost is not None and one["unpriced"] > 0,
     }

@@ -10,6 +10,7 @@ from typing import Final
 
 from proxy.admin.core.number_format import cost_of, dollars, duration, short_count
 from proxy.admin.core.outcome_label import outcome_label
+from proxy.admin.core.time_zone import viewer_zone
 from proxy.models import Exchange
 
 from .timeline import Lane, Step
@@ -126,7 +127,8 @@ def _bar(step: Step, scale: _Scale) -> Bar:
         width=f"{width:.3f}%",
         wait=f"{width * (first / length if length else 1):.3f}%",
         tone=tone,
-        title=f"#{step.number} {row.created:%H:%M:%S}, {outcome_text}: {duration(row.total_ms)}, "
+        title=f"#{step.number} {row.created.astimezone(viewer_zone()):%H:%M:%S}, "
+        f"{outcome_text}: {duration(row.total_ms)}, "
         f"{cost_of(row)}, output {short_count(row.output_tokens)}",
     )
 

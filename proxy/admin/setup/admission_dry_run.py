@@ -35,6 +35,12 @@ CHECK_TITLES: Final = {
     "tpm": "Input tokens per minute",
     "budget": "Budget",
 }
+RESULTS: Final = {
+    CheckResult.PASSES: "passes",
+    CheckResult.REFUSES: "rejects",
+    CheckResult.WARNS: "warns",
+    CheckResult.UNKNOWN: "unknown",
+}
 TONES: Final = {
     CheckResult.PASSES: "good",
     CheckResult.REFUSES: "bad",
@@ -52,6 +58,7 @@ class DryRunForm(forms.Form):
         min_value=1, max_value=MAX_TOKENS, label="max_tokens", initial=1000
     )
     ip = forms.GenericIPAddressField(required=False, label="Client address")
+    client = forms.CharField(required=False, max_length=200, label="Client and version")
 
 
 @require_safe
@@ -111,7 +118,7 @@ def _check_row(finding: CheckFinding) -> dict[str, Any]:
     return {
         "title": _title(finding),
         "of": finding.subject,
-        "result": finding.result.value,
+        "result": RESULTS[finding.result],
         "tone": TONES[finding.result],
         "limit": f"{number(finding.limit)}{period}" if finding.limit is not None else UNKNOWN,
         "used": number(finding.used),

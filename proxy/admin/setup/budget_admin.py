@@ -1,4 +1,4 @@
-"""Budgets (cost limits of teams, keys and users) and the budget alerts that were sent."""
+"""Budgets (cost limits of teams, keys and users) and the thresholds that they reached."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -15,19 +15,18 @@ from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.admin.core.number_format import NANO, UNKNOWN, dollars
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.models import Budget, BudgetNotice
+from proxy.models.setup.json_field_types import CoveredModels
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_budgets
 
 from .form_fields.json_parts import LinesField
-from .form_fields.upstream_fields import SecretPlaceField
 
 if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
     Checkbox = forms.CheckboxInput
 else:
     from unfold.widgets import UnfoldBooleanWidget as Checkbox
 
-RECIPIENT_FIELDS = ("webhook", "webhook_secret", "emails")
-"""Fields for the recipients of budget alerts. Only superusers or bridge.toml may set these fields,
-because the gateway sends HTTP requests to the webhook from inside its network."""
+RECIPIENT_FIELDS = ("emails",)
+"""The recipients of mails. Only superusers or bridge.toml may set them."""
 SECOND_BUDGET: Final = (
     "{owner} has a budget of {limit} already, set in {place}; both will apply. "
     "Check the box to save this one too, or change the other one."
@@ -38,16 +37,16 @@ class BudgetForm(ModelForm):
     reader = Reader()
     """What the user may see: a form must not tell about other budgets."""
 
-    webhook_secret = SecretPlaceField(
-        required=False,
-        label="Secret of the webhook",
-        help_text="Signs the alerts; a webhook needs one.",
+    models_covered = LinesField(
+        CoveredModels,
+        label="Models",
+        help_text="Names or globs such as claude-opus-*, one per line; empty: all models.",
     )
-    emails = LinesField(list[str], help_text="One address per line; they get the same alerts.")
+    emails = LinesField(list[str], help_text="One address per line.")
     second = forms.BooleanField(
         label="Both budgets apply", required=False, widget=forms.HiddenInput
     )
-    """Shown only if the owner has another budget for the same period."""
+    """Shown only if the owner has another budget for the same period and models."""
 
     class Meta:
         labels: ClassVar = {
@@ -67,12 +66,15 @@ class BudgetForm(ModelForm):
             self.initial["usd"] = f"{self.instance.usd.normalize():f}"
 
     def clean(self) -> dict[str, Any]:
-        """Ask for confirmation if the owner has another budget for the same period."""
+        """Ask for confirmation if the owner has another budget for the same period and models."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         owner = {name: given.get(name) for name in ("team", "key", "user")}
-        same = visible_budgets(self.reader).filter(**owner, period=given.get("period"))
+        same = visible_budgets(self.reader).filter(
+            **owner, period=given.get("period"), models_covered=given.get("models_covered") or []
+        )
         same = same.exclude(pk=self.instance.pk)
-        is_new_owner = self.instance.pk is None or {*owner, "period"} & {*self.changed_data}
+        identity = {*owner, "period", "models_covered"}
+        is_new_owner = self.instance.pk is None or identity & {*self.changed_data}
         other = same.first() if is_new_owner and any(owner.values()) else None
         if other is not None:
             self.fields["second"].widget = Checkbox()
@@ -90,7 +92,7 @@ class NoticeInline(Inline):
     model = BudgetNotice
     extra = 0
     can_delete = False
-    fields = readonly_fields = ("start", "threshold", "created", "sent", "tries", "error")
+    fields = readonly_fields = ("start", "threshold", "created")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -108,18 +110,39 @@ class BudgetChangeList(CheckedChangeList):
         self.result_list = rows
 
 
+class WhenSpentFilter(admin.BooleanFieldListFilter):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = "rejecting requests when spent"
+
+
 @admin.register(Budget)
 class BudgetAdmin(ManagedAdmin):
     form = BudgetForm
     list_display = ("owner", "limit", "status_display", "resets", "when_spent", "from_file")
     list_display_links = ("owner",)
-    list_filter = ("period", "hard")
+    list_filter = ("period", ("hard", WhenSpentFilter))
     sortable_by = ()
     autocomplete_fields = ("team", "key", "user")
     inlines = (NoticeInline,)
     fieldsets = (
-        (None, {"fields": ("team", "key", "user", "usd", "period", "second", "zone", "hard")}),
-        ("Alerts at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
+        (
+            None,
+            {
+                "fields": (
+                    "team",
+                    "key",
+                    "user",
+                    "usd",
+                    "period",
+                    "models_covered",
+                    "second",
+                    "zone",
+                    "hard",
+                )
+            },
+        ),
+        ("Mail at 80 % and 100 %", {"fields": RECIPIENT_FIELDS}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
@@ -146,13 +169,13 @@ class BudgetAdmin(ManagedAdmin):
 
     @admin.display(description="limit")
     def limit(self, obj: Budget) -> str:
-        return f"{dollars(int(obj.usd * NANO))} a {obj.period}"
+        return f"{dollars(int(obj.usd * NANO))} a {obj.period}{obj.models_text}"
 
     @admin.display(description="usage")
     def status_display(self, obj: Any) -> SafeString | str:
         if getattr(obj, "status", None) is None:
             return UNKNOWN
-        return render_to_string("admin/proxy/budget/status.html", {"status": obj.status})
+        return render_to_string("admin/proxy/dashboard/budget_status.html", {"status": obj.status})
 
     @admin.display(description="resets")
     def resets(self, obj: Any) -> str:

@@ -1,7 +1,7 @@
 """Teams and gateway keys. A key's secret is shown only once, in the response that creates it."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -19,6 +19,7 @@ from django.views.decorators.debug import sensitive_variables
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.core.time_zone import viewer_zone
 from proxy.admin.live.stop_all import stop_all_url
 from proxy.conf import conf
 from proxy.key_issuing import rotate_key
@@ -74,7 +75,7 @@ class TeamAdmin(ManagedAdmin):
     @admin.display(description="overview")
     def overview(self, obj: Team) -> SafeString:
         url = reverse("admin:proxy_team_overview", args=[obj.pk])
-        text = '<a class="mb-link" href="{}" aria-label="Overview of {}">Spend and people</a>'
+        text = '<a class="mb-link" href="{}" aria-label="Overview of {}">Cost and people</a>'
         return format_html(text, url, obj)
 
 
@@ -331,5 +332,5 @@ def secret_page(request: HttpRequest, key: ApiKey, secret: str, **more: str) -> 
 
 
 def _day(at: float) -> str:
-    """Return the UTC day of a Unix time; "" for ``ALWAYS``."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if at > ALWAYS else ""
+    """Return the day of a Unix time in the viewer's zone; "" for ``ALWAYS``."""
+    return f"{datetime.fromtimestamp(at, viewer_zone()):%Y-%m-%d}" if at > ALWAYS else ""

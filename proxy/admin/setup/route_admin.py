@@ -6,9 +6,11 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 
-from proxy.admin.core.model_admin import Inline, ManagedAdmin
+from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.models import Route, RouteTarget
 from proxy.permissions.row_permissions import reader_of_user, visible_routes
+
+from .form_fields.condition_fields import ConditionsField, conditions_text
 
 if TYPE_CHECKING:  # generic only in django-stubs
     Targets = forms.BaseInlineFormSet[RouteTarget, Route, forms.ModelForm[RouteTarget]]
@@ -32,11 +34,33 @@ class AtLeastOneTarget(Targets):
             )
 
 
+class TargetForm(ModelForm):
+    when = ConditionsField(
+        required=False,
+        label="Takes only requests with",
+        help_text="Empty: the target takes every request.",
+    )
+
+    class Meta:
+        model = RouteTarget
+        fields = ("position", "upstream", "model", "weight", "when")
+
+
 class TargetInline(Inline):
     model = RouteTarget
+    form = TargetForm
     formset = AtLeastOneTarget
     extra = 0
-    fields = ("position", "upstream", "model", "weight", "when")
+    readonly_fields = ("conditions",)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Return the columns; a user who may not change the route sees its conditions in words."""
+        last = "when" if self.has_change_permission(request, obj) else "conditions"
+        return ("position", "upstream", "model", "weight", last)
+
+    @admin.display(description="takes only requests with")
+    def conditions(self, target: RouteTarget) -> str:
+        return conditions_text(target.when)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _managed(obj) and super().has_add_permission(request, obj)
@@ -67,7 +91,9 @@ class RouteAdmin(ManagedAdmin):
     @admin.display(description="targets")
     def targets_display(self, obj: Route) -> str:
         return ", then ".join(
-            f"{target.upstream} → {target.model or 'the same name'}" for target in obj.targets.all()
+            f"{target.upstream} → {target.model or 'the same name'}"
+            + (f" ({conditions_text(target.when)})" if target.when else "")
+            for target in obj.targets.all()
         )
 
     @admin.display(description="team", ordering="team__name")

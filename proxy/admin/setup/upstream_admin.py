@@ -3,10 +3,12 @@
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
 
 from proxy.admin.core.model_admin import ManagedAdmin
 from proxy.models import Upstream
+from proxy.permissions.write_permissions import may_probe
 
 from .upstream_form import UpstreamForm, describe_credential, secret_location
 
@@ -67,6 +69,12 @@ class UpstreamAdmin(ManagedAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
         form.session = getattr(request, "session", None)
         return form
+
+    def response_post_save_add(self, request: HttpRequest, obj: Upstream) -> HttpResponseRedirect:
+        """Continue with the test of the new upstream, instead of the list."""
+        if not may_probe(request.user):
+            return super().response_post_save_add(request, obj)
+        return HttpResponseRedirect(reverse("admin:proxy_upstream_probe", args=[obj.pk]))
 
     @admin.display(description="address", ordering="base_url")
     def address(self, obj: Upstream) -> str:

@@ -7,6 +7,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
+from proxy.admin.core.time_zone import local_text
 from proxy.live.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
@@ -60,7 +61,7 @@ def describe_credential(upstream: Upstream) -> str:
     parts = [state.origin or "none fetched yet"]
     if state.expires_at is not None:
         at = dt.datetime.fromtimestamp(state.expires_at, dt.UTC)
-        parts.append(f"expires at {at:%Y-%m-%d %H:%M:%S} UTC")
+        parts.append(f"expires at {local_text(at)}")
     if state.fault:
         parts.append(f"the last refresh failed: {state.fault}")
     return "; ".join(parts)

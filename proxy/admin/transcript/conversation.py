@@ -33,7 +33,7 @@ class Block:
     failed: bool = False
     call_id: str = ""
     media: str = ""
-    """How the page offers the file of a media block: image, file, or "" for not at all."""
+    """How the page offers the file of a media block: image, pdf, or "" for not at all."""
     parts: Sequence["Block"] = ()
     """The blocks inside a tool result or a document."""
     result: "Block | None" = None

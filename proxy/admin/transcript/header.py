@@ -6,10 +6,12 @@ from typing import Any, Final
 
 from proxy.admin.core.number_format import cost_of, duration
 from proxy.admin.core.outcome_label import outcome_label
+from proxy.admin.core.time_zone import local_text
 from proxy.ledger.usage.pricing import CLASSES
 from proxy.models import Exchange
 from translator.notes import LOSSY
 
+EXACT: Final = "%Y-%m-%d %H:%M:%S.%f"
 BAR_WIDTH: Final = 1000  # width of the SVG bars (tokens, timing) in user units
 
 
@@ -64,7 +66,7 @@ def token_classes(exchange: Exchange) -> list[TokenClass]:
 
 
 def phases(exchange: Exchange) -> list[Phase]:
-    """Return the phases of the request: queue, gateway, wait for first content, streaming."""
+    """Return the phases of the request: queue, gateway, wait for first byte, streaming."""
     total = exchange.total_ms
     if not total or total <= 0:
         return []
@@ -74,7 +76,7 @@ def phases(exchange: Exchange) -> list[Phase]:
     lengths = [
         *([("queue", queue, "queue")] if queue else []),
         ("gateway", before - queue, "gate"),
-        ("time to first content", first - before, "wait"),
+        ("time to first byte", first - before, "wait"),
         ("streaming", total - first, "flow"),
     ]
     x = 0.0
@@ -90,8 +92,8 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
     """Return (label, text) of the recorded values without a badge or bar, except empty ones."""
     pairs: Sequence[tuple[str, Any]] = (
         ("Request", exchange.pk),
-        ("Accepted", f"{exchange.created:%Y-%m-%d %H:%M:%S.%f} UTC"),
-        ("Finished", f"{exchange.finished:%Y-%m-%d %H:%M:%S.%f} UTC" if exchange.finished else ""),
+        ("Accepted", local_text(exchange.created, EXACT)),
+        ("Finished", local_text(exchange.finished, EXACT) if exchange.finished else ""),
         ("User", exchange.user),
         ("Session", exchange.session_id),
         ("Agent", exchange.agent_id),

@@ -17,10 +17,11 @@ from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT
 from proxy.admin.core.session_links import session_url
 from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
-from proxy.audit_log import Action, record
+from proxy.audit_log import Action
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
+from proxy.permissions.readings import record_reading
 from proxy.permissions.row_permissions import can_open_admin, reader_of_user, visible_exchanges
 
 from .conversation import read_conversation
@@ -70,7 +71,7 @@ def transcript_view(request: HttpRequest, exchange_id: str, site: AdminSite) -> 
     if may_read and tab != "record":
         stored, broken = _read_transcript(exchange.pk)
     if stored is not None:
-        record(Action.READ, exchange, detail=f"tab {TABS[tab].lower()}")
+        _record(request, Action.READ, exchange, f"tab {TABS[tab].lower()}")
     previous_id, next_id = _neighbors(request, exchange)
     context = {
         **site.each_context(request),
@@ -114,7 +115,7 @@ def _value_of(request: HttpRequest, exchange_id: str) -> tuple[Exchange, str, An
 def part_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     """Return one whole content block as plain text; the page shows only its beginning."""
     exchange, path, value = _value_of(request, exchange_id)
-    record(Action.READ, exchange, detail=f"block {path[:100]}")
+    _record(request, Action.READ, exchange, f"block {path[:100]}")
     return _text_response(_block_text(value))
 
 
@@ -126,7 +127,7 @@ def media_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     response = media_response(block, exchange.pk)
     if response is None:
         raise Http404("no image or PDF at this path")
-    record(Action.READ, exchange, detail=f"file {path[:100]}")
+    _record(request, Action.READ, exchange, f"file {path[:100]}")
     return response
 
 
@@ -139,8 +140,12 @@ def body_view(request: HttpRequest, exchange_id: str, side: str) -> HttpResponse
     if stored is None or side not in DOWNLOADS:
         raise Http404("nothing is stored for this request")
     body, ending = _download(side, stored, exchange)
-    record(Action.EXPORT, exchange, detail=f"download of the {DOWNLOADS[side].lower()}")
+    _record(request, Action.EXPORT, exchange, f"download of the {DOWNLOADS[side].lower()}")
     return download_response(body, f"{exchange.pk}-{ending}")
+
+
+def _record(request: HttpRequest, action: Action, exchange: Exchange, detail: str) -> None:
+    record_reading(reader_of_user(request.user), action, [exchange], detail=detail)
 
 
 def find_exchange(request: HttpRequest, exchange_id: str) -> Exchange:

@@ -1,8 +1,8 @@
 """Maintain the budget counters in a thread of this process, which the first reservation starts.
 
-The thread renews the leases of this process's reservations and sends the notices of thresholds that
-budgets have reached. It sets counters to the sums of the ledger: once a minute those that this
-process has used, soon after an error and once an hour all of them.
+The thread renews the leases of this process's reservations and records the thresholds that budgets
+have reached. It sets counters to the sums of the ledger: once a minute those that this process has
+used, soon after an error and once an hour all of them.
 
 A process that serves no requests does not call the counter store in between: no counter is polled,
 because the change that makes a counter reach a threshold reports it.
@@ -12,12 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from django.db import DatabaseError, connection
 from django.db.utils import InterfaceError
 
 from proxy.counters.backends import budget_store
+from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import directory
@@ -26,8 +28,6 @@ from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.models import Budget
-
-from . import budget_alerts
 
 log = logging.getLogger("proxy.gateway")
 
@@ -38,6 +38,12 @@ PUBLISH_ALL_S: Final = 3_600.0
 REPAIR_S: Final = 2.0  # replaces ``PUBLISH_ALL_S`` while a counter may be wrong
 CHANGES_S: Final = 2.0
 NOTICE_S: Final = 2.0
+
+
+class ThresholdReached(NamedTuple):
+    budget_id: int
+    start: datetime
+    threshold: int
 
 
 class BudgetMaintenance:
@@ -53,8 +59,8 @@ class BudgetMaintenance:
         self._limits: dict[int, object] = {}  # limits and periods of all budgets, as last seen
         # Revision of the configuration from which the limits were read.
         self._revision: int | None = None
-        self._reached: set[budget_alerts.ThresholdReached] = set()
-        self._recorded: set[budget_alerts.ThresholdReached] = set()
+        self._reached: set[ThresholdReached] = set()
+        self._recorded: set[ThresholdReached] = set()
         self._done: dict[str, float] = {}
         # failing tasks: each is logged once per outage, not every second
         self._failing: set[str] = set()
@@ -94,9 +100,7 @@ class BudgetMaintenance:
     def reached(self, budget: BudgetConfig, at: float, thresholds: Iterable[int]) -> None:
         """Record that the budget's used amount has reached these thresholds."""
         start = budget.window(at).start
-        self._reached.update(
-            budget_alerts.ThresholdReached(budget.id, start, each) for each in thresholds
-        )
+        self._reached.update(ThresholdReached(budget.id, start, each) for each in thresholds)
 
     def exhausted(self, budget: BudgetConfig, at: float) -> None:
         """Record that the budget rejected a request.
@@ -117,7 +121,7 @@ class BudgetMaintenance:
             ("publish", publish_s, self._publish_all),
             ("publish used budgets", PUBLISH_S, self._publish_used),
             ("publish changed budgets", CHANGES_S, self._publish_changed),
-            ("notice", NOTICE_S, self.send_notices),
+            ("record thresholds", NOTICE_S, self.record_thresholds),
         ):
             if time.monotonic() - self._done.get(work, 0.0) >= every_s:
                 self._try(work, run)
@@ -139,12 +143,15 @@ class BudgetMaintenance:
             budget_sync.publish_all(only=used)
 
     def _publish_changed(self) -> None:
-        """Publish budgets whose limit or period has changed: they may have reached a threshold."""
+        """Publish budgets whose limit, period or models have changed.
+
+        They may have reached a threshold, and the sum of other models is another one.
+        """
         revision = directory.snapshot.revision
         if revision == self._revision:
             return
         check_present()
-        rows = Budget.objects.values_list("pk", "usd", "period", "zone")
+        rows = Budget.objects.values_list("pk", "usd", "period", "zone", "models_covered")
         limits: dict[int, object] = {pk: fields for pk, *fields in rows}
         changed = {pk for pk in limits if limits[pk] != self._limits.get(pk)}
         if changed and self._revision is not None:
@@ -165,13 +172,25 @@ class BudgetMaintenance:
         except Exception:  # a bug must not end the thread: the leases would expire
             log.exception("budgets: cannot %s", work)
 
-    def send_notices(self) -> None:
-        """Record each budget that has reached a threshold, and send the notices that are due."""
+    def record_thresholds(self) -> None:
+        """Record each budget that has reached a threshold."""
         check_present()
         reached = {*self._reached}
-        budget_alerts.record_alerts(reached - self._recorded)
+        record_reached(reached - self._recorded)
         self._recorded |= reached
-        budget_alerts.send_due()
+
+
+def record_reached(reached: Iterable[ThresholdReached]) -> None:
+    """Record each threshold that is not recorded yet. Skip deleted budgets."""
+    for each in reached:
+        budget = Budget.objects.filter(pk=each.budget_id).first()
+        if budget is None:
+            continue
+        when = window(budget.period, budget.zone, each.start.timestamp())
+        standing = budget_store().standing(budget_sync.counter_name(budget.pk, when))
+        budget_sync.record_notices(
+            budget, each.start, [each.threshold], standing.used if standing else 0
+        )
 
 
 budget_maintenance: Final = BudgetMaintenance()

@@ -111,16 +111,23 @@ class PlannedRequest:
     max_tokens: int
 
 
-async def reserve(caller: Caller, route: Route, planned: PlannedRequest) -> Reservation:
-    """Reserve the worst-case cost of the request in every budget of the caller.
+def covering(caller: Caller, model: str) -> tuple[BudgetConfig, ...]:
+    """Return the budgets of the caller in which a request for this model counts."""
+    return tuple(budget for budget in caller.budgets if budget.covers(model))
+
+
+async def reserve(
+    budgets: Sequence[BudgetConfig], route: Route, planned: PlannedRequest
+) -> Reservation:
+    """Reserve the worst-case cost of the request in each of these budgets.
 
     Raises HttpError 402 if a hard budget is exhausted, and 529 if the check takes too long. Raises
     HttpError 503 if no counter store can be reached, or if neither a counter nor the ledger knows
     what a hard budget has spent, because no money may be spent without a check.
     """
-    budgets, at = caller.budgets, planned.created
+    at = planned.created
     notes: list[Note] = []
-    amount = _worst_case(caller, route, planned, notes)
+    amount = _worst_case(budgets, route, planned, notes)
     counters = {budget.counter(at): budget for budget in budgets}
     is_hard = any(budget.hard for budget in budgets)
     worst_case = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
@@ -169,7 +176,9 @@ def team_budgets(at: float) -> list[TeamBudget]:
     return found
 
 
-def _worst_case(caller: Caller, route: Route, planned: PlannedRequest, notes: list[Note]) -> int:
+def _worst_case(
+    budgets: Sequence[BudgetConfig], route: Route, planned: PlannedRequest, notes: list[Note]
+) -> int:
     """Return the cost in nano-dollars at the most expensive target, with ``max_tokens`` output."""
     day = datetime.fromtimestamp(planned.created, UTC).date()
     costs = []
@@ -177,7 +186,7 @@ def _worst_case(caller: Caller, route: Route, planned: PlannedRequest, notes: li
         model = target.model_for(planned.model)
         price = planned.prices.at(target.server.name, model, day)
         if price is None:
-            if refuses_unpriced(caller.budgets):
+            if refuses_unpriced(budgets):
                 raise _price_missing(planned.model, target.server.name, model)
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
@@ -250,10 +259,11 @@ def _budget_exhausted(
     budget: BudgetConfig, standing: Standing, amount: int, at: float
 ) -> HttpError:
     reset = budget.window(at).end
+    models = f" for {', '.join(budget.models)}" if budget.models else ""
     return HttpError(
         402,
         "billing_error",
-        f"{budget.owner} has no room in its budget: limit {usd(budget.limit)} USD a "
+        f"{budget.owner} has no room in its budget{models}: limit {usd(budget.limit)} USD a "
         f"{budget.period}, spent {usd(standing.used)}, reserved by running requests "
         f"{usd(standing.reserved)}, this request may cost up to {usd(amount)}; "
         f"it resets at {reset.isoformat()}",

@@ -22,13 +22,15 @@ from proxy.counters.budget_store import Standing, StoreUnavailable
 from proxy.gateway.http.request_headers import ip_in_networks
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller, Limits, RouteEntry, directory
+from proxy.gateway.snapshot.targets import RequestFacts
 from proxy.ledger.posting import budget_sync
 from proxy.models import Budget
 from proxy.permissions.key_validity import Reason, refusals
 
 from . import shared_rate_limits
-from .budgets import UNPRICED, refuses_unpriced, worst_case_cost
-from .rate_limits import LimitState, limits
+from .budgets import UNPRICED, covering, refuses_unpriced, worst_case_cost
+from .rate_limits import LimitState, limits, limits_by_state
+from .route_selection import matching_targets
 
 CHECK_BY_NAME: Final = {check.name: check for check in CHECKS}
 UNKNOWN_KEY: Final = (
@@ -43,16 +45,19 @@ def dry_run_admission(request: HypotheticalRequest) -> AdmissionDryRun:
     if caller is None:
         raise NotServing(UNKNOWN_KEY)
     route = snapshot.route(caller.team.name, request.model)
+    if route is not None:
+        route = matching_targets(route, RequestFacts(request.input_tokens, request.client, {}))
     costs = _worst_cases(request, route)
     amount = max((cost for cost in costs if cost is not None), default=None)
-    priced = None not in costs or not refuses_unpriced(caller.budgets)
+    budgets = covering(caller, request.model)
+    priced = None not in costs or not refuses_unpriced(budgets)
     findings = [
         *_key_findings(caller, request),
         *_model_findings(caller, request, route),
         _finding("price", f"model {request.model}", priced),
         *_limit_findings(caller, request),
         *_budget_findings(
-            caller, None if route is None or not route.targets else amount or UNPRICED
+            budgets, None if route is None or not route.targets else amount or UNPRICED
         ),
     ]
     return AdmissionDryRun(
@@ -94,9 +99,10 @@ def _model_findings(
 
 def _limit_findings(caller: Caller, request: HypotheticalRequest) -> Iterator[CheckFinding]:
     """Yield the result of each rate limit that is set for the caller's key or team."""
-    states = _current_states(caller)
-    limits_by_kind = (("key", caller.limits), ("team", caller.team.limits))
-    for (kind, own_limits), state in zip(limits_by_kind, states, strict=True):
+    pairs = limits_by_state(caller, request.model)
+    states = _current_states(caller, request.model, pairs)
+    for (name, own_limits), state in zip(pairs, states, strict=True):
+        kind = name.partition(" ")[0]
         yield from _state_findings(kind, own_limits, state, request.input_tokens)
 
 
@@ -122,21 +128,23 @@ def _state_findings(
             )
 
 
-def _current_states(caller: Caller) -> tuple[LimitState, LimitState]:
-    """Return copies of the limit states of key and team. Shared counts include all processes."""
-    names = (f"key {caller.meter}", f"team {caller.team.name}")
+def _current_states(
+    caller: Caller, model: str, pairs: Sequence[tuple[str, Limits]]
+) -> Sequence[LimitState]:
+    """Return copies of the limit states with these names. Shared counts include all processes."""
+    names = [name for name, _ in pairs]
     shared = shared_rate_limits.shared_limiter()
     states: Sequence[LimitState]
     if shared is not None and not shared.is_unavailable:
         try:
             states, now = shared.read_states(names), time.time()
         except StoreUnavailable:
-            states, now = limits.peek(caller), time.monotonic()
+            states, now = limits.peek(caller, model), time.monotonic()
     else:
-        states, now = limits.peek(caller), time.monotonic()
-    for state, own_limits in zip(states, (caller.limits, caller.team.limits), strict=True):
+        states, now = limits.peek(caller, model), time.monotonic()
+    for state, (_, own_limits) in zip(states, pairs, strict=True):
         state.apply_limits(own_limits, now)
-    return states[0], states[1]
+    return states
 
 
 def _worst_cases(request: HypotheticalRequest, route: RouteEntry | None) -> list[int | None]:
@@ -152,9 +160,9 @@ def _worst_cases(request: HypotheticalRequest, route: RouteEntry | None) -> list
     ]
 
 
-def _budget_findings(caller: Caller, amount: int | None) -> Iterator[CheckFinding]:
+def _budget_findings(budgets: Sequence[BudgetConfig], amount: int | None) -> Iterator[CheckFinding]:
     at = time.time()
-    for budget in caller.budgets:
+    for budget in budgets:
         check = CHECK_BY_NAME[f"{budget.owner.partition(' ')[0]}_budget"]
         yield _budget_finding(budget, check, _standing(budget, at), amount, at)
 

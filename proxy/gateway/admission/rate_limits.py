@@ -1,4 +1,4 @@
-"""Rate limits of a key and its team: requests, tokens and concurrency.
+"""Rate limits of a key and its team, for all models or some: requests, tokens and concurrency.
 
 The size of a token bucket is the limit of one minute, and the bucket refills evenly. Admission
 takes the estimated tokens of a request; ``settle`` corrects the estimate when the usage is known.
@@ -6,15 +6,16 @@ Every outcome of a request releases its concurrency slot. A single process count
 processes share the counts (``shared_rate_limits``).
 """
 
+import fnmatch
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from proxy.gateway.http.errors import Header, HttpError
-from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, Limits
+from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, Limits, ModelLimits
 
 MINUTE_S: Final = 60.0
 
@@ -41,7 +42,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class LimitState:
-    """The current rate limit counts of one key or one team."""
+    """The current rate limit counts of one key or team, for all models or some."""
 
     name: str
     running: int = 0  # running requests in this process
@@ -66,7 +67,7 @@ def _resized(bucket: Bucket | None, size: int | None, now: float) -> Bucket | No
 
 @dataclass(slots=True)
 class ConcurrencySlot:
-    """The concurrency slot of an admitted request, for its key and its team."""
+    """The concurrency slot of an admitted request, in all limit states that apply to it."""
 
     states: tuple[LimitState, ...]
     estimate: int
@@ -91,14 +92,34 @@ class ConcurrencySlot:
             state.running -= 1
 
 
+def limits_by_state(caller: Caller, model: str) -> list[tuple[str, Limits]]:
+    """Return the limits of a caller's requests for a model, by the name of their limit state."""
+    key, team = f"key {caller.meter}", f"team {caller.team.name}"
+    return [
+        (key, caller.limits),
+        *_matching(key, caller.model_limits, model),
+        (team, caller.team.limits),
+        *_matching(team, caller.team.model_limits, model),
+    ]
+
+
+def _matching(
+    owner: str, model_limits: Iterable[ModelLimits], model: str
+) -> Iterator[tuple[str, Limits]]:
+    for pattern, sizes in model_limits:
+        if fnmatch.fnmatchcase(model, pattern):
+            yield f"{owner} for {pattern}", sizes
+
+
 class Limiter:
     """The rate limits of keys and teams, counted in this process."""
 
     def __init__(self) -> None:
         self._keys: dict[str, LimitState] = {}
         self._teams: dict[str, LimitState] = {}
+        self._models: dict[str, LimitState] = {}  # limits by model, by the name of the state
 
-    def acquire(self, caller: Caller, estimate: int) -> ConcurrencySlot:
+    def acquire(self, caller: Caller, estimate: int, model: str = "") -> ConcurrencySlot:
         """Take a concurrency slot, which the calling code must release.
 
         Raises HttpError 429, which names the limit and when to retry.
@@ -109,6 +130,8 @@ class Limiter:
         team_state = (
             self._teams[team_name] if team_name in self._teams else self._add_team(team_name)
         )
+        if caller.model_limits or team.model_limits:
+            return self._acquire_for_model(caller, estimate, model)
         states = (key_state, team_state)
         # A caller without limits needs no buckets.
         if caller.limits is NO_LIMITS and team.limits is NO_LIMITS:
@@ -121,16 +144,31 @@ class Limiter:
         )
         return ConcurrencySlot(states, estimate, rate_limit_headers(states))
 
-    def peek(self, caller: Caller) -> tuple[LimitState, LimitState]:
-        """Return copies of the limit states of a key and its team, with monotonic times.
+    def _acquire_for_model(self, caller: Caller, estimate: int, model: str) -> ConcurrencySlot:
+        """Take a slot for a caller that has limits by model. Raises HttpError 429."""
+        pairs = [
+            (self._find(caller, name) or self._models.setdefault(name, LimitState(name)), sizes)
+            for name, sizes in limits_by_state(caller, model)
+        ]
+        take_slot(pairs, estimate, time.monotonic())
+        states = tuple(state for state, _ in pairs)
+        return ConcurrencySlot(states, estimate, rate_limit_headers(states))
 
-        A key or team that has had no request yet gets an empty state. Nothing is created or
-        changed.
+    def peek(self, caller: Caller, model: str = "") -> tuple[LimitState, ...]:
+        """Return copies of the limit states of ``limits_by_state``, with monotonic times.
+
+        A state that has had no request yet is empty. Nothing is created or changed.
         """
-        key, team_name = caller.meter, caller.team.name
-        key_state = self._keys.get(key) or LimitState(f"key {key}")
-        team_state = self._teams.get(team_name) or LimitState(f"team {team_name}")
-        return _copy(key_state), _copy(team_state)
+        names = [name for name, _ in limits_by_state(caller, model)]
+        return tuple(_copy(self._find(caller, name) or LimitState(name)) for name in names)
+
+    def _find(self, caller: Caller, name: str) -> LimitState | None:
+        """Return the limit state with this name, if it exists."""
+        if name == f"key {caller.meter}":
+            return self._keys.get(caller.meter)
+        if name == f"team {caller.team.name}":
+            return self._teams.get(caller.team.name)
+        return self._models.get(name)
 
     def _add_key(self, name: str) -> LimitState:
         state = self._keys[name] = LimitState(f"key {name}")

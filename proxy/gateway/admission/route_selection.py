@@ -58,23 +58,32 @@ def choose_route(
     return Route(entry.model, by_health_and_weight(entry, model, session, cooldown))
 
 
-def _matching(entry: RouteEntry, facts: RequestFacts) -> RouteEntry:
-    """Return the route with only the targets that take the request."""
+def matching_targets(entry: RouteEntry, facts: RequestFacts) -> RouteEntry:
+    """Return the route with only the targets that take the request, which may be none."""
     pairs = zip(entry.targets, entry.weights, strict=True)
     taking = [(target, weight) for target, weight in pairs if target.takes(facts)]
-    if not taking:
-        raise HttpError(
-            400,
-            "invalid_request_error",
-            f"model: no target of the route {entry.model!r} takes this request of about "
-            f"{facts.input_tokens} input tokens; see the conditions of its targets",
-            {"x-should-retry": "false"},
-            outcome="refused",
-            source="gateway",
-            detail="no_target",
-        )
-    targets, weights = zip(*taking, strict=True)
-    return dataclasses.replace(entry, targets=targets, weights=weights)
+    return dataclasses.replace(
+        entry,
+        targets=tuple(target for target, _ in taking),
+        weights=tuple(weight for _, weight in taking),
+    )
+
+
+def _matching(entry: RouteEntry, facts: RequestFacts) -> RouteEntry:
+    """Return the route with the targets that take the request. Raises HttpError 400 for none."""
+    matching = matching_targets(entry, facts)
+    if matching.targets:
+        return matching
+    raise HttpError(
+        400,
+        "invalid_request_error",
+        f"model: no target of the route {entry.model!r} takes this request of about "
+        f"{facts.input_tokens} input tokens; see the conditions of its targets",
+        {"x-should-retry": "false"},
+        outcome="refused",
+        source="gateway",
+        detail="no_target",
+    )
 
 
 def _without_paused_targets(

@@ -30,6 +30,7 @@ from .rate_limits import (
     Limiter,
     LimitState,
     limits,
+    limits_by_state,
     rate_limit_headers,
     take_slot,
 )
@@ -71,7 +72,7 @@ def _read(text: str | None, now: float) -> StoredLimitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChange:
-    """A change of the limit states of a key and its team; the Lua script computes the same.
+    """A change of the limit states of a request; the Lua script computes the same.
 
     Adds ``tokens`` to the token buckets and ``slots`` to the running requests of ``holder``.
     """
@@ -185,12 +186,14 @@ class SharedLimiter:
     def is_unavailable(self) -> bool:
         return time.monotonic() < self._retry_at
 
-    async def acquire_async(self, caller: Caller, estimate: int) -> SharedConcurrencySlot:
+    async def acquire_async(
+        self, caller: Caller, estimate: int, model: str = ""
+    ) -> SharedConcurrencySlot:
         """Take a concurrency slot for the caller's key and team.
 
         Raises HttpError 429, HttpError 529 if it takes too long, or StoreUnavailable.
         """
-        acquisition = _thread.submit(self.acquire, caller, estimate)
+        acquisition = _thread.submit(self.acquire, caller, estimate, model)
         try:
             return await _thread.wait_for(acquisition)
         except StoreUnavailable as exc:
@@ -201,13 +204,12 @@ class SharedLimiter:
             acquisition.add_done_callback(self._release_unused)
             raise
 
-    def acquire(self, caller: Caller, estimate: int) -> SharedConcurrencySlot:
-        team, now = caller.team, self._clock()
-        names = (f"key {caller.meter}", f"team {team.name}")
+    def acquire(self, caller: Caller, estimate: int, model: str = "") -> SharedConcurrencySlot:
+        now = self._clock()
+        names, take = zip(*limits_by_state(caller, model), strict=True)
         change = LimitChange(
-            names=names, holder=self._holder, now=now, estimate=estimate, slots=1,
-            take=(caller.limits, team.limits),
-        )  # fmt: skip
+            names=names, holder=self._holder, now=now, estimate=estimate, slots=1, take=take
+        )
         texts = self._states.update(names, change)
         self._taken.update(names)
         states = tuple(
@@ -275,14 +277,21 @@ async def acquire_slot(
     estimate: int,
     limiter: Limiter = limits,
     find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
+    *,
+    model: str,
 ) -> ConcurrencySlot:
     """Take a concurrency slot. Raises HttpError 429, which names the limit and when to retry."""
-    limited = caller.limits is not NO_LIMITS or caller.team.limits is not NO_LIMITS
-    shared = find_shared() if limited else None
+    shared = find_shared() if _is_limited(caller) else None
     if shared is not None and not shared.is_unavailable:
         with suppress(StoreUnavailable):
-            return await shared.acquire_async(caller, estimate)
-    return limiter.acquire(caller, estimate)
+            return await shared.acquire_async(caller, estimate, model)
+    return limiter.acquire(caller, estimate, model)
+
+
+def _is_limited(caller: Caller) -> bool:
+    return any(
+        owner.limits is not NO_LIMITS or owner.model_limits for owner in (caller, caller.team)
+    )
 
 
 @asynccontextmanager
@@ -291,9 +300,11 @@ async def admit(
     estimate: int,
     limiter: Limiter = limits,
     find_shared: Callable[[], SharedLimiter | None] = shared_limiter,
+    *,
+    model: str,
 ) -> AsyncIterator[ConcurrencySlot]:
     """Take a concurrency slot for the duration of the ``async with`` block."""
-    slot = await acquire_slot(caller, estimate, limiter, find_shared)
+    slot = await acquire_slot(caller, estimate, limiter, find_shared, model=model)
     try:
         yield slot
     finally:

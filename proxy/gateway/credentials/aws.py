@@ -5,14 +5,20 @@ and Tools Reference Guide, "Standardized credential providers".
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import botocore.auth
 import botocore.awsrequest
+import botocore.config
 import botocore.credentials
 import botocore.exceptions
 import botocore.session
 from yarl import URL
+
+from proxy.models.setup.credential_types import AwsSettings
+from proxy.models.setup.upstream_connection import NO_SETTINGS, token_transport
+from proxy.secrets import ConfigError
 
 from .credential import Credential, CredentialError
 
@@ -40,20 +46,26 @@ ORIGINS: Final = {
 class AwsCredentials:
     """Finds keys by botocore's chain. Each fetch runs the chain again."""
 
-    def __init__(self, base_url: URL, region: str, service: str, profile: str) -> None:
+    def __init__(
+        self, base_url: URL, settings: AwsSettings, connection: Mapping[str, Any] = NO_SETTINGS
+    ) -> None:
+        """``connection``: the settings of the upstream's connection, as they are stored."""
         found = HOST.fullmatch(base_url.raw_host or "")
-        self.region = region or (found["region"] if found else "")
+        self.region = settings.region or (found["region"] if found else "")
         name = found["service"] if found else "bedrock"
-        self.service = service or SERVICES.get(name, name)
-        self._profile = profile or None
+        self.service = settings.service or SERVICES.get(name, name)
+        self._profile = settings.profile or None
+        self._connection = connection
         if not self.region:
             raise ValueError("credentials.region is missing, and the base URL contains no region")
 
     def fetch(self) -> Credential:
         try:
-            session = botocore.session.Session(profile=self._profile)
+            session = self._session()
             found: Any = session.get_credentials()
             keys = found.get_frozen_credentials() if found is not None else None
+        except ConfigError as error:
+            raise CredentialError(f"AWS: {error}") from None
         except botocore.exceptions.BotoCoreError as error:
             raise CredentialError(f"AWS: {_first_line(error)}") from None
         except botocore.exceptions.ClientError as error:  # of STS
@@ -70,6 +82,17 @@ class AwsCredentials:
             expires_at=expires.timestamp() if expires is not None else None,
             origin=f"AWS, {ORIGINS.get(found.method, found.method)}",
         )
+
+    def _session(self) -> Any:
+        """Return a session whose clients take the upstream's way. Raises ConfigError."""
+        way = token_transport(self._connection)
+        session: Any = botocore.session.Session(profile=self._profile)
+        if way.proxies is not None:
+            # The URL may contain the proxy's password. botocore masks it in its errors.
+            session.set_default_client_config(botocore.config.Config(proxies=dict(way.proxies)))
+        if way.ca_file:
+            session.set_config_variable("ca_bundle", way.ca_file)
+        return session
 
     def signer(self, keys: "botocore.credentials.ReadOnlyCredentials") -> Any:
         """Return a function that signs a POST with these keys."""

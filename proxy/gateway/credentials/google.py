@@ -7,6 +7,8 @@ Google Cloud, "How Application Default Credentials works".
 
 import datetime as dt
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,20 +19,31 @@ from google.auth import identity_pool
 from google.oauth2 import credentials as oauth2
 from google.oauth2 import service_account
 
+from proxy.models.setup.credential_types import GoogleSettings
+from proxy.models.setup.upstream_connection import NO_SETTINGS, token_transport
+from proxy.secrets import ConfigError
+
 from .credential import Credential, CredentialError, bearer
 
 
 class GoogleToken:
     """Fetches an access token with one scope."""
 
-    def __init__(self, scope: str, file: str) -> None:
-        self._scopes = [scope]
-        self._file = file
+    def __init__(
+        self, settings: GoogleSettings, connection: Mapping[str, Any] = NO_SETTINGS
+    ) -> None:
+        """``connection``: the settings of the upstream's connection, as they are stored."""
+        self._scopes = [settings.scope]
+        self._file = settings.file
+        self._connection = connection
 
     def fetch(self) -> Credential:
         try:
-            credentials = self._find()
-            credentials.refresh(google.auth.transport.requests.Request())
+            request = self._request()
+            credentials = self._find(request)
+            credentials.refresh(request)
+        except ConfigError as error:
+            raise CredentialError(f"Google: {error}") from None
         except json.JSONDecodeError:
             raise CredentialError(f"Google: {self._file} is not JSON") from None
         except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
@@ -44,10 +57,19 @@ class GoogleToken:
             origin=f"Google, {self._file or kind}",
         )
 
-    def _find(self) -> Any:
+    def _request(self) -> Any:
+        """Return the function that sends google-auth's requests. Raises ConfigError."""
+        way = token_transport(self._connection)
+        options: dict[str, Any] = {"proxies": way.proxies}
+        if way.ca_file:
+            options["verify"] = way.ca_file
+        # The options of a request win over the environment; those of a session would not.
+        return partial(google.auth.transport.requests.Request(), **options)
+
+    def _find(self, request: Any) -> Any:
         library: Any = google.auth  # its functions have no annotations
         if not self._file:
-            return library.default(scopes=self._scopes)[0]
+            return library.default(scopes=self._scopes, request=request)[0]
         content = json.loads(Path(self._file).read_bytes())
         kind = content.get("type") if isinstance(content, dict) else None
         if kind not in LOADERS:

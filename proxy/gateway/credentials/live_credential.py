@@ -7,6 +7,7 @@ expires, and the refresh is repeated.
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from proxy.live.credential_states import STATES, CredentialState
-from proxy.metrics.definitions import CREDENTIAL_REFRESHES
+from proxy.metrics.definitions import CREDENTIAL_EXPIRY, CREDENTIAL_REFRESHES, WORKER
 
 from .credential import Credential, CredentialError, CredentialSource
 
@@ -79,7 +80,8 @@ class LiveCredential:
             self._closed = True
             if self._timer is not None:
                 self._timer.cancel()
-        STATES.pop(self.upstream, None)
+        if STATES.pop(self.upstream, None) is not None:
+            CREDENTIAL_EXPIRY.labels(self.upstream, WORKER).set(math.inf)
 
     async def get(self) -> Credential:
         """Return a valid credential; wait for the refresh if there is none yet.
@@ -182,6 +184,9 @@ class LiveCredential:
         if self._closed or self.kind == STATIC:
             return
         last = self._credential
+        if last is not None:
+            expires_at = math.inf if last.expires_at is None else last.expires_at
+            CREDENTIAL_EXPIRY.labels(self.upstream, WORKER).set(expires_at)
         STATES[self.upstream] = CredentialState(
             kind=self.kind,
             origin=last.origin if last else "",

@@ -37,17 +37,17 @@ def _command(settings: CommandSettings, upstream: Upstream, as_headers: AsHeader
 
 def _aws(settings: AwsSettings, upstream: Upstream, as_headers: AsHeaders) -> Any:
     module = importlib.import_module("proxy.gateway.credentials.aws")
-    base_url = URL(upstream.base_url)
-    return module.AwsCredentials(base_url, settings.region, settings.service, settings.profile)
+    return module.AwsCredentials(URL(upstream.base_url), settings, upstream.connection)
 
 
 def _google(settings: GoogleSettings, upstream: Upstream, as_headers: AsHeaders) -> Any:
     module = importlib.import_module("proxy.gateway.credentials.google")
-    return module.GoogleToken(settings.scope, settings.file)
+    return module.GoogleToken(settings, upstream.connection)
 
 
 def _azure(settings: AzureSettings, upstream: Upstream, as_headers: AsHeaders) -> Any:
-    return importlib.import_module("proxy.gateway.credentials.azure").EntraToken(settings)
+    module = importlib.import_module("proxy.gateway.credentials.azure")
+    return module.EntraToken(settings, upstream.connection)
 
 
 SOURCES: Final[dict[type[Any], Callable[[Any, Upstream, AsHeaders], CredentialSource]]] = {
@@ -102,7 +102,7 @@ class CredentialRegistry:
             )
         identity = json.dumps(
             [upstream.credentials, upstream.dialect, upstream.base_url, upstream.profile,
-             profile.bearer_auth], sort_keys=True,
+             profile.bearer_auth, upstream.connection], sort_keys=True,
         )  # fmt: skip
         with self._lock:
             known = self._live.get(upstream.name)

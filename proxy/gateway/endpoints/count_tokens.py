@@ -66,7 +66,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         facts = request_facts(self.headers, len(body))
         route = choose_route(caller, request["model"], facts=facts)
         target = (route.targets if fault is None else native_targets(route))[0]
-        async with admit(caller, 0) as slot:
+        async with admit(caller, 0, model=request["model"]) as slot:
             self.extra_headers += slot.headers
             response = await self._upstream_count(target, request, body, caller.key_id)
         if response is not None:

@@ -22,6 +22,7 @@ from proxy.gateway.exchange.tracing import tracing
 from proxy.gateway.http import malloc_tuning
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
+from proxy.gateway.webhooks.delivery import webhook_sender
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
@@ -56,6 +57,7 @@ async def start_services() -> None:
     register_gateway(dry_run.dry_run_admission)
     load_shedder.start()
     nightly.start(conf.purge_hour)
+    webhook_sender.start()
     watch_for_revocations()
 
 
@@ -73,6 +75,7 @@ async def stop_services() -> None:
     load_shedder.stop()
     await close_transport()
     await asyncio.to_thread(nightly.stop)
+    await asyncio.to_thread(webhook_sender.stop)
     await asyncio.to_thread(live_view_sync.stop)
     await asyncio.to_thread(tracing.stop)
     await asyncio.to_thread(recorder.stop)

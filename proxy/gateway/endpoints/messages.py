@@ -85,12 +85,14 @@ class MessagesConsumer(StreamingHttpConsumer):
         route = choose_route(caller, context.request.model, context.request.session_id, facts)
         if context.request.fault is not None:
             route = Route(route.name, native_targets(route))
-        slot = await acquire_slot(caller, context.request.input_estimate)
+        slot = await acquire_slot(
+            caller, context.request.input_estimate, model=context.request.model
+        )
         try:
             if slot.headers:
                 self.extra_headers += slot.headers
-            if caller.budgets:
-                reservation = await budgets.reserve(caller, route, context.planned())
+            if caller.budgets and (covering := budgets.covering(caller, context.request.model)):
+                reservation = await budgets.reserve(covering, route, context.planned())
                 context.admission.reservation = reservation
                 context.ending.notes += reservation.notes
             await context.accept(route, slot)

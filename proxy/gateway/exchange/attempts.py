@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
 from translator.anthropic.usage import Usage, has_doubtful_counts, without_doubtful_counts
-from translator.dialect import Stream
+from translator.dialect import RecordedCalls, Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
 
@@ -30,6 +30,7 @@ class Attempts:
         "message",
         "notes",
         "reads",
+        "recorded_calls",
         "records",
         "stream",
         "target",
@@ -43,6 +44,8 @@ class Attempts:
         self.target_record: dict[str, Any] = {}  # the same target, as stored in the ledger
         self.is_last_target = False  # whether no further target can be tried
         self.notes: list[Note] = []  # notes of the translation of the request
+        # the session's record of earlier calls to the target; None: its calls are not recorded
+        self.recorded_calls: RecordedCalls | None = None
         self.body_digest = ""  # SHA-256 of the request body sent to the upstream
         self.upstream_request_id = ""
         self.stream: Stream | None = None

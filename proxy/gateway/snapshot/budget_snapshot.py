@@ -9,6 +9,7 @@ from typing import Final, Self
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.ledger.posting.budget_sync import counter_name
 from proxy.models import ApiKey, Budget
+from proxy.models.setup.json_field_types import matches_any
 
 NANOUSD: Final = 10**9
 
@@ -23,6 +24,11 @@ class BudgetConfig:
     period: str
     zone: str
     hard: bool
+    models: tuple[str, ...] = ()  # names or globs; empty: all models
+
+    def covers(self, model: str) -> bool:
+        """Return whether the cost of requests for this model counts."""
+        return not self.models or matches_any(model, self.models)
 
     def window(self, at: float) -> BudgetPeriod:
         return window(self.period, self.zone, at)
@@ -48,6 +54,7 @@ class Budgets:
                 period=budget.period,
                 zone=budget.zone,
                 hard=budget.hard,
+                models=tuple(budget.models_covered),
             )
             for kind in ("team", "key", "user"):
                 owner = getattr(budget, f"{kind}_id")

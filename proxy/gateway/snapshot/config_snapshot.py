@@ -15,7 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import DatabaseError, connection
 
@@ -37,6 +37,7 @@ from proxy.models import (
     UpstreamPolicy,
 )
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
+from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys
@@ -69,7 +70,21 @@ class Limits:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "Limits":
-        return cls(**stored) if stored else NO_LIMITS
+        sizes = {name: size for name, size in stored.items() if name != "models"}
+        return cls(**sizes) if sizes else NO_LIMITS
+
+
+class ModelLimits(NamedTuple):
+    """The limits of all requests of one key or team for the models that match a name or glob."""
+
+    pattern: str
+    limits: Limits
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> "tuple[ModelLimits, ...]":
+        """Return the limits by model of a key's or team's stored limits."""
+        by_model = stored.get("models", {})
+        return tuple(cls(pattern, Limits(**sizes)) for pattern, sizes in by_model.items())
 
 
 NO_LIMITS: Final = Limits()
@@ -82,6 +97,7 @@ class TeamEntry:
     store_full: bool
     models: "ModelAllowList"
     limits: Limits
+    model_limits: tuple[ModelLimits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +119,7 @@ class Caller:
     events: frozenset[str]
     ends: tuple[End, ...] = ()
     budgets: tuple[BudgetConfig, ...] = ()  # the budgets of the key, its team and its user
+    model_limits: tuple[ModelLimits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +129,7 @@ class ModelAllowList:
     names: tuple[str, ...] = ()
 
     def allow(self, model: str) -> bool:
-        return not self.names or any(fnmatch.fnmatchcase(model, name) for name in self.names)
+        return not self.names or matches_any(model, self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +361,7 @@ def _build_team(team: Team) -> TeamEntry:
         store_full=team.store == "full",
         models=ModelAllowList(tuple(team.models_allowed)),
         limits=Limits.of(team.limits),
+        model_limits=ModelLimits.of(team.limits),
     )
 
 
@@ -365,6 +383,7 @@ def _build_caller(key: ApiKey, team: TeamEntry, budgets: Budgets) -> Caller:
         events=frozenset(key.options.get("events", ())),
         ends=ends_of(key),
         budgets=budgets.for_key(key),
+        model_limits=ModelLimits.of(keys[-1].limits),
     )
 
 

@@ -34,10 +34,6 @@ class Endpoints:
     def of(
         cls, base_url: str, dialect: Dialect, profile: Profile, cloud: Cloud | None, version: str
     ) -> Self:
-        base, _, own_query = base_url.partition("?")
-        base = base.rstrip("/")
-        parts = [part for part in (own_query, f"api-version={version}" if version else "") if part]
-        query = f"?{'&'.join(parts)}" if parts else ""
         path = dialect.path
         if version[:1].isdigit():
             path = DATED_PATHS.get(dialect.name, path)
@@ -45,10 +41,18 @@ class Endpoints:
         if cloud is not None:
             stream, whole, count = cloud.stream_path, cloud.whole_path, cloud.count_path
         return cls(
-            stream=f"{base}{stream}{query}",
-            whole=f"{base}{whole}{query}",
-            count=f"{base}{count}{query}" if profile.count_tokens else "",
+            stream=url_below(base_url, stream, version),
+            whole=url_below(base_url, whole, version),
+            count=url_below(base_url, count, version) if profile.count_tokens else "",
         )
+
+
+def url_below(base_url: str, path: str, version: str = "") -> str:
+    """Append a path to a base URL before its query, and the query ``api-version`` of Azure."""
+    base, _, own_query = base_url.partition("?")
+    parts = [part for part in (own_query, f"api-version={version}" if version else "") if part]
+    query = f"?{'&'.join(parts)}" if parts else ""
+    return f"{base.rstrip('/')}{path}{query}"
 
 
 def url_with_model(template: str, model: str) -> URL:

@@ -16,18 +16,30 @@ class Origin(NamedTuple):
     proxy: HttpProxy | None = None
     files: TlsFiles = DEFAULT_TLS
 
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether a proxy forwards the requests, instead of opening a tunnel for them."""
+        return self.proxy is not None and not self.tls
+
     @classmethod
     def of(cls, url: URL, proxy: HttpProxy | None = None, files: TlsFiles = DEFAULT_TLS) -> Self:
         return cls(url.scheme == "https", url.raw_host or "", url.port or 80, proxy, files)
 
 
-def request_head(url: URL, headers: dict[str, str]) -> bytes:
+def request_head(url: URL, headers: dict[str, str], proxy: HttpProxy | None = None) -> bytes:
     """Return the request line and headers of a POST up to ``content-length:``, without its value.
 
-    Raises ValueError for a header with a line break or a character outside Latin-1.
+    A proxy that forwards the request gets the whole URL and its own credentials (RFC 9112, 3.2.2).
+    Common proxies open tunnels only to port 443, so http requests use none. Raises ValueError for a
+    header with a line break or a character outside Latin-1.
     """
+    target = url.raw_path_qs
+    if proxy is not None and url.scheme == "http":
+        target = f"{url.scheme}://{url.host_port_subcomponent}{target}"
+        if proxy.authorization:
+            headers = {**headers, "proxy-authorization": proxy.authorization}
     lines = [
-        f"POST {url.raw_path_qs} HTTP/1.1",
+        f"POST {target} HTTP/1.1",
         f"host: {url.host_port_subcomponent}",
         *(f"{name}: {value}" for name, value in headers.items()),
         "content-length: ",

@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from django.db import transaction
 from django.utils.timezone import now
 
+from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.models import ApiKey, Revision
 
@@ -73,6 +75,8 @@ def _append(path: Path, entries: list[str]) -> None:
 
 def _revoke_again(key: ApiKey) -> None:
     key.revoked = now()
-    ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked)
-    Revision.bump()  # nodes without this entry then read their keys again
+    with transaction.atomic():
+        if ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked):
+            record(Action.REVOKE, key, detail="revoked before the database was restored")
+        Revision.bump()  # nodes without this entry then read their keys again
     log.warning("key %d was revoked before the database was restored; it is again", key.pk)

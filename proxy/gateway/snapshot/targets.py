@@ -59,7 +59,8 @@ class UpstreamServer:
     head: bytes = field(repr=False)
     """The request line and headers of each request to ``url``, built by ``request_head``."""
     secret: bytes = field(repr=False)
-    """All secrets in ``headers``, one in each line, to redact them from responses."""
+    """All secrets that requests contain beside the credential, one in each line, to redact them
+    from responses."""
     profile: Profile
     profile_name: str
     timeouts: Timeouts
@@ -111,6 +112,10 @@ class UpstreamServer:
             name, secret, lambda key: api_key_headers(dialect_name, profile, key)
         )
         fixed = credential.current if credential.kind == STATIC else None
+        origin = Origin.of(url, connection.proxy, connection.tls)
+        secrets = list(connection.secrets)
+        if origin.proxy is not None and origin.is_forwarded:
+            secrets.append(origin.proxy.credentials)
         return cls(
             name=name,
             dialect=dialect,
@@ -119,11 +124,13 @@ class UpstreamServer:
             endpoints=endpoints,
             cloud=cloud,
             headers=headers,
-            origin=Origin.of(url, connection.proxy, connection.tls),
+            origin=origin,
             credential=credential,
             fixed=fixed,
-            head=request_head(url, {**headers, **(fixed.headers if fixed else {})}),
-            secret="\n".join(filter(None, connection.secrets)).encode(),
+            head=request_head(
+                url, {**headers, **(fixed.headers if fixed else {})}, connection.proxy
+            ),
+            secret="\n".join(filter(None, secrets)).encode(),
             forwarded_headers=connection.forwarded,
             profile=profile,
             profile_name=profile.name,

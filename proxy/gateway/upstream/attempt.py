@@ -16,6 +16,7 @@ import msgspec
 from proxy.conf import conf
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.exchange.call_record import load_calls, save_calls
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.error_log import log_non_json_response
@@ -85,6 +86,7 @@ class Attempt:
 
         Raises BadRequest, or UpstreamFailed if the client has received nothing yet.
         """
+        self.entry.attempts.recorded_calls = await load_calls(self.entry, self.target)
         self.body, headers = self.build_upstream_request()
         await self.entry.wait_until_recorded()  # the record must be on the disk first
         if self.entry.attempts.is_last_target:  # no further attempt needs the client's body
@@ -117,16 +119,16 @@ class Attempt:
         # The upstream always streams, so there is only one code path.
         request = {**self.apply_upstream_policies(), "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
+        target.recorded_calls = self.entry.attempts.recorded_calls
         self.url = server.url_for(target.model)
         target.profile = apply_learned(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
         self.record_translation_notes(upstream_request)
         self.known_answer, self.origins = upstream_request.local_response, upstream_request.origins
-        context = upstream_request.response_context
+        context = self.context = upstream_request.response_context
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
-        self.context = context
         self.stream = self.entry.attempts.stream = server.dialect.stream(context)
         return _encode({**upstream_request.body, **server.extra_body}), {}
 
@@ -356,6 +358,8 @@ class Attempt:
         if self.stream.error is not None:
             self._record_stream_error(self.stream.error)
         last = self.stream.finished
+        if last and self.stream.call_records:  # before the client can send its next request
+            await save_calls(self.entry, self.target, self.stream)
         if events or raw or last:
             if self.body:  # the first events: the upstream has accepted the body
                 self.body = b""

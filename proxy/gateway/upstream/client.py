@@ -33,6 +33,7 @@ from .connection import (
     InvalidHttpResponse,
     ProxyRefused,
     ProxyUnreachable,
+    ProxyUntrusted,
     UpstreamConnection,
 )
 from .connection_pool import OWNERS, SHARED, ConnectionPool
@@ -40,6 +41,8 @@ from .connection_pool import OWNERS, SHARED, ConnectionPool
 PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
 """Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
 may bill the request."""
+PROXY_REFUSAL: Final = 407
+"""The only status that a proxy that forwards requests uses and an upstream does not."""
 SLICE_BYTES: Final = 2**20  # the maximum number of bytes decompressed at once
 ERROR_BODY_BYTES: Final = 64 * 1024
 RETRY_AFTER_S: Final = (1, 60)
@@ -52,6 +55,9 @@ def _fault(status: int, error_type: str, message: str, *, retry: bool | None) ->
 NO_PROXY: Final = _fault(502, "api_error", "cannot reach the proxy before the upstream", retry=True)
 PROXY_REFUSED: Final = _fault(
     502, "api_error", "the proxy before the upstream refused the connection", retry=False
+)
+UNTRUSTED_PROXY: Final = _fault(
+    502, "api_error", "no trusted TLS connection to the proxy before the upstream", retry=False
 )
 UNREACHABLE: Final = _fault(502, "api_error", "cannot reach the upstream", retry=True)
 BAD_TLS: Final = _fault(502, "api_error", "no trusted TLS connection to the upstream", retry=False)
@@ -80,6 +86,7 @@ ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
     (ssl.SSLError, ErrorMapping(BAD_TLS)),
     (ConnectTimeout, ErrorMapping(CONNECT_TIMEOUT, undelivered=True, timed_out=True)),
     (ProxyRefused, ErrorMapping(PROXY_REFUSED, undelivered=True)),
+    (ProxyUntrusted, ErrorMapping(UNTRUSTED_PROXY, undelivered=True)),
     (ProxyUnreachable, ErrorMapping(NO_PROXY, undelivered=True)),
     (ConnectError, ErrorMapping(UNREACHABLE, undelivered=True)),
     (OSError, ErrorMapping(LOST, maybe_stale=True)),
@@ -275,7 +282,7 @@ async def post(
     head = server.head
     if headers or url is not server.url or credential is not server.fixed:
         own = credential.headers_for(url, body)
-        head = request_head(url, {**server.headers, **headers, **own})
+        head = request_head(url, {**server.headers, **headers, **own}, server.origin.proxy)
     connection: UpstreamConnection | None = None
     owner = OWNERS.get(server.connection_reuse, key_id)
     connections = pool(loop or asyncio.get_running_loop())
@@ -286,6 +293,8 @@ async def post(
             connection = await connections.connect(server.origin, server.timeouts.connect_s)
         connection.upstream, record.sent = server.name, True
         await connection.send_request(b"%b%d\r\n\r\n" % (head, len(body)), body)
+        if connection.status == PROXY_REFUSAL and server.origin.is_forwarded:
+            raise ProxyRefused(f"status {PROXY_REFUSAL}")  # noqa: TRY301 - it is mapped below
         record.status = connection.status
         record.refused = (
             connection.status != 200 and connection.status not in PROXY_TIMEOUT_STATUSES

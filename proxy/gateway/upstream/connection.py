@@ -41,8 +41,12 @@ class ProxyUnreachable(ConnectError):
     """No connection to the forward proxy was established, or it did not answer in HTTP."""
 
 
+class ProxyUntrusted(ConnectError):
+    """The forward proxy has no certificate of a trusted CA."""
+
+
 class ProxyRefused(ConnectError):
-    """The forward proxy refused to open a tunnel to the upstream."""
+    """The forward proxy refused to pass on the gateway's requests."""
 
 
 class ConnectTimeout(OSError):

@@ -29,6 +29,7 @@ from .connection import (
     ConnectTimeout,
     ProxyTunnel,
     ProxyUnreachable,
+    ProxyUntrusted,
     StrayTiming,
     UpstreamConnection,
 )
@@ -157,34 +158,66 @@ class ConnectionPool:
             self._close_idle(key)
 
     async def _open(self, origin: Origin) -> UpstreamConnection:
-        loop = asyncio.get_running_loop()
         connection = UpstreamConnection(partial(self._on_stray, origin))
-        tcp: Any
         if origin.proxy is None:
-            tcp = await self._open_tcp(origin, lambda: connection)
+            transport = await self._open_tcp(origin, lambda: connection)
         else:
-            tcp = await self._open_tunnel(origin, origin.proxy)
-            tcp.set_protocol(connection)
-            connection.connection_made(tcp)
+            transport = await self._open_proxy(origin, origin.proxy, connection)
         if origin.tls:
-            context = self._context_for(origin.files)
-            secured = await loop.start_tls(tcp, connection, context, server_hostname=origin.host)
-            if secured is None:
-                raise ConnectionAbortedError("the connection was closed during the TLS handshake")
+            secured = await self._start_tls(transport, connection, origin.files, origin.host)
             connection.connection_made(secured)
         return connection
 
-    async def _open_tunnel(self, origin: Origin, proxy: HttpProxy) -> Any:
-        """Open a tunnel through the proxy. Raises ProxyRefused, ProxyUnreachable or OSError."""
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
-        tunnel = ProxyTunnel(f"{host}:{origin.port}", proxy.authorization)
-        tcp = await self._open_tcp(origin, lambda: tunnel)
+    async def _start_tls(
+        self, transport: Any, protocol: asyncio.Protocol, files: TlsFiles, host: str
+    ) -> Any:
+        """Start TLS on a transport; return the secured transport. Raises OSError."""
+        context = self._context_for(files)
+        loop = asyncio.get_running_loop()
+        secured = await loop.start_tls(transport, protocol, context, server_hostname=host)
+        if secured is None:
+            raise ConnectionAbortedError("the connection was closed during the TLS handshake")
+        return secured
+
+    async def _open_proxy(
+        self, origin: Origin, proxy: HttpProxy, connection: UpstreamConnection
+    ) -> Any:
+        """Connect to the proxy, and through it to an https upstream; return the transport.
+
+        Raises ProxyRefused, ProxyUnreachable, ProxyUntrusted or OSError.
+        """
+        tunnel = None
+        if not origin.is_forwarded:
+            host = f"[{origin.host}]" if ":" in origin.host else origin.host
+            tunnel = ProxyTunnel(f"{host}:{origin.port}", proxy.authorization)
+        first = tunnel or connection
+        tcp = transport = await self._open_tcp(
+            origin, asyncio.Protocol if proxy.tls else lambda: first
+        )
         try:
-            await tunnel.opened
+            if proxy.tls:
+                transport = await self._start_proxy_tls(tcp, first, origin, proxy)
+            if tunnel is not None:
+                if transport is not tcp:
+                    tunnel.connection_made(transport)
+                await tunnel.opened
+                transport.set_protocol(connection)
         except BaseException:
             tcp.abort()
             raise
-        return tcp
+        # The TCP transport is the first one, because the connection asks it for unsent bytes.
+        for layer in dict.fromkeys((tcp, transport)):
+            connection.connection_made(layer)
+        return transport
+
+    async def _start_proxy_tls(
+        self, tcp: Any, first: asyncio.Protocol, origin: Origin, proxy: HttpProxy
+    ) -> Any:
+        """Start TLS with the proxy. A client certificate is for the upstream, so none is shown."""
+        try:
+            return await self._start_tls(tcp, first, TlsFiles(ca=origin.files.ca), proxy.host)
+        except ssl.SSLError as exc:
+            raise ProxyUntrusted(str(exc)) from exc
 
     async def _open_tcp(self, origin: Origin, factory: Callable[[], asyncio.Protocol]) -> Any:
         """Open a TCP connection to the upstream, or to its proxy; return the transport."""

@@ -14,6 +14,7 @@ from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from proxy.ledger.errors import SchemaMismatch
+from proxy.models import CopiedTable
 
 if TYPE_CHECKING:
     from django.db.migrations.executor import MigrationExecutor
@@ -37,9 +38,22 @@ def migrations_on_disk() -> AbstractSet[tuple[str, str]]:
 
 
 def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
+    """Raise SchemaMismatch if this version cannot use the database; call this before serving.
+
+    The applied migrations must be those of this version, and the database no unfinished copy.
+    """
+    check_migrations(alias)
+    if CopiedTable.objects.using(alias).exists():
+        raise SchemaMismatch(
+            "the database is an unfinished copy of another one; run manage.py copyledger again, "
+            "with the DATABASE_URL of the original"
+        )
+
+
+def check_migrations(alias: str = DEFAULT_DB_ALIAS) -> None:
     """Raise SchemaMismatch if the applied migrations are not those of this version.
 
-    The message names a migration and what to do. Call this before serving requests.
+    The message names a migration and what to do.
     """
     if _applied(alias) == migrations_on_disk():
         return  # equal sets need no consistency check, which would import all migrations

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
+from proxy.ledger.archive.reading import changeable_rows
 from proxy.ledger.posting import budget_sync, hash_chain, rollups
 from proxy.ledger.posting.exchange_columns import FIELDS, set_columns
 from proxy.ledger.transcripts import storage
@@ -15,12 +16,15 @@ Change = Callable[[Exchange], Mapping[str, Any] | None]  # returns new columns; 
 
 
 def amend(ids: Sequence[str], change: Change, now: datetime | None = None) -> list[Exchange]:
-    """Apply ``change`` to each ledger row, with the ledger locked; return the changed rows."""
+    """Apply ``change`` to each ledger row, with the ledger locked; return the changed rows.
+
+    Rows of months that are removed to the archive do not change.
+    """
     now = now or datetime.now(UTC)
     with transaction.atomic():
         head = hash_chain.lock_ledger()
         amended = []
-        for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):
+        for row in Exchange.objects.filter(changeable_rows(), pk__in=ids).order_by("pk"):
             values = change(row)
             if values is None:
                 continue

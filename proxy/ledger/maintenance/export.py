@@ -7,7 +7,7 @@ zero.
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -88,11 +88,7 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "created_at": iso(row.created),
         "finished_at": iso(row.finished),
         "outcome": row.outcome or None,
-        "key": {"id": key_id(row.key_id), "name": row.key_name},
-        "user": {"id": account_id(row.user), "email": row.user if "@" in row.user else None}
-        if row.user
-        else None,
-        "team": {"id": workspace_id(row.team) if row.team else None, "name": row.team},
+        **caller_references(row.team, row.key_id, row.key_name, row.user),
         "client": {"name": row.client_name or None, "version": row.client_version or None}
         | {"app": row.tags.get("app") or _app(row.user_agent)},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
@@ -126,6 +122,19 @@ def _app(user_agent: str) -> str | None:
     """Return the Claude Code application: ``cli`` of ``claude-cli/2.1.329 (external, cli)``."""
     match = CLAUDE_CODE.match(user_agent)
     return match[1] if match else None
+
+
+def caller_references(team: str, key: int | None, key_name: str, user: str) -> dict[str, Any]:
+    """Return ``key``, ``user`` and ``team`` as every row shows them; ``user`` is None if empty.
+
+    The ledger has the names of users, which may be addresses, but no addresses of their own.
+    """
+    email = user if "@" in user else None
+    return {
+        "key": {"id": key_id(key), "name": key_name},
+        "user": {"id": user, "email": email} if user else None,
+        "team": {"id": team or None, "name": team},
+    }
 
 
 def key_id(pk: int | None) -> str | None:
@@ -205,19 +214,19 @@ def rows_between(
     return rows if with_open else rows.filter(state=State.CLOSED)
 
 
-def ndjson(rows: "QuerySet[Exchange]") -> Iterator[str]:
+def ndjson(rows: Iterable[Exchange]) -> Iterator[str]:
     """Yield one line of JSON for each row."""
-    for row in rows.iterator(chunk_size=1000):
+    for row in rows:
         yield escape_invisible_json(msgspec.json.encode(request_row(row)).decode()) + "\n"
 
 
-def as_csv(rows: "QuerySet[Exchange]") -> Iterator[str]:
+def as_csv(rows: Iterable[Exchange]) -> Iterator[str]:
     """Yield the lines of a CSV file, first the column names.
 
     Nested fields are columns with names such as ``key.id``; other lists and objects are JSON.
     """
     columns: list[str] | None = None
-    for row in rows.iterator(chunk_size=1000):
+    for row in rows:
         flat = flattened(request_row(row))
         if columns is None:
             columns = list(flat)

@@ -14,6 +14,7 @@ from django.db import DatabaseError, connection
 
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.errors import LedgerUnavailable
+from proxy.ledger.webhooks.outbox import prune_events
 from proxy.models import Purge
 
 from . import purge_jobs, retention
@@ -27,11 +28,12 @@ STOP_WAIT_S: Final = 5.0
 def start_if_due(at: datetime, hour: int) -> bool:
     """Start the purge of this UTC day if ``hour`` is reached and transcripts are expired.
 
-    Returns whether a purge was started. Expired sign-in sessions are deleted in any case. Raises
-    DatabaseError or LedgerUnavailable.
+    Returns whether a purge was started. Expired sign-in sessions and old events of webhooks are
+    deleted in any case. Raises DatabaseError or LedgerUnavailable.
     """
     database_file()
     retention.delete_expired_sessions(at)
+    prune_events(at)
     since = at.replace(hour=hour, minute=0, second=0, microsecond=0)
     if at < since or Purge.objects.filter(created__gte=since).exists():
         return False

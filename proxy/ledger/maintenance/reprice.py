@@ -3,16 +3,19 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
+from proxy.ledger.archive.reading import changeable_rows
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 from proxy.models.ledger import HAS_TOKENS
 
 from .amendments import amend
+
+BATCH: Final = 500  # rows in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,9 @@ def candidates(
 ) -> "QuerySet[Exchange]":
     """Return the closed rows with known tokens from ``since`` to before ``until``.
 
-    Without ``every``, only rows without a cost.
+    Without ``every``, only rows without a cost. Rows of archived months do not change.
     """
-    rows = Exchange.objects.filter(HAS_TOKENS, state=State.CLOSED)
+    rows = Exchange.objects.filter(changeable_rows(), HAS_TOKENS, state=State.CLOSED)
     if since:
         rows = rows.filter(created__gte=since)
     if until:
@@ -40,7 +43,7 @@ def candidates(
 
 
 def reprice(
-    rows: "QuerySet[Exchange]", *, dry_run: bool, batch: int = 500
+    rows: "QuerySet[Exchange]", *, dry_run: bool, batch: int = BATCH
 ) -> Iterator[list[Repriced]]:
     """Set the costs of rows by the current prices; yield the changed rows of each batch.
 

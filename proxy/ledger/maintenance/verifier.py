@@ -1,7 +1,9 @@
 """Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -9,10 +11,19 @@ import msgspec
 from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
+from proxy.ledger.archive.reading import (
+    bounds,
+    iterate_both,
+    read_both,
+    removed_months,
+    with_ids,
+    within,
+)
+from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
 from proxy.ledger.transcripts import storage
-from proxy.models import Exchange, HashChainLink, LedgerHead, State, Transcript
+from proxy.models import Exchange, HashChainLink, LedgerHead, State, StopReasonDay, Transcript
 
 from .retention import expired
 
@@ -92,6 +103,61 @@ class Checkpoint(msgspec.Struct):
         new.replace(path)
 
 
+def steps(state: Checkpoint) -> Iterator[None]:
+    """Verify the links, then by month the rows without a link, then by day the sums.
+
+    ``state`` contains the position and the findings at each yield.
+    """
+    for checked in verify(bodies=state.bodies, days=state.days, after=state.sequence):
+        state.links += checked.links
+        state.sequence = checked.sequence
+        state.add(checked.findings)
+        yield
+    days = _days_with_rows(state.days)
+    if days is None:
+        return
+    first, last = days
+    for at, end in _months(max(first, state.rows_until or first), last):
+        state.add(verify_links_of_rows(_midnight(at), _midnight(end)))
+        state.rows_until = end
+        yield
+    at = max(first, state.sums_until or first)
+    while state.sums and at <= last:
+        end = at + timedelta(days=1)
+        state.add(verify_sums(_midnight(at), _midnight(end)))
+        state.sums_until = at = end
+        yield
+
+
+def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
+    """Return the first and the last UTC day with rows within ``days``; None: there are none.
+
+    All days of an archived month count as days with rows.
+    """
+    found = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
+    known = [at.astimezone(UTC).date() for at in found.values() if at is not None]
+    for month in removed_months():
+        known += [month, bounds(month)[1].date() - timedelta(days=1)]
+    if not known:
+        return None
+    first = max(min(known), days.since or date.min)
+    last = min(max(known), days.until - timedelta(days=1) if days.until else date.max)
+    return (first, last) if first <= last else None
+
+
+def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
+    """Split the days from ``first`` to ``last`` at the ends of months."""
+    while first <= last:
+        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
+        end = min(following, last + timedelta(days=1))
+        yield first, end
+        first = end
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time_of_day(), UTC)
+
+
 def link_range(days: DayRange) -> tuple[int, int]:
     """Return the first and the last sequence number of the links of these days; (1, 0): none."""
     links = HashChainLink.objects.filter(days.filter("day"))
@@ -163,7 +229,7 @@ def _rows(
         .values_list("exchange_id")
         .annotate(newest=Max("sequence"))
     )
-    rows = Exchange.objects.in_bulk(list(ids))
+    rows = _rows_by_id(ids)
     stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
     for link in batch:
         if newest[link.exchange_id] != link.sequence:
@@ -184,6 +250,17 @@ def _rows(
             yield Finding(
                 "body", link.exchange_id, "the transcript is missing within its retention"
             )
+
+
+def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
+    """Return the rows of the database and of the archive."""
+    rows = Exchange.objects.in_bulk(list(ids))
+    if missing := sorted(ids - rows.keys()):
+        for found in read_both(
+            Exchange.objects.filter(pk__in=missing), list[Exchange], with_ids(missing)
+        ):
+            rows |= {row.pk: row for row in found}
+    return rows
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -248,20 +325,25 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     The range must consist of whole UTC days; one day at a time is best.
     """
     totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+    tools = 0
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    for row in rows.iterator(chunk_size=2000):
+    for row in iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk")):
         counts = counts_of(row)
         for name in COUNTS:
             totals[name] += counts[name]
+        tools += len(stop_reasons.tools_of(row))
+    stopped = {"requests": totals["requests"], "requests_with_tool": tools}
+    tables = [*((rows_of(table), totals) for table in TABLES), (StopReasonDay.objects, stopped)]
     found = []
-    for table in TABLES:
-        sums = rows_of(table).filter(start__gte=since, start__lt=until)
-        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in COUNTS})
-        for name in COUNTS:
+    for manager, expected in tables:
+        sums = manager.filter(start__gte=since, start__lt=until)
+        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in expected})
+        for name, total in expected.items():
             stored = found_sums[f"sum_{name}"] or 0
-            if stored != totals[name]:
-                why = f"{name} is {stored}, the sum of its rows is {totals[name]}"
-                found.append(Finding("sum", f"{table.__name__} {since:%Y-%m-%d}", why))
+            if stored != total:
+                why = f"{name} is {stored}, the sum of its rows is {total}"
+                where = f"{manager.model.__name__} {since:%Y-%m-%d}"
+                found.append(Finding("sum", where, why))
     return found
 
 

@@ -15,17 +15,19 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q, Sum
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.models import Budget, BudgetNotice, Exchange, State, UsageQuarterHour
+from proxy.ledger.webhooks.outbox import iso, record_event
+from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
+from proxy.models.setup.json_field_types import matches_any
 
 from .exchange_columns import AnyRow
 from .hash_chain import lock_ledger
@@ -38,7 +40,7 @@ AHEAD_S: Final = 86_400.0
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
 NANOUSD: Final = 10**9
-NO_ROWS: Final = Q(pk__in=())
+EXHAUSTED_PERCENT: Final = 100
 
 
 def counter_name(budget_id: int, when: BudgetPeriod) -> str:
@@ -153,14 +155,41 @@ def publish(budget: Budget, when: BudgetPeriod) -> None:
 def record_notices(
     budget: Budget, start: datetime, thresholds: Iterable[int], used_nanousd: int
 ) -> None:
-    """Create the notice for each reached threshold of a period that has none yet."""
+    """Create the notice, with its event, for each reached threshold that has none in the period."""
     for threshold in thresholds:
-        BudgetNotice.objects.get_or_create(
-            budget=budget,
-            start=start,
-            threshold=threshold,
-            defaults={"used_nanousd": used_nanousd},
-        )
+        with transaction.atomic():
+            notice, is_new = BudgetNotice.objects.get_or_create(
+                budget=budget,
+                start=start,
+                threshold=threshold,
+                defaults={"used_nanousd": used_nanousd},
+            )
+            if is_new:
+                _record_event(notice)
+
+
+def _record_event(notice: BudgetNotice) -> None:
+    """Notify webhooks and the budget's mail addresses. Amounts are decimal strings in dollars."""
+    budget = notice.budget
+    when = window(budget.period, budget.zone, notice.start.timestamp())
+    is_exhausted = notice.threshold >= EXHAUSTED_PERCENT
+    record_event(
+        EventType.BUDGET_EXHAUSTED if is_exhausted else EventType.BUDGET_THRESHOLD,
+        team=budget.team.name if budget.team else budget.key.team.name if budget.key else "",
+        data={
+            "budget_id": f"budget_{budget.pk}",
+            "owner": budget.owner,
+            "models": budget.models_covered,
+            "threshold_percent": notice.threshold,
+            "hard": budget.hard,
+            "limit_usd": format(budget.usd, "f"),
+            "spent_usd": f"{Decimal(notice.used_nanousd).scaleb(-9):.6f}",
+            "period": budget.period,
+            "starts_at": iso(when.start),
+            "resets_at": iso(when.end),
+        },
+        emails=budget.emails,
+    )
 
 
 def limit_nanousd(budget: Budget) -> int:
@@ -173,8 +202,8 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
     The sum uses the rollup by quarter hours: periods begin at a quarter hour in every time zone.
     """
     start, end = (edge.astimezone(UTC) for edge in when)
-    usage = UsageQuarterHour.objects.filter(_owner(budget), start__gte=start, start__lt=end)
-    return int(usage.aggregate(sum=Sum("cost_nanousd"))["sum"] or 0)
+    [cost] = budget.sums_of_usage(start, end, "cost_nanousd")
+    return cost
 
 
 def _all_budgets() -> list[Budget]:
@@ -184,15 +213,12 @@ def _all_budgets() -> list[Budget]:
     return list(budgets.prefetch_related("key__retiring"))
 
 
-def _owner(budget: Budget) -> Q:
-    if budget.team is not None:
-        return Q(team=budget.team.name)
-    if budget.key_id is not None:
-        return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username()) if budget.user is not None else NO_ROWS
-
-
 def _covers(budget: Budget, row: AnyRow) -> bool:
+    models = budget.models_covered
+    return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
+
+
+def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
         return row.team == budget.team.name
     if budget.key_id is not None:

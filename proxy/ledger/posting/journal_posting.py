@@ -16,7 +16,7 @@ from proxy.ledger.database import availability
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
-from proxy.ledger.journal.records import Record, decode
+from proxy.ledger.journal.records import OpenRecord, Record, decode
 from proxy.ledger.transcripts.encoding import StreamCompressor
 from proxy.models import DrainWatermark
 
@@ -85,11 +85,15 @@ def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecor
 def _decoded(reader: JournalReader, request_id: str, sizes: list[int]) -> Iterator[Record]:
     """Yield the decoded records of a request; append the size of each encoded record to ``sizes``.
 
-    It decodes one record at a time, so that only one is in memory both encoded and decoded.
+    It decodes one record at a time, so that only one is in memory both encoded and decoded. Of a
+    running request, only the open record is needed; its chunks may already have 32 MiB.
     """
+    is_running = not reader.unfinished[request_id].closed
     for body in reader.bodies(request_id):
         sizes.append(len(body))
-        yield decode(body)
+        yield (record := decode(body))
+        if is_running and isinstance(record, OpenRecord):
+            return
 
 
 def _post(reader: JournalReader, batch: Sequence[ExchangeRecords]) -> list[str]:

@@ -27,7 +27,16 @@ from proxy.ledger.transcripts.encoding import (
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
-from . import budget_sync, drift, hash_chain, key_last_used, outcomes, rollups, sessions
+from . import (
+    budget_sync,
+    drift,
+    hash_chain,
+    key_last_used,
+    outcomes,
+    rollups,
+    sessions,
+    upstream_errors,
+)
 from .exchange_columns import (
     FIELDS,
     Row,
@@ -146,6 +155,8 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
+        if failed := [row for row in done if upstream_errors.has_failed(row)]:
+            _write_derived("new upstream errors", upstream_errors.record_new_errors, failed)
     drift.new_name_recorder.note(
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )

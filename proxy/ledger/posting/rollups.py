@@ -29,6 +29,7 @@ from proxy.models import (
 )
 from proxy.models.rollups import UsageCounts
 
+from . import stop_reasons
 from .exchange_columns import AnyRow
 
 WINDOW: Final = "context_window"  # the only dimension that is not a column of a ledger row
@@ -187,6 +188,8 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     then grouped by the dimensions of each table.
     """
     finest: Buckets = {}
+    rows = list(rows)
+    stop_reasons.add(rows, sign)
     for row in rows:
         group = (*_dimensions_of(row), context_window(row))
         start = start_of(UsageQuarterHour, row.created)

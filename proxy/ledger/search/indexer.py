@@ -91,7 +91,7 @@ def index_parts(found: Sequence[NewParts], texts: Mapping[int, bytes] | None = N
     missing = [pair for pair in pairs if pair not in known]
     write(SearchEntry, [{"part_id": part, "team": team} for part, team in missing])
     fresh = _entries(missing)
-    term_index.add(dict(_terms(fresh, texts)))
+    term_index.add(dict(terms_of_entries(fresh, texts)))
     known |= fresh
     rows = list(_occurrences(found, known, set(fresh)))
     if rows:
@@ -122,8 +122,8 @@ def _entries(pairs: Iterable[TeamPart]) -> dict[TeamPart, int]:
     return {(part, team): pk for part, team, pk in rows if (part, team) in wanted}
 
 
-def _terms(
-    entries: Mapping[TeamPart, int], texts: Mapping[int, bytes] | None
+def terms_of_entries(
+    entries: Mapping[TeamPart, int], texts: Mapping[int, bytes] | None = None
 ) -> Iterator[tuple[int, set[str]]]:
     """Yield the id of each entry with its terms: those of its part, and one for its team."""
     if texts is None:
@@ -173,5 +173,5 @@ def _forget(rows: models.QuerySet[SearchEntry]) -> None:
     entries = {(part, team): pk for part, team, pk in rows.values_list("part_id", "team", "pk")}
     if not entries:
         return
-    term_index.remove(dict(_terms(entries, None)))
+    term_index.remove(dict(terms_of_entries(entries)))
     SearchEntry.objects.filter(pk__in=list(entries.values())).delete()

@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from proxy.bootstrap import data_directory
 from proxy.bootstrap.doctor import run_checks
 from proxy.bootstrap.finding import Finding
 from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.rich_output import format_count
 
 MARKS = {True: "ok  ", False: "BAD ", None: "info"}
 DEFAULT_URL = "http://127.0.0.1:8000"  # the address of ``manage.py serve`` without options
@@ -49,7 +50,9 @@ class Command(BridgeCommand):
             self.stdout.write(CLIENT.format(url=url))
         bad = [finding for finding in findings if finding.ok is False]
         if bad:
-            raise CommandError(f"{len(bad)} problems found", returncode=FINDING)
+            if not options["json"]:
+                self.stdout.write(f"\n{format_count(len(bad), 'problem')} found (BAD above).")
+            raise SystemExit(FINDING)
 
 
 def _json(finding: Finding) -> dict[str, Any]:
@@ -62,5 +65,6 @@ def _json(finding: Finding) -> dict[str, Any]:
 
 
 def _line(finding: Finding) -> str:
-    hint = f"  {finding.hint}" if finding.hint else ""
-    return f"{MARKS[finding.ok]}  {finding.subject}: {finding.text}.{hint}"
+    """Return the finding and its remedy as one line, also if a text of a package has several."""
+    line = f"{finding.subject}: {finding.text.rstrip('.')}. {finding.hint}"
+    return f"{MARKS[finding.ok]}  {' '.join(line.split())}"

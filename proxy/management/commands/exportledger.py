@@ -2,20 +2,22 @@
 
 import sys
 from argparse import FileType
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
-from proxy.audit_log import Action, record
+from proxy.ledger.archive.reading import iterate_both, read_both, within
 from proxy.ledger.maintenance.export import as_csv, ndjson, rows_between
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import progress
 from proxy.models import Exchange
+from proxy.permissions.readings import record_export
 
-FORMATS: Final[Mapping[str, Callable[["QuerySet[Exchange]"], Iterator[str]]]] = {
+FORMATS: Final[Mapping[str, Callable[[Iterable[Exchange]], Iterator[str]]]] = {
     "ndjson": ndjson,
     "csv": as_csv,
 }
@@ -33,16 +35,20 @@ class Command(BridgeCommand):
         parser.add_argument("--format", choices=sorted(FORMATS), default="ndjson")
         parser.add_argument("--open", action="store_true", help="also requests that still run")
         parser.add_argument("--output", type=FileType("w", encoding="utf-8"), help="else stdout")
+        self.add_reason_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_range(options["since"], options["until"])
         rows = rows_between(options["since"], options["until"], with_open=options["open"])
+        months = within(options["since"], options["until"])
         bounds = f"since {options['since']} until {options['until']}"
-        record(Action.EXPORT, detail=f"ledger as {options['format']}, {bounds}")
+        record_export(f"ledger as {options['format']}, {bounds}", reason=options["reason"])
         out = options["output"] or self.stdout
         with progress() as bar:
-            task = bar.add_task("exporting", total=rows.count() if sys.stderr.isatty() else None)
-            for line in FORMATS[options["format"]](rows):
+            shows_total = sys.stderr.isatty()
+            total = sum(read_both(rows, QuerySet.count, months)) if shows_total else None
+            task = bar.add_task("exporting", total=total)
+            for line in FORMATS[options["format"]](iterate_both(rows, months, attrgetter("pk"))):
                 out.write(line, ending="") if out is self.stdout else out.write(line)
                 bar.advance(task)
         out.flush()

@@ -12,6 +12,7 @@ from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
 from proxy.ledger.maintenance import retention
+from proxy.ledger.webhooks.outbox import prune_events
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
@@ -55,6 +56,7 @@ class Command(BridgeCommand):
         exports = jobs.expire(now)
         entries = retention.prune_audit_log(min(now, datetime.now(UTC)))
         retention.delete_expired_sessions(min(now, datetime.now(UTC)))
+        prune_events(min(now, datetime.now(UTC)))
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())

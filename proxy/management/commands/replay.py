@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
-from proxy.audit_log import Action, record
+from proxy.audit_log import Action
 from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare, pretty
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.models import Exchange
+from proxy.permissions.readings import record_reading
+from proxy.permissions.row_permissions import Reader
 from translator.stream.sse import format_sse
 
 
@@ -24,11 +26,18 @@ class Command(BridgeCommand):
         parser.add_argument("--raw", action="store_true", help="print the upstream's stored bytes")
         parser.add_argument("--request", action="store_true", help="print today's upstream body")
         parser.add_argument("--json", action="store_true")
+        self.add_reason_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         stored = self._stored(options["request_id"])
         exchange = Exchange.objects.filter(pk=stored.exchange_id).first()
-        record(Action.READ, exchange or Exchange(pk=stored.exchange_id), detail="replay")
+        record_reading(
+            Reader(everything=True),
+            Action.READ,
+            [exchange or Exchange(pk=stored.exchange_id)],
+            detail="replay",
+            reason=options["reason"],
+        )
         if options["raw"]:
             for each in stored.failed:
                 attempt = each.as_dict()

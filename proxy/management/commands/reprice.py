@@ -9,7 +9,7 @@ from rich.table import Table
 
 from proxy.audit_log import Action, record
 from proxy.ledger.maintenance.export import usd
-from proxy.ledger.maintenance.reprice import Repriced, candidates, reprice
+from proxy.ledger.maintenance.reprice import BATCH, Repriced, candidates, reprice
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
@@ -31,11 +31,12 @@ class Command(BridgeCommand):
         rows = candidates(options["since"], options["until"], every=options["all"])
         changed: dict[tuple[str, str], list[Repriced]] = defaultdict(list)
         with progress() as bar:
-            task = bar.add_task("pricing", total=rows.count())
-            for batch in reprice(rows, dry_run=options["dry_run"]):
+            total = rows.count()
+            task = bar.add_task("pricing", total=total)
+            for number, batch in enumerate(reprice(rows, dry_run=options["dry_run"]), 1):
                 for one in batch:
                     changed[(one.exchange.upstream, one.exchange.model_upstream)].append(one)
-                bar.advance(task, 500)
+                bar.update(task, completed=min(total, number * BATCH))
         groups = [summed(*key, group) for key, group in sorted(changed.items())]
         if not options["dry_run"]:
             requests = sum(line["requests"] for line in groups)

@@ -18,7 +18,13 @@ from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
 from proxy.models import Transcript
 from proxy.permissions.row_permissions import Reader
-from proxy.transcript_search import SWITCHED_OFF, Filters, SearchSwitchedOff, search_transcripts
+from proxy.transcript_search import (
+    SWITCHED_OFF,
+    Filters,
+    SearchSwitchedOff,
+    result_row,
+    search_transcripts,
+)
 
 MAX_RESULTS = 1000
 
@@ -40,6 +46,7 @@ class Command(BridgeCommand):
         parser.add_argument("--until", type=parse_datetime, help="sent before")
         parser.add_argument("--limit", type=int, default=20, help=f"results, up to {MAX_RESULTS}")
         parser.add_argument("--json", action="store_true", help="one JSON object for each result")
+        self.add_reason_argument(parser)
         parser.add_argument(
             "--reindex",
             action="store_true",
@@ -58,7 +65,7 @@ class Command(BridgeCommand):
         results = self._search(options)
         if options["json"]:
             for result in results:
-                line = msgspec.json.encode(_as_dict(result)).decode()
+                line = msgspec.json.encode(result_row(result)).decode()
                 self.stdout.write(escape_invisible_json(line))
             return
         table = Table("time (UTC)", "request", "who", "kind", "passage")
@@ -87,6 +94,7 @@ class Command(BridgeCommand):
                     filters,
                     limit=options["limit"] - len(results),
                     below=page.next_position,
+                    reason=options["reason"],
                 )
             except (InvalidQuery, SearchSwitchedOff) as error:
                 raise CommandError(str(error), returncode=MISUSE) from None
@@ -120,19 +128,3 @@ def _passage(result: Result) -> Text:
 
 def _as_one_line(text: str) -> str:
     return show_invisible("".join(" " if c.isspace() else c for c in text))
-
-
-def _as_dict(result: Result) -> dict[str, Any]:
-    row = result.exchange
-    return {
-        "request_id": row.pk,
-        "created_at": row.created.isoformat(),
-        "team": row.team,
-        "key": row.key_name,
-        "user": row.user or None,
-        "session_id": row.session_id or None,
-        "model_requested": row.model_requested,
-        "kind": result.kind,
-        "passage": "".join(fragment.text for fragment in result.fragments),
-        "matches": [fragment.text for fragment in result.fragments if fragment.matched],
-    }

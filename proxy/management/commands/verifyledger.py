@@ -4,16 +4,13 @@ The position is stored every few seconds, so an interrupted verification can be 
 """
 
 import time
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from django.core.management.base import CommandParser
-from django.db.models import Max, Min
 
 from proxy.conf import conf
 from proxy.ledger.maintenance import verifier
@@ -21,7 +18,6 @@ from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_datetime, parse_month
 from proxy.management.rich_output import format_count, progress
-from proxy.models import Exchange
 from proxy.secrets import ConfigError
 
 FILE: Final = "verifyledger.json"
@@ -74,7 +70,7 @@ class Command(BridgeCommand):
         saved_at = time.monotonic()
         with progress() as bar:
             task = bar.add_task("verifying", total=verifier.link_range(state.days)[1])
-            for _ in _steps(state):
+            for _ in verifier.steps(state):
                 bar.update(task, completed=state.sequence)
                 if time.monotonic() - saved_at >= SAVE_S:
                     state.save(path)
@@ -97,53 +93,3 @@ def _new_checkpoint(options: dict[str, Any]) -> Checkpoint:
         day = options["day"].date()
         days = DayRange(day, day + timedelta(days=1))
     return Checkpoint(days=days, bodies=not options["no_bodies"], sums=not options["no_sums"])
-
-
-def _steps(state: Checkpoint) -> Iterator[None]:
-    """Verify the links, then by month the rows without a link, then by day the sums.
-
-    ``state`` contains the position and the findings at each yield.
-    """
-    for checked in verifier.verify(bodies=state.bodies, days=state.days, after=state.sequence):
-        state.links += checked.links
-        state.sequence = checked.sequence
-        state.add(checked.findings)
-        yield
-    days = _days_with_rows(state.days)
-    if days is None:
-        return
-    first, last = days
-    for at, end in _months(max(first, state.rows_until or first), last):
-        state.add(verifier.verify_links_of_rows(_midnight(at), _midnight(end)))
-        state.rows_until = end
-        yield
-    at = max(first, state.sums_until or first)
-    while state.sums and at <= last:
-        end = at + timedelta(days=1)
-        state.add(verifier.verify_sums(_midnight(at), _midnight(end)))
-        state.sums_until = at = end
-        yield
-
-
-def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
-    """Return the first and the last UTC day with rows within ``days``; None: there are none."""
-    found = Exchange.objects.aggregate(first=Min("created"), last=Max("created"))
-    if found["first"] is None:
-        return None
-    first, last = (found[name].astimezone(UTC).date() for name in ("first", "last"))
-    first = max(first, days.since or first)
-    last = min(last, days.until - timedelta(days=1) if days.until else last)
-    return (first, last) if first <= last else None
-
-
-def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
-    """Split the days from ``first`` to ``last`` at the ends of months."""
-    while first <= last:
-        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
-        end = min(following, last + timedelta(days=1))
-        yield first, end
-        first = end
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time_of_day(), UTC)

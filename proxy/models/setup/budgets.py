@@ -2,14 +2,18 @@
 
 import zoneinfo
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
-from urllib.parse import urlsplit
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import models
 
+from proxy.models.rollups import UsageQuarterHour
+
+from .json_field_types import CoveredModels, matches_any, type_error_message
 from .keys import ApiKey, Team
 
 ONE_OWNER = "a budget belongs to exactly one team, key or user"
@@ -35,17 +39,14 @@ class Budget(models.Model):
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
     # IANA name of a time zone; periods begin at its midnight.
     zone = models.CharField(max_length=64, default="UTC")
-    hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
-    webhook = models.CharField(
-        max_length=500, blank=True, help_text="https URL that receives alerts at 80 % and at 100 %."
-    )
-    webhook_secret = models.JSONField(
-        default=dict,
+    models_covered = models.JSONField(
+        default=list,
         blank=True,
-        help_text='Signs the alerts: {"env": "NAME"} or {"file": "/path"}.',
+        help_text="Names or globs of the models whose requests count; empty: all models.",
     )
+    hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
     emails = models.JSONField(
-        default=list, blank=True, help_text='Receive the same alerts: ["ops@example.com"].'
+        default=list, blank=True, help_text='Get a mail at 80 % and 100 %: ["ops@example.com"].'
     )
     managed = models.BooleanField(default=False, editable=False)
 
@@ -64,7 +65,7 @@ class Budget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{Decimal(self.usd).normalize():f} USD a {self.period}"
+        return f"{Decimal(self.usd).normalize():f} USD a {self.period}{self.models_text}"
 
     @property
     def owner(self) -> str:
@@ -83,6 +84,38 @@ class Budget(models.Model):
             return ()
         return (self.key.pk, *(retiring.pk for retiring in self.key.retiring.all()))
 
+    @property
+    def models_text(self) -> str:
+        """Return the covered models for display after the limit: " for claude-opus-*", or ""."""
+        return f" for {', '.join(self.models_covered)}" if self.models_covered else ""
+
+    @property
+    def is_of_owner(self) -> models.Q:
+        """Return the condition for rows of usage of the budget's owner, for whatever model."""
+        if self.team is not None:
+            return models.Q(team=self.team.name)
+        if self.key_id is not None:
+            return models.Q(key_id__in=self.key_ids)
+        name = self.user.get_username() if self.user is not None else ""
+        return models.Q(user=name) if name else models.Q(pk__in=())
+
+    def sums_of_usage(self, start: datetime, end: datetime, *columns: str) -> list[int]:
+        """Return the sum of each column of the usage that counts, from ``start`` to ``end``.
+
+        Both are at a quarter hour. The databases have different globs, so Python matches the names.
+        """
+        rows = UsageQuarterHour.objects.filter(self.is_of_owner, start__gte=start, start__lt=end)
+        sums = {f"sum_{column}": models.Sum(column, default=0) for column in columns}
+        if not self.models_covered:
+            return [int(each) for each in rows.aggregate(**sums).values()]
+        by_model: models.QuerySet[Any, Any] = rows.order_by().values("model_requested")
+        found = [
+            each
+            for each in by_model.annotate(**sums).iterator()
+            if matches_any(each["model_requested"], self.models_covered)
+        ]
+        return [sum(int(each[name]) for each in found) for name in sums]
+
     def clean(self) -> None:
         """Raise ValidationError for the first invalid field, see ``field_errors``."""
         for _, message in self.field_errors():
@@ -96,8 +129,8 @@ class Budget(models.Model):
             zoneinfo.ZoneInfo(self.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             yield "zone", f"no such time zone: {self.zone!r}"
-        if self.webhook:
-            yield from self._webhook_errors()
+        if message := type_error_message(self.models_covered, CoveredModels):
+            yield "models_covered", message
         if not isinstance(self.emails, list):
             yield "emails", "emails is a list of addresses"
             return
@@ -107,36 +140,15 @@ class Budget(models.Model):
             except ValidationError as wrong:
                 yield "emails", " ".join(wrong.messages)
 
-    def _webhook_errors(self) -> Iterator[tuple[str, str]]:
-        try:
-            parts = urlsplit(self.webhook)
-            host, _ = parts.hostname, parts.port
-        except ValueError:
-            host, parts = None, urlsplit("")
-        if parts.scheme != "https" or not host or "@" in parts.netloc:
-            message = f"webhook {self.webhook!r} must be an https URL without user and password"
-            yield "webhook", message
-        reference = self.webhook_secret
-        if not isinstance(reference, dict) or (
-            len(reference) != 1 or not set(reference) <= {"env", "file"}
-        ):
-            message = 'a webhook needs webhook_secret: {"env": "NAME"} or {"file": "/path"}'
-            yield "webhook_secret", message
-
 
 class BudgetNotice(models.Model):
-    """A budget alert: the cost of a period reached a threshold. One process sends it once."""
+    """The cost of a period reached a threshold; the event for the receivers is created with it."""
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="notices")
     start = models.DateTimeField()  # start of the period
     threshold = models.PositiveSmallIntegerField()  # percent of the budget
     used_nanousd = models.BigIntegerField(default=0)  # cost when the threshold was reached
     created = models.DateTimeField(auto_now_add=True)
-    claimed = models.DateTimeField(null=True)  # null: no process is sending the alert
-    tries = models.PositiveSmallIntegerField(default=0)
-    # null: the alert was not sent yet, or sending failed (see ``error``).
-    sent = models.DateTimeField(null=True)
-    error = models.CharField(max_length=300, blank=True)
 
     class Meta:
         ordering = ["-id"]

@@ -5,8 +5,9 @@ JSON of database rows, which may come from a form, the API or SQL. Validation ma
 limit would not limit anything, and a string in place of a list could allow everything.
 """
 
+import fnmatch
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -18,6 +19,8 @@ from proxy.decode_errors import explain_decode_error
 
 Count = Annotated[int, Meta(ge=1)]
 Model = Annotated[str, Meta(min_length=1, max_length=200)]
+CoveredModels = Annotated[list[Model], Meta(max_length=100)]
+"""Names or globs of models; an empty list means all models."""
 Extra = Literal["metadata", "blocks"]
 ScopeName = Literal[
     "messages", "reports", "reports:read", "transcripts:read", "keys:write", "config:write", "admin"
@@ -50,10 +53,15 @@ class Network(str):
     __slots__ = ()
 
 
-class Limits(Strict):
+class ModelLimits(Strict):
     rpm: Count | UnsetType = UNSET
     tpm: Count | UnsetType = UNSET
     concurrency: Count | UnsetType = UNSET
+
+
+class Limits(ModelLimits):
+    # By name or glob: further limits of the requests for all models that match it together.
+    models: Annotated[dict[Model, ModelLimits], Meta(max_length=50)] | UnsetType = UNSET
 
 
 class Conditions(Strict, omit_defaults=True):
@@ -85,6 +93,11 @@ class MemberKeys(Strict):
     days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET  # absent: keys need no expiry
     scopes: list[MemberScope] | UnsetType = UNSET  # absent or empty: only messages
     models: list[Model] | UnsetType = UNSET  # absent or empty: all models of the team
+
+
+def matches_any(model: str, patterns: Collection[str]) -> bool:
+    """Return whether a model's name is one of the names, or matches one of the globs."""
+    return any(fnmatch.fnmatchcase(model, pattern) for pattern in patterns)
 
 
 METADATA_ONLY: Final = "metadata"

@@ -29,7 +29,7 @@ class Team(models.Model):
     retention_days = models.PositiveIntegerField(
         default=90,
         validators=[MinValueValidator(1)],
-        help_text="Bodies older than this are pruned; the rows stay.",
+        help_text="Transcripts older than this are deleted; the rows of the requests stay.",
     )
     models_allowed = models.JSONField(
         default=list, blank=True, help_text="Model globs; empty: every model that has a route."

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import certifi
 import msgspec
@@ -33,6 +33,8 @@ Path = Annotated[str, Meta(max_length=1_000)]
 
 NO_PROXY: Final = "none"
 """The value of ``proxy`` for an upstream that is called directly, whatever the environment says."""
+PROXY_PORTS: Final = {"http": 80, "https": 443}
+"""The schemes of a proxy's URL, with their default ports."""
 RESERVED_HEADERS: Final = frozenset(
     {"accept-encoding", "api-key", "authorization", "connection", "content-encoding",
      "content-length", "content-type", "cookie", "expect", "forwarded", "host", "keep-alive",
@@ -53,18 +55,26 @@ class ClientCertificate(Strict):
 class Connection(Strict, omit_defaults=True):
     proxy: Annotated[str, Meta(max_length=500)] = ""
     proxy_auth: SecretReference | UnsetType = UNSET  # the secret is "user:password"
-    ca_file: Path = ""  # the only trusted CAs; if empty, the public ones
+    # The only trusted CAs, of the upstream, an https proxy and the cloud's token endpoint; if
+    # empty, the public ones.
+    ca_file: Path = ""
     client_certificate: ClientCertificate | UnsetType = UNSET
     headers: Annotated[dict[HeaderName, HeaderValue | SecretReference], Meta(max_length=32)] = {}
     forward_headers: Annotated[list[HeaderPattern], Meta(max_length=32)] = []
 
 
 class HttpProxy(NamedTuple):
-    """A forward proxy, which opens a tunnel to the upstream (CONNECT)."""
+    """A forward proxy. It opens a tunnel to an https upstream, and forwards http requests."""
 
     host: str
     port: int
     authorization: Secret = Secret("")  # the value of ``proxy-authorization``
+    tls: bool = False  # whether the gateway speaks TLS with the proxy
+
+    @property
+    def credentials(self) -> Secret:
+        """The secret part of ``authorization``."""
+        return Secret(self.authorization.removeprefix("Basic "))
 
 
 class TlsFiles(NamedTuple):
@@ -92,6 +102,19 @@ class ResolvedConnection:
 
 
 DIRECT: Final = ResolvedConnection()
+NO_SETTINGS: Final[Mapping[str, Any]] = {}
+"""The stored ``connection`` of an upstream without settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTransport:
+    """How the library of a cloud reaches the cloud's token endpoint."""
+
+    proxies: Mapping[str, str] | None = field(default=None, repr=False)
+    """Proxies by URL scheme, as requests and botocore expect them; None: those of the
+    environment. There is none for http, because metadata servers are in the local network."""
+    ca_file: str = ""
+    """The file of the trusted CAs; if empty, the library and its environment variables decide."""
 
 
 def check_connection(stored: Any) -> None:
@@ -124,7 +147,7 @@ def resolve_connection(stored: Mapping[str, Any], base_url: str) -> ResolvedConn
     settings = msgspec.convert(stored, Connection)
     if settings.proxy:
         proxy_url = "" if settings.proxy == NO_PROXY else settings.proxy
-    auth = Secret("") if settings.proxy_auth is UNSET else resolve(settings.proxy_auth.stored)
+    auth = _proxy_auth(settings)
     secrets = {
         name: resolve(value.stored)
         for name, value in settings.headers.items()
@@ -144,6 +167,29 @@ def resolve_connection(stored: Mapping[str, Any], base_url: str) -> ResolvedConn
         secrets=tuple(secrets.values()),
         forwarded=_matching(settings.forward_headers),
     )
+
+
+def token_transport(stored: Mapping[str, Any]) -> TokenTransport:
+    """Return the way to a token endpoint for an upstream with these settings.
+
+    Raises ConfigError for a secret that cannot be read.
+    """
+    settings = msgspec.convert(stored, Connection)
+    if not settings.proxy:
+        return TokenTransport(ca_file=settings.ca_file)
+    if settings.proxy == NO_PROXY:
+        return TokenTransport(proxies={"no_proxy": "*"}, ca_file=settings.ca_file)
+    url = settings.proxy
+    if auth := _proxy_auth(settings):
+        user, _, password = auth.partition(":")
+        scheme, _, rest = url.partition("://")
+        url = f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
+    return TokenTransport(proxies={"https": url}, ca_file=settings.ca_file)
+
+
+def _proxy_auth(settings: Connection) -> Secret:
+    """Return ``user:password`` for the proxy, or ""."""
+    return Secret("") if settings.proxy_auth is UNSET else resolve(settings.proxy_auth.stored)
 
 
 def secret_files_in(stored: Any) -> Iterator[tuple[str, str]]:
@@ -195,7 +241,7 @@ def _version(path: str) -> tuple[int, int]:
 
 
 def _check_proxy(url: str) -> None:
-    """Raise ValidationError if the URL of a proxy is not ``http://host:port``."""
+    """Raise ValidationError if the URL of a proxy is not ``http[s]://host:port``."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -203,8 +249,11 @@ def _check_proxy(url: str) -> None:
         parts, host, port = urlsplit(""), None, None
     if "@" in parts.netloc:
         raise ValidationError("proxy cannot contain a user or password; name them in proxy_auth")
-    if parts.scheme != "http" or not host or not port or parts.path.strip("/"):
-        raise ValidationError(f"proxy {url!r} must look like http://host:port, or be {NO_PROXY!r}")
+    if parts.scheme not in PROXY_PORTS or not host or not port or parts.path.strip("/"):
+        raise ValidationError(
+            f"proxy {url!r} must look like http://host:port or https://host:port, "
+            f"or be {NO_PROXY!r}"
+        )
 
 
 def _proxy_from_environment(base_url: str) -> str:
@@ -231,13 +280,16 @@ def _is_this_machine(host: str) -> bool:
 def _parse_proxy(url: str, auth: str = "") -> HttpProxy:
     """Return the proxy of a URL. The environment's URL may contain user and password."""
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError("the environment's proxy must look like http://host:port")
+    if parts.scheme not in PROXY_PORTS or not parts.hostname:
+        raise ConfigError(
+            "the environment's proxy must look like http://host:port or https://host:port"
+        )
     if parts.username is not None:
         auth = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     encoded = base64.b64encode(auth.encode()).decode()
     value = Secret(f"Basic {encoded}" if auth else "")
-    return HttpProxy(parts.hostname, parts.port or 80, value)
+    port = parts.port or PROXY_PORTS[parts.scheme]
+    return HttpProxy(parts.hostname, port, value, tls=parts.scheme == "https")
 
 
 def _matching(patterns: list[str]) -> re.Pattern[bytes] | None:

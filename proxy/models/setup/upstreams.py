@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -38,11 +38,7 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
     Plain http is permitted only for this machine, private networks and single-label host names,
     unless ``allow_http`` is set.
     """
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host, parts = None, urlsplit("")
+    parts, host = split_url(url)
     if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
         raise ValidationError(
             "a base URL cannot contain a user or password; name the key in api_key"
@@ -51,11 +47,21 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         raise ValidationError(f"base URL {url!r} must look like https://host/path")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise ValidationError(f"base URL {url!r} must end before any ? or #")
-    if parts.scheme == "http" and not allow_http and not _is_private(host):
+    if parts.scheme == "http" and not allow_http and not is_private(host):
         raise ValidationError(
             f"base URL {url!r} sends the key unencrypted to a public host; use https, "
             "or set allow_http = true"
         )
+
+
+def split_url(url: str) -> tuple[SplitResult, str | None]:
+    """Return the parts of a URL and its host; no parts and None if it is malformed."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return urlsplit(""), None
+    return parts, host
 
 
 def check_endpoint(url: str, dialect: str) -> None:
@@ -74,7 +80,7 @@ def check_endpoint(url: str, dialect: str) -> None:
         )
 
 
-def _is_private(host: str) -> bool:
+def is_private(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,33 +1,20 @@
 """The audit log: a list with a cursor, newest first, and its export as CSV or NDJSON."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
 from django.http import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from proxy.audit_log.rows import COLUMNS, entry_row
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.models import Action, ActorKind, AuditEntry
-from proxy.permissions.row_permissions import visible_entries
-from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.permissions.row_permissions import Reader, visible_entries
+from proxy.reports.core.keyset_list import KeysetParameters, KeysetView, only_values
 from proxy.reports.core.permissions import MayReadAuditLog
-from proxy.reports.core.query_parameters import (
-    FILTERS,
-    Choice,
-    PageParameters,
-    TimeRangeParameters,
-    Values,
-)
-from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
-
-TIMEOUT_S: Final = 10.0
-MAX_ID: Final = 2**62
+from proxy.reports.core.query_parameters import FILTERS, Choice, Values
 
 COLUMN_OF: Final[Mapping[str, str]] = {
     "action": "action",
@@ -47,16 +34,18 @@ COLUMN_OF: Final[Mapping[str, str]] = {
 CHOICES: Final = {"action": Action.values, "actor_kind": ActorKind.values}
 
 
-class AuditParameters(TimeRangeParameters, PageParameters):
+class AuditParameters(KeysetParameters):
     """A time range, and a filter for each field of an entry."""
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
-        for name in (*FILTERS, "status"):
+        for name in (*FILTERS, "key_id", "status"):
             fields.pop(name, None)
         for name in COLUMN_OF:
             values = CHOICES.get(name)
-            fields[name] = Values(child=Choice(choices=values)) if values else Values()
+            child = {"child": Choice(choices=values)} if values else {}
+            text = f"Only entries with one of these values of `{name}`."
+            fields[name] = Values(help_text=text, **child)
         return fields
 
 
@@ -90,50 +79,22 @@ class AuditPage(serializers.Serializer[Any]):
     next_page = serializers.CharField(allow_null=True)
 
 
-class AuditView(ReportView):
+class AuditView(KeysetView):
     """List the entries of the audit log, newest first. No method changes or deletes an entry."""
 
     parameters = AuditParameters
     permission_classes = (MayReadAuditLog,)
+    file_name, columns = "audit-log", COLUMNS
+    row_of: ClassVar = staticmethod(entry_row)
 
-    @extend_schema(parameters=[AuditParameters], responses=AuditPage)
+    @extend_schema(responses=AuditPage)
     def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
-        entries = self._matching_entries(query)
-        if query["format"] != "json":
-            rows = map(entry_row, entries.iterator(chunk_size=1000))
-            return self.rows_response(query, "audit-log", rows, COLUMNS)
-        if query["page"]:
-            entries = entries.filter(pk__lt=_position(query["page"]))
-        limit = query["limit"]
-        try:
-            with with_query_timeout(TIMEOUT_S):
-                page = list(entries[: limit + 1])
-        except QueryTimeout:
-            raise QueryTooSlow from None
-        more = len(page) > limit
-        return Response(
-            {
-                "data": [entry_row(entry) for entry in page[:limit]],
-                "has_more": more,
-                "next_page": encode_cursor(page[limit - 1].pk) if more else None,
-            }
-        )
+        return super().get(request)
 
-    def _matching_entries(self, query: Mapping[str, Any]) -> QuerySet[AuditEntry]:
+    @staticmethod
+    def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[AuditEntry]:
         time_range = query["time_range"]
-        entries = visible_entries(self.reader).filter(
+        entries = visible_entries(reader).filter(
             created__gte=time_range.start, created__lt=time_range.end
         )
-        for name, column in COLUMN_OF.items():
-            if query.get(name):
-                entries = entries.filter(**{f"{column}__in": query[name]})
-        return entries.order_by("-pk")
-
-
-def _position(cursor: str) -> int:
-    """Return the id of a page's last entry from a cursor. Raise ValidationError."""
-    position = decode_cursor(cursor)
-    if not isinstance(position, int) or not 0 < position < MAX_ID:
-        raise invalid_cursor(cursor)
-    return position
+        return only_values(entries, query, COLUMN_OF)

@@ -1,7 +1,6 @@
 """The base class of all report views: permissions, parameters, rendering and errors."""
 
 import hashlib
-import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
@@ -9,7 +8,6 @@ from typing import Any, ClassVar, Final
 import msgspec
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils.http import parse_etags
-from drf_spectacular.openapi import AutoSchema
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import BaseRenderer
@@ -20,7 +18,7 @@ from rest_framework.views import APIView
 
 from proxy.permissions.row_permissions import Reader
 
-from .exception_handler import exception_handler, new_request_id
+from .exception_handler import new_request_id
 from .permissions import AUTHENTICATION, MayReport, ReaderThrottle, reader_of
 from .query_parameters import ReportParameters, normalize_query
 from .rendering import Row, stream_rows
@@ -66,35 +64,6 @@ class IgnoreAcceptHeader(BaseContentNegotiation):
         return first, str(first.media_type)
 
 
-class OperationIdSchema(AutoSchema):
-    """Derive each OpenAPI operation id from the name of the view: ``requests``, ``request``.
-
-    Generated clients have methods with these names. The default of drf-spectacular is one name for
-    the list and for the single row, with a number added to one of them.
-    """
-
-    def get_tags(self) -> list[str]:
-        """Group the operations by their resource: the part of the path after the version."""
-        layer = "organizations" if self.path.startswith("/v1/organizations/") else ""
-        return [layer or self.path.split("/")[3] or "index"]
-
-    def get_operation_id(self) -> str:
-        if action := getattr(self.view, "action", None):
-            return _operation_of_viewset(self.view.resource, action)  # type: ignore[attr-defined]  # a ConfigViewSet
-        view = type(self.view).__name__.removesuffix("View")
-        words = [word.lower() for word in re.findall("[A-Z][a-z]*", view)]
-        verb = [] if self.method == "GET" else [self.method.lower()]
-        layer = ["organizations"] if self.path.startswith("/v1/organizations/") else []
-        return "_".join([*layer, *words, *verb])
-
-
-def _operation_of_viewset(name: str, action: str) -> str:
-    """Return ``keys`` for a list, ``key`` for a row, and ``key_patch`` for its PATCH."""
-    verbs = {"create": "post", "partial_update": "patch", "destroy": "delete"}
-    noun = name if action in {"list", "create"} else name.removesuffix("s")
-    return "_".join([noun, *([verbs[action]] if action in verbs else [])])
-
-
 class ReportView(APIView):
     """The base of report views: read-only, default deny, errors in Anthropic's format."""
 
@@ -104,7 +73,6 @@ class ReportView(APIView):
     renderer_classes = (JsonRenderer,)
     content_negotiation_class = IgnoreAcceptHeader
     http_method_names = ["get", "head", "options"]  # noqa: RUF012  # as Django declares it
-    schema = OperationIdSchema()
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -119,9 +87,6 @@ class ReportView(APIView):
         super().initial(request, *args, **kwargs)
         if "\x00" in request.path:  # PostgreSQL raises an error on a NUL
             raise Http404("a name in the path contains a null character")
-
-    def get_exception_handler(self) -> Any:
-        return exception_handler
 
     def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
         self, request: Request, response: Any, *args: Any, **kwargs: Any

@@ -12,6 +12,7 @@ from rest_framework import exceptions, status
 from rest_framework.response import Response
 
 from proxy.ids import new_ulid
+from proxy.ledger.archive.files import ArchiveError
 
 API: Final = ("/v1/", "/api/")
 """Path prefixes under which every response is JSON, except the documentation page."""
@@ -75,6 +76,9 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
             headers["WWW-Authenticate"] = scheme
         if wait := getattr(exc, "wait", None):
             headers["Retry-After"] = str(int(wait) + 1)
+    elif isinstance(exc, ArchiveError):
+        logger.error("report %s failed: %s", request_id, exc)
+        code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "archived months cannot be read now"
     else:
         logger.error("report %s failed", request_id, exc_info=exc)
         code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"

@@ -1,17 +1,21 @@
 """Pages, order and filters of the lists that are database rows: DRF's own parts."""
 
 import base64
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, urlencode
 
 from django.core.signing import BadSignature, Signer
+from rest_framework import serializers
 from rest_framework.filters import BaseFilterBackend, OrderingFilter
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .query_parameters import Choice, Number, PageParameters, Values
+from .expansion import expand_parameter
+from .query_parameters import Choice, JsonOnlyParameters, PageParameters, Values
+from .references import KeyId
 from .rendering import invalid_cursor
 
 
@@ -97,12 +101,21 @@ class SortFilter(OrderingFilter):
         return (f"-{field}" if name.startswith("-") else field, "pk")
 
 
-def list_parameters(filters: Mapping[str, str], sorts: Mapping[str, str]) -> type[PageParameters]:
-    """Return the serializer of a list's parameters: pages, filters and ``sort``."""
+IDS: Final[Mapping[str, Callable[[], serializers.Field[Any, Any, Any, Any]]]] = {
+    "key_id": KeyId,
+    "webhook_id": partial(serializers.IntegerField, min_value=1, max_value=2**63 - 1),
+}
+"""The type of the filters by an id that is not a name."""
+
+
+def list_parameters(
+    filters: Mapping[str, str], sorts: Mapping[str, str], paths: Sequence[str]
+) -> type[PageParameters]:
+    """Return the serializer of a list's parameters: pages, filters, ``sort`` and ``expand``."""
     fields: dict[str, Any] = {
         name: Values(
             help_text=f"Only rows with these values of `{name}`.",
-            **({"child": Number(min_value=0, max_value=2**63 - 1)} if name.endswith("_id") else {}),
+            **({"child": IDS[name]()} if name in IDS else {}),
         )
         for name in filters
     }
@@ -110,4 +123,12 @@ def list_parameters(filters: Mapping[str, str], sorts: Mapping[str, str]) -> typ
     fields["sort"] = Choice(
         choices=orders, required=False, help_text="The column to sort by; `-` for descending."
     )
+    if paths:
+        fields["expand"] = expand_parameter(paths)
     return cast("type[PageParameters]", type("ListParameters", (PageParameters,), fields))
+
+
+def row_parameters(paths: Sequence[str]) -> type[JsonOnlyParameters]:
+    """Return the serializer of the parameters of one row."""
+    fields = {"expand": expand_parameter(paths)} if paths else {}
+    return cast("type[JsonOnlyParameters]", type("RowParameters", (JsonOnlyParameters,), fields))

@@ -8,10 +8,12 @@ from django.db.models import Q
 from django.http import QueryDict
 from django.utils.timezone import now
 from rest_framework import serializers
+from rest_framework.fields import empty
 
 from proxy.models import Outcome
 
 from .dimensions import DIMENSIONS
+from .references import KeyId
 from .rendering import FORMATS
 from .time_ranges import (
     BUCKETS,
@@ -21,6 +23,7 @@ from .time_ranges import (
     build_time_range,
     load_zone,
     midnight,
+    month_bounds,
     parse_instant,
 )
 
@@ -85,10 +88,38 @@ class Values(serializers.ListField):
         return super().to_internal_value([part for part in parts if part])
 
 
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "agent": "agent_id",
+    "min_cost": "min_cost_usd",
+    "min_ms": "min_total_ms",
+    "session": "session_id",
+}
+"""Parameter that clients may use -> the parameter that has the name of the column."""
+
+
 class ReportParameters(serializers.Serializer[Any]):
     """Parameters that every report accepts."""
 
     format = Choice(choices=FORMATS, default="json")
+
+    def __init__(self, instance: Any = None, data: Any = empty, **kwargs: Any) -> None:
+        super().__init__(instance, data, **kwargs)
+        if data is not empty:
+            self.initial_data = self._with_current_names(data)
+
+    def _with_current_names(self, data: Any) -> Any:
+        """Return a copy of a query in which the former names of parameters are replaced."""
+        current = data.copy()
+        for former, name in FORMER_NAMES.items():
+            is_former = name in self.fields and former not in self.fields
+            if is_former and former in current and name not in current:
+                values = current.pop(former)  # a QueryDict returns a list
+                is_list = isinstance(self.fields[name], Values)
+                if isinstance(current, QueryDict):
+                    current.setlist(name, values)
+                else:
+                    current[name] = [values] if is_list and isinstance(values, str) else values
+        return current
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         known = set(self.fields)
@@ -125,6 +156,11 @@ class TimeRangeParameters(ReportParameters):
     default_days = 7
 
     to = serializers.CharField(max_length=40, default="", help_text="End, exclusive. Default: now.")
+    month = serializers.CharField(
+        max_length=7,
+        default="",
+        help_text="A month of `tz`, instead of `from` and `to`: 2026-10, this or last.",
+    )
     tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
 
     def get_fields(self) -> dict[str, Any]:
@@ -138,8 +174,14 @@ class TimeRangeParameters(ReportParameters):
             fields[name] = Values(
                 help_text=f"Only requests with these recorded values of {name!r}."
             )
-        fields["outcome"] = Values(child=Choice(choices=Outcome.values))
-        fields["status"] = Values(child=Number(min_value=0, max_value=999))
+        fields["outcome"] = Values(
+            child=Choice(choices=Outcome.values), help_text="Only requests with these outcomes."
+        )
+        fields["key_id"] = Values(child=KeyId(), help_text="Only requests with these gateway keys.")
+        fields["status"] = Values(
+            child=Number(min_value=0, max_value=999),
+            help_text="Only requests whose response had one of these HTTP statuses.",
+        )
         return fields
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -154,19 +196,24 @@ class TimeRangeParameters(ReportParameters):
 
     def parse_time_range(self, attrs: Mapping[str, Any]) -> TimeRange:
         zone = load_zone(attrs["tz"])
+        bucket = attrs.get("bucket", "all")
+        if attrs["month"]:
+            if attrs["from"] or attrs["to"]:
+                raise InvalidTimeRange("month: use either month, or from and to")
+            return build_time_range(*month_bounds(attrs["month"], zone, now()), bucket, zone)
         end = parse_instant(attrs["to"], zone, "to") if attrs["to"] else now()
         if attrs["from"]:
             start = parse_instant(attrs["from"], zone, "from")
         else:
             first = end.astimezone(zone).date() - (self.default_days - 1) * DAY
             start = midnight(first, zone)
-        return build_time_range(start, end, attrs.get("bucket", "all"), zone)
+        return build_time_range(start, end, bucket, zone)
 
 
 def condition_of(attrs: Mapping[str, Any]) -> Q:
     """Return the filters as a condition that is valid for rollup tables and for Exchange."""
     condition = Q()
-    for name, column in {**FILTERS, "status": "status"}.items():
+    for name, column in {**FILTERS, "key_id": "key_id", "status": "status"}.items():
         if attrs.get(name):
             condition &= Q(**{f"{column}__in": attrs[name]})
     return condition

@@ -112,6 +112,8 @@ def column_names(serializer: serializers.Serializer[Any], prefix: str = "") -> l
             continue
         if isinstance(field, serializers.Serializer):
             columns += column_names(field, f"{prefix}{name}.")
+        elif parts := getattr(field, "columns", ()):
+            columns += [f"{prefix}{name}.{part}" for part in parts]
         else:
             columns.append(f"{prefix}{name}")
     return columns

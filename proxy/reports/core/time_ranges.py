@@ -70,6 +70,26 @@ def midnight(day: date, zone: ZoneInfo) -> datetime:
     return local.astimezone(UTC)
 
 
+def month_bounds(text: str, zone: ZoneInfo, at: datetime) -> tuple[datetime, datetime]:
+    """Return the start and the end of a month of the zone, in UTC.
+
+    ``text``: ``2026-10``, or ``this`` or ``last`` for the month of ``at`` or the one before. Raise
+    InvalidTimeRange.
+    """
+    first = at.astimezone(zone).date().replace(day=1)
+    if text == "last":
+        first = (first - DAY).replace(day=1)
+    elif text != "this":
+        try:
+            first = date.fromisoformat(f"{text}-01")
+        except ValueError:
+            first = date.min
+        if not FIRST_YEAR <= first.year <= LAST_YEAR:
+            problem = "is not a month such as 2026-10, this or last"
+            raise InvalidTimeRange(f"month: {text[:60]!r} {problem}")
+    return midnight(first, zone), midnight(_next(first, "1mo"), zone)
+
+
 def floor_quarter(at: datetime) -> datetime:
     """Round a time down to a quarter of an hour."""
     return at.replace(minute=at.minute // 15 * 15, second=0, microsecond=0)

@@ -29,7 +29,7 @@ from proxy.reports.core.rendering import RowsAndColumns as Rows
 from proxy.reports.core.rendering import encode_rows
 from proxy.reports.requests.filters import RequestParameters
 from proxy.reports.requests.sessions import SessionParameters, export_sessions
-from proxy.reports.requests.views import export_requests
+from proxy.reports.requests.views import RequestsView
 from proxy.reports.usage.usage import UsageParameters, export_usage
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ MIN_FREE_BYTES: Final = 512 * 2**20  # this space is for the journal, which is o
 REPORTS: Final[
     Mapping[str, tuple[type[ReportParameters], Callable[[Reader, dict[str, Any]], Rows]]]
 ] = {
-    "requests": (RequestParameters, export_requests),
+    "requests": (RequestParameters, RequestsView.export),
     "sessions": (SessionParameters, export_sessions),
     "usage": (UsageParameters, export_usage),
 }

@@ -21,7 +21,7 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.permissions import IsKeyOrStaff, MayReport
-from proxy.reports.core.query_parameters import Choice, JsonOnlyParameters
+from proxy.reports.core.query_parameters import FORMER_NAMES, Choice, JsonOnlyParameters
 from proxy.reports.core.rendering import LINE_FORMATS, Row, download_response
 
 from .jobs import REPORTS, file_path, reader_as_json, runner, validate_query
@@ -50,6 +50,7 @@ class ExportRequest(serializers.Serializer[Any]):
         validated = validate_query(attrs["report"], query, attrs["format"])
         time_range = validated["time_range"]  # store absolute times, because the export runs later
         bounds = {"from": time_range.start.isoformat(), "to": time_range.end.isoformat()}
+        query.pop("month", None)
         return {**attrs, "query": {**query, **bounds}}
 
 
@@ -65,6 +66,7 @@ def _normalize_values(query: dict[str, Any]) -> dict[str, Any]:
     for name, value in query.items():
         values = [_as_text(name, one) for one in (value if isinstance(value, list) else [value])]
         bare_name = name.removesuffix("[]")
+        bare_name = FORMER_NAMES.get(bare_name, bare_name)
         if bare_name not in repeatable and len(values) != 1:
             raise serializers.ValidationError({f"query.{name[:60]}": "expected one value"})
         values_by_name[bare_name] = values if bare_name in repeatable else values[0]
@@ -139,7 +141,7 @@ class ExportsView(ExportBase):
     http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # as Django declares it
     parser_classes = (BoundedJSON,)
 
-    @extend_schema(parameters=[JsonOnlyParameters], responses=ExportPage)
+    @extend_schema(responses=ExportPage)
     def get(self, request: Request) -> HttpResponseBase:
         self.validated_query()
         return Response({"data": [export_row(job) for job in self.own_exports()[:MAX_LISTED]]})
@@ -180,7 +182,7 @@ class ExportsView(ExportBase):
 class ExportView(ExportBase):
     """Return the state of one export."""
 
-    @extend_schema(parameters=[JsonOnlyParameters], responses=ExportRow)
+    @extend_schema(responses=ExportRow)
     def get(self, request: Request, export_id: str) -> HttpResponseBase:
         self.validated_query()
         job = self.get_export(export_id)
@@ -193,7 +195,6 @@ class ExportFileView(ExportBase):
     """Download the file of a finished export."""
 
     @extend_schema(
-        parameters=[JsonOnlyParameters],
         responses={(200, kind): OpenApiTypes.STR for _, kind in LINE_FORMATS.values()},
     )
     def get(self, request: Request, export_id: str) -> HttpResponseBase:

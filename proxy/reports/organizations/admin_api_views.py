@@ -1,10 +1,8 @@
-"""The lists of Anthropic's Admin API: keys, users, workspaces and spend limits, without secrets."""
+"""The lists of Anthropic's Admin API: keys, users and workspaces, without secrets."""
 
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, ClassVar, Final
 
 from django.contrib.auth import get_user_model
@@ -15,22 +13,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.maintenance.export import account_id, key_id, workspace_id
-from proxy.models import ApiKey, Budget, Period, Team
+from proxy.models import ApiKey, Team
 from proxy.permissions.key_validity import RELATED, Reason, ends_of, refusal
-from proxy.permissions.row_permissions import Reader, visible_budgets, visible_keys, visible_teams
+from proxy.permissions.row_permissions import Reader, visible_keys, visible_teams
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.query_parameters import Choice, Number
-from proxy.reports.core.rendering import paginate
-from proxy.reports.usage.budgets import state_of
 from proxy.secrets import derive
 
 from . import openapi_schemas
 from .buckets import AdminApiParameters, repeatable, rfc3339
-from .usage_report import cents
 
 Row = dict[str, Any]
-
-PERIODS: Final = {Period.DAY: "daily", Period.WEEK: "weekly", Period.MONTH: "monthly"}
 
 
 def organization_id() -> str:
@@ -47,6 +40,8 @@ class AdminApiView(ReportView):
 
 
 class MeView(AdminApiView):
+    """Return the organization: this gateway."""
+
     answer = openapi_schemas.ORGANIZATION
 
     def get(self, request: Request) -> HttpResponseBase:
@@ -112,6 +107,8 @@ class KeyParameters(ListParameters):
 
 
 class KeysView(ListView):
+    """List gateway keys, newest first."""
+
     parameters = KeyParameters
     answer = openapi_schemas.list_schema(openapi_schemas.KEY)
 
@@ -129,6 +126,8 @@ class KeysView(ListView):
 
 
 class KeyView(AdminApiView):
+    """Return one gateway key."""
+
     answer = openapi_schemas.KEY
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -189,6 +188,8 @@ class UserParameters(ListParameters):
 
 
 class UsersView(ListView):
+    """List users, in the order of their creation."""
+
     parameters = UserParameters
     answer = openapi_schemas.list_schema(openapi_schemas.USER)
 
@@ -201,6 +202,8 @@ class UsersView(ListView):
 
 
 class UserView(AdminApiView):
+    """Return one user."""
+
     answer = openapi_schemas.USER
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -216,6 +219,8 @@ class WorkspaceParameters(ListParameters):
 
 
 class WorkspacesView(ListView):
+    """List teams as workspaces, newest first."""
+
     parameters = WorkspaceParameters
     answer = openapi_schemas.list_schema(openapi_schemas.WORKSPACE)
 
@@ -225,6 +230,8 @@ class WorkspacesView(ListView):
 
 
 class WorkspaceView(AdminApiView):
+    """Return one team as a workspace."""
+
     answer = openapi_schemas.WORKSPACE
 
     def get(self, request: Request, ident: str) -> HttpResponseBase:
@@ -274,123 +281,6 @@ class MembersView(ListView):
             }
             for name in names
         ]
-
-
-class LimitParameters(AdminApiParameters):
-    limit = Number(min_value=1, max_value=1000, default=20)
-    page = serializers.CharField(max_length=500, default="")
-    scope_type = repeatable()
-    period = repeatable(list(PERIODS.values()))
-    workspace_id = serializers.CharField(max_length=200, required=False)
-    user_ids = repeatable()
-
-
-class SpendLimitsView(AdminApiView):
-    """List budgets as spend limits.
-
-    The scope type ``api_key`` (a budget of one key) is not in Anthropic's API.
-    """
-
-    parameters = LimitParameters
-    answer = openapi_schemas.page_schema(openapi_schemas.LIMIT)
-
-    def rows(self) -> list[Row]:
-        return [limit_row(budget) for budget in visible_budgets(self.reader).order_by("pk")]
-
-    def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
-        rows = [row for row in self.rows() if _matches(row, query)]
-        page_rows, next_page = paginate(rows, query["limit"], query["page"])
-        return Response(
-            {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
-        )
-
-
-def _matches(row: Row, query: Row) -> bool:
-    scope = row["scope"]
-    tests = (
-        (query.get("scope_type"), scope["type"]),
-        (query.get("period"), row["period"]),
-        (query.get("user_ids"), (row.get("actor") or scope).get("user_id")),
-    )
-    if query.get("workspace_id") and scope.get("workspace_id") != query["workspace_id"]:
-        return False
-    return all(not accepted or value in accepted for accepted, value in tests)
-
-
-class EffectiveView(SpendLimitsView):
-    """List each limit with each actor it applies to, and the spend in the current period."""
-
-    answer = openapi_schemas.page_schema(openapi_schemas.EFFECTIVE)
-
-    def rows(self) -> list[Row]:
-        return [
-            row
-            for budget in visible_budgets(self.reader).order_by("pk")
-            for row in effective_rows(budget)
-        ]
-
-
-def effective_rows(budget: Budget) -> list[Row]:
-    spent = Decimal(state_of(budget)["spent_usd"]).scaleb(9)
-    limit = limit_row(budget)
-    shared = {name: limit[name] for name in ("amount", "currency", "period", "scope")} | {
-        "spend_limit_id": limit["id"],
-        "source": limit["scope"],
-        "period_to_date_spend": cents(spent),
-    }
-    return [{"actor": actor, **shared} for actor in actors_of(budget)]
-
-
-def actors_of(budget: Budget) -> list[Row]:
-    """Return the actors to which a budget applies; a team's budget applies to each team key."""
-    if budget.user is not None:
-        return [
-            {
-                "type": "user_actor",
-                "user_id": account_id(budget.user.get_username()),
-                "name": budget.user.get_username(),
-                "email_address": budget.user.email or None,
-                "deleted": False,
-            }
-        ]
-    keys = [budget.key_id] if budget.key_id is not None else _keys_of(budget)
-    return [{"type": "scoped_api_key_actor", "scoped_api_key_id": key_id(pk)} for pk in keys]
-
-
-def _keys_of(budget: Budget) -> list[int]:
-    keys = ApiKey.objects.filter(team=budget.team, revoked=None).order_by("pk")
-    return list(keys.values_list("pk", flat=True))
-
-
-def limit_row(budget: Budget) -> Row:
-    created_at = rfc3339(_created_at(budget))
-    return {
-        "id": f"splim_{budget.pk}",
-        "type": "spend_limit",
-        "amount": str(int(budget.usd * 100)),
-        "currency": "USD",
-        "period": PERIODS.get(Period(budget.period), budget.period),
-        "scope": scope_of(budget),
-        "is_enabled": True,
-        "created_at": created_at,
-        "updated_at": created_at,
-    }
-
-
-def _created_at(budget: Budget) -> datetime:
-    """Return the creation time of the budget's owner, because budgets have none themselves."""
-    if budget.team:
-        return budget.team.created
-    return budget.key.created if budget.key else budget.user.date_joined  # type: ignore[union-attr]  # a budget has exactly one owner
-
-
-def scope_of(budget: Budget) -> Row:
-    if budget.team:
-        return {"type": "workspace", "workspace_id": workspace_id(budget.team.name)}
-    if budget.key_id is not None:
-        return {"type": "api_key", "api_key_id": key_id(budget.key_id)}
-    return {"type": "user", "user_id": account_id(str(budget.user))}
 
 
 def _find(rows: list[Row], ident: str) -> Row:

@@ -2,21 +2,17 @@
 
 from typing import Any, Final
 
-from proxy.reports.core.base_views import OperationIdSchema
+from proxy.reports.openapi.operations import OperationSchema
 
 from .group_by import ANTHROPIC_DIMENSIONS, OWN_DIMENSIONS
 
 Schema = dict[str, Any]
 
 
-class AdminApiSchema(OperationIdSchema):
-    """Build the operation from the view's attributes ``parameters`` and ``answer``."""
+class AdminApiSchema(OperationSchema):
+    """Take the schema of the response from the view's attribute ``answer``."""
 
     view: Any
-
-    def get_override_parameters(self) -> list[Any]:
-        parameters = self.view.parameters
-        return [parameters] if parameters().fields else []
 
     def get_response_serializers(self) -> Any:
         return {200: self.view.answer}

@@ -8,7 +8,7 @@ from django.urls import path, re_path
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import not_found
 
-from . import admin_api_views, analytics, claude_code, usage_report
+from . import admin_api_views, analytics, claude_code, spend_limits, usage_report
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "me": admin_api_views.MeView,
@@ -24,8 +24,8 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "workspaces": admin_api_views.WorkspacesView,
     "workspaces/<str:ident>": admin_api_views.WorkspaceView,
     "workspaces/<str:ident>/members": admin_api_views.MembersView,
-    "spend_limits": admin_api_views.SpendLimitsView,
-    "spend_limits/effective": admin_api_views.EffectiveView,
+    "spend_limits": spend_limits.SpendLimitsView,
+    "spend_limits/effective": spend_limits.EffectiveView,
 }
 
 app_name = "organizations"

@@ -10,49 +10,43 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from django.db import connection
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 from rest_framework import serializers
 
+from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.models import Exchange, State, TokenSource
-from proxy.reports.core.query_parameters import (
-    Amount,
-    Choice,
-    Flag,
-    Number,
-    PageParameters,
-    TimeRangeParameters,
-    Values,
-)
+from proxy.reports.core.expansion import REQUEST_PATHS, expand_parameter
+from proxy.reports.core.keyset_list import KeysetParameters, only_values
+from proxy.reports.core.query_parameters import Amount, Choice, Flag, Number, Values
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.reports.usage.exchange_queries import CONTEXT_WINDOW
 
 TEXTS: Final[Mapping[str, str]] = {  # parameter -> column; accepts several values
     "id": "id",
-    "session": "session_id",
-    "agent": "agent_id",
-    "parent_agent": "parent_agent_id",
+    "session_id": "session_id",
+    "agent_id": "agent_id",
+    "parent_agent_id": "parent_agent_id",
     "client_version": "client_version",
     "user_agent": "user_agent",
     "api_version": "api_version",
     "traceparent": "traceparent",
     "error_source": "error_source",
-    "detail": "detail",
+    "error_code": "detail",
     "dialect": "dialect",
     "upstream_request_id": "upstream_request_id",
     "previous_request_id": "previous_id",
     "worker": "worker",
 }
-INTEGERS: Final[Mapping[str, str]] = {"key_id": "key_id", "upstream_status": "upstream_status"}
+INTEGERS: Final[Mapping[str, str]] = {"upstream_status": "upstream_status"}
 SOURCES: Final[Mapping[str, str]] = {
     f"{name}_source": f"{name}_source"
     for name in ("input", "output", "cache_read", "cache_write", "reasoning")
 }
 # Each has a min_ and a max_ parameter, which null does not match.
 NUMBERS: Final[Mapping[str, str]] = {
-    "ms": "total_ms",
+    "total_ms": "total_ms",
     "ttft_ms": "ttft_ms",
     "upstream_ms": "upstream_ms",
     "overhead_ms": "overhead_ms",
@@ -72,8 +66,8 @@ NUMBERS: Final[Mapping[str, str]] = {
 }
 FLAGS: Final[Mapping[str, tuple[Q, str]]] = {
     "stream": (Q(stream=True), "The response was streamed."),
-    "has_images": (Q(has_images=True), ""),
-    "has_thinking": (Q(has_thinking=True), ""),
+    "has_images": (Q(has_images=True), "The request contains images."),
+    "has_thinking": (Q(has_thinking=True), "The response contains thinking."),
     "delivered": (Q(delivered=True), "The client received the whole response."),
     "has_notes": (~Q(notes=[]), "The translation changed the request."),
     "has_unknown_events": (~Q(unknown_events={}), "The upstream sent unknown events."),
@@ -85,27 +79,37 @@ LIST_MEMBERS: Final[Mapping[str, tuple[str, str]]] = {
     "beta": ("betas", "Name of a beta feature in the request."),
 }
 LAST_CHARACTER: Final = "\U0010ffff"
-COSTS: Final[Mapping[str, str]] = {"min_cost": "gte", "max_cost": "lte"}
+COSTS: Final[Mapping[str, str]] = {"min_cost_usd": "gte", "max_cost_usd": "lte"}
 FINISHED_BOUNDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
 
+ENDS: Final[Mapping[str, str]] = {"min": "at least", "max": "at most"}
 
-def _number() -> serializers.IntegerField:
-    return Number(min_value=0, max_value=2**62, required=False)
+
+def _number(description: str = "") -> serializers.IntegerField:
+    return Number(min_value=0, max_value=2**62, required=False, help_text=description)
+
+
+def _only(name: str) -> str:
+    return f"Only requests with one of these values of `{name}`."
 
 
 def _flag(description: str) -> Flag:
     return Flag(required=False, allow_null=True, default=None, help_text=description)
 
 
-class RequestParameters(TimeRangeParameters, PageParameters):
-    """Parameters of the request list, newest first: a filter for every recorded field."""
+class RequestParameters(KeysetParameters):
+    """Parameters of the request list: a filter for every recorded field."""
 
-    state = Choice(choices=State.values, required=False)
-    ip = serializers.IPAddressField(required=False)
-    error = serializers.CharField(
+    expand = expand_parameter(REQUEST_PATHS)
+
+    state = Choice(choices=State.values, required=False, help_text="Only requests in this state.")
+    ip = serializers.IPAddressField(
+        required=False, help_text="Only requests from this client address."
+    )
+    error_message = serializers.CharField(
         max_length=200, required=False, help_text="Part of the error message."
     )
-    price_id = Number(min_value=0, max_value=2**62, required=False)
+    price_id = _number("Only requests with this price: the `id` of `price`.")
     tag = serializers.CharField(
         max_length=200, required=False, help_text="Name of a tag, or name:value."
     )
@@ -118,10 +122,17 @@ class RequestParameters(TimeRangeParameters, PageParameters):
 
     def get_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = super().get_fields()
-        fields |= {name: Values() for name in TEXTS}
-        fields |= {name: Values(child=_number()) for name in INTEGERS}
-        fields |= {name: Values(child=Choice(choices=TokenSource.values)) for name in SOURCES}
-        fields |= {f"{end}_{name}": _number() for name in NUMBERS for end in ("min", "max")}
+        fields |= {name: Values(help_text=_only(name)) for name in TEXTS}
+        fields |= {name: Values(child=_number(), help_text=_only(name)) for name in INTEGERS}
+        fields |= {
+            name: Values(child=Choice(choices=TokenSource.values), help_text=_only(name))
+            for name in SOURCES
+        }
+        fields |= {
+            f"{end}_{name}": _number(f"Only requests whose `{name}` is {meaning} this.")
+            for name in NUMBERS
+            for end, meaning in ENDS.items()
+        }
         fields |= {name: _flag(description) for name, (_, description) in FLAGS.items()}
         for name, (_, description) in LIST_MEMBERS.items():
             fields[name] = serializers.CharField(
@@ -133,7 +144,7 @@ class RequestParameters(TimeRangeParameters, PageParameters):
                 decimal_places=9,
                 min_value=0,
                 required=False,
-                help_text="US dollars.",
+                help_text="The lowest or the highest `cost_usd`, in US dollars.",
             )
         for name in FINISHED_BOUNDS:
             fields[name] = serializers.CharField(
@@ -161,6 +172,7 @@ def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> Query
     rows = rows.filter(
         query["condition"], created__gte=time_range.start, created__lt=time_range.end
     )
+    rows = only_values(rows, query, {**TEXTS, **INTEGERS, **SOURCES})
     rows = rows.filter(**dict(_field_lookups(query)))
     if query.get("q"):
         rows = rows.filter(_search(query["q"]))
@@ -169,16 +181,12 @@ def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> Query
             rows = rows.filter(condition) if query[name] else rows.exclude(condition)
     for name, (column, _) in LIST_MEMBERS.items():
         if query.get(name):
-            rows = rows.filter(**{f"{column}__icontains": _json_string(query[name])})
+            rows = rows.filter(_has_member(column, query[name]))
     return _filter_by_tag(rows, query["tag"]) if query.get("tag") else rows
 
 
 def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
-    lookups: list[tuple[str, Any]] = [
-        (f"{column}__in", query[name])
-        for name, column in {**TEXTS, **INTEGERS, **SOURCES}.items()
-        if query.get(name)
-    ]
+    lookups: list[tuple[str, Any]] = []
     for name, column in NUMBERS.items():
         for end, lookup in (("min", "gte"), ("max", "lte")):
             if query.get(f"{end}_{name}") is not None:
@@ -192,7 +200,7 @@ def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
     plain = {
         "state": "state",
         "ip": "ip",
-        "error": "error_message__icontains",
+        "error_message": "error_message__icontains",
         "price_id": "price__id",
     }
     return [*lookups, *((look, query[name]) for name, look in plain.items() if query.get(name))]
@@ -209,7 +217,7 @@ def _search(term: str) -> Q:
     request is searched alone: with the other conditions, the database would read all rows of the
     time range.
     """
-    if Exchange.objects.filter(pk=term).exists():
+    if any(read_both(Exchange.objects.filter(pk=term), QuerySet.exists, with_ids([term]))):
         return Q(pk=term)
     team, slash, name = term.rpartition("/")
     of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
@@ -226,9 +234,14 @@ def _filter_by_tag(rows: QuerySet[Exchange], tag: str) -> QuerySet[Exchange]:
     )
 
 
-def _json_string(text: str) -> str:
-    """Return the text as a JSON string, encoded as in a JSON column of the database.
+def _has_member(column: str, text: str) -> Q:
+    """Match the rows whose JSON list contains a string with this text.
 
-    SQLite stores Django's JSON text, which is ASCII with escapes; PostgreSQL decodes the escapes.
+    PostgreSQL compares decoded text. SQLite and the archive have Django's JSON, which is ASCII with
+    escapes.
     """
-    return json.dumps(text, ensure_ascii=connection.vendor == "sqlite")
+    spellings = {json.dumps(text, ensure_ascii=is_ascii) for is_ascii in (True, False)}
+    condition = Q(pk__in=())
+    for spelling in spellings:
+        condition |= Q(**{f"{column}__icontains": spelling})
+    return condition

@@ -13,16 +13,17 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 
-from proxy.audit_log import Action, record
+from proxy.audit_log import Action
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.ledger.transcripts.stream_replay import Replayed, replay
 from proxy.models import ApiKey
+from proxy.permissions.readings import record_reading
 from proxy.reports.core.permissions import MayReadTranscripts
 from proxy.reports.core.query_parameters import Number, ReportParameters
 from translator.errors import TranslatorError
 from translator.stream.sse import format_sse
 
-from .views import RequestDetailBase, read_transcript
+from .views import READING_REASON, RequestDetailBase, read_transcript
 
 
 class RawParameters(ReportParameters):
@@ -100,7 +101,7 @@ class RawView(RequestDetailBase):
     permission_classes = (MayReadRaw,)
     parameters = RawParameters
 
-    @extend_schema(parameters=[SIDE], responses=FORMS)
+    @extend_schema(parameters=[SIDE, READING_REASON], responses=FORMS)
     def get(self, request: Request, request_id: str, side: str) -> HttpResponseBase:
         attempt = self.validated_query().get("attempt")
         row = self.get_exchange(request_id)
@@ -114,7 +115,8 @@ class RawView(RequestDetailBase):
             raise Http404(f"{side} cannot be recomputed: {exc}") from None
         if not body:
             raise Http404(f"no {side} is stored for this request")
-        record(Action.EXPORT, row, detail=f"download of the raw {side}")
+        detail = f"download of the raw {side}"
+        record_reading(self.reader, Action.EXPORT, [row], detail=detail)
         response = HttpResponse(body, content_type=content_type)
         response["Content-Disposition"] = f'attachment; filename="{row.pk}.{side}.{suffix}"'
         response["Content-Security-Policy"] = "sandbox; default-src 'none'"

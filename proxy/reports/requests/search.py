@@ -10,14 +10,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
-from proxy.ledger.search.search import Result, SearchTooSlow
+from proxy.ledger.search.search import SearchTooSlow
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.reports.core.expansion import SESSION_PATHS, expand_parameter, expand_rows
 from proxy.reports.core.permissions import MayReadTranscripts
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
-from proxy.reports.core.rendering import Row, decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.references import Reference
+from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
-from proxy.transcript_search import Filters, SearchSwitchedOff, search_transcripts
+from proxy.transcript_search import Filters, SearchSwitchedOff, result_row, search_transcripts
+
+from .views import READING_REASON
 
 MAX_POSITION: Final = 2**63 - 1
 
@@ -37,6 +41,7 @@ class SearchParameters(JsonOnlyParameters):
     to = serializers.CharField(max_length=40, default="", help_text="End, exclusive.")
     tz = serializers.CharField(max_length=64, default="UTC", help_text="IANA time zone.")
     limit = Number(min_value=1, max_value=100, default=20)
+    expand = expand_parameter(SESSION_PATHS)
     page = serializers.CharField(
         max_length=100, default="", help_text="The next_page of the previous response."
     )
@@ -82,9 +87,9 @@ class FragmentShape(serializers.Serializer[Any]):
 class SearchResult(serializers.Serializer[Any]):
     request_id = serializers.CharField(help_text="The latest visible request that sent the text.")
     created_at = serializers.CharField()
-    team = serializers.CharField()
-    key = serializers.CharField()
-    user = serializers.CharField(allow_null=True)
+    team = Reference("team")
+    key = Reference("key")
+    user = Reference("user", allow_null=True)
     session_id = serializers.CharField(allow_null=True)
     model_requested = serializers.CharField()
     model_upstream = serializers.CharField(allow_null=True)
@@ -110,7 +115,7 @@ class SearchView(ReportView):
     permission_classes = (MayReadTranscripts,)
     parameters = SearchParameters
 
-    @extend_schema(parameters=[SearchParameters], responses=SearchPage)
+    @extend_schema(parameters=[READING_REASON], responses=SearchPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         try:
@@ -130,26 +135,10 @@ class SearchView(ReportView):
         following = page.next_position
         return Response(
             {
-                "data": [_result_row(result) for result in page.results],
+                "data": expand_rows(
+                    request, map(result_row, page.results), query.get("expand", ())
+                ),
                 "has_more": following is not None,
                 "next_page": encode_cursor(following) if following is not None else None,
             }
         )
-
-
-def _result_row(result: Result) -> Row:
-    row = result.exchange
-    return {
-        "request_id": row.pk,
-        "created_at": row.created.isoformat(),
-        "team": row.team,
-        "key": row.key_name,
-        "user": row.user or None,
-        "session_id": row.session_id or None,
-        "model_requested": row.model_requested,
-        "model_upstream": row.model_upstream or None,
-        "kind": result.kind,
-        "passage": [{"text": f.text, "matched": f.matched} for f in result.fragments],
-        "cut_before": result.is_cut_before,
-        "cut_after": result.is_cut_after,
-    }

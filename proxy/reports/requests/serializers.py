@@ -6,18 +6,9 @@ from rest_framework import serializers
 
 from proxy.ledger.maintenance import export
 from proxy.models import Exchange
+from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row
 from proxy.reports.usage.rollup_queries import usd
-
-
-class Named(serializers.Serializer[Any]):
-    id = serializers.CharField(allow_null=True)
-    name = serializers.CharField()
-
-
-class Person(serializers.Serializer[Any]):
-    id = serializers.CharField()
-    email = serializers.CharField(allow_null=True)
 
 
 class Fault(serializers.Serializer[Any]):
@@ -36,11 +27,6 @@ class Client(serializers.Serializer[Any]):
     user_agent = serializers.CharField(allow_null=True)
 
 
-class Answering(serializers.Serializer[Any]):
-    id = serializers.CharField(allow_null=True)
-    dialect = serializers.CharField(allow_null=True)
-
-
 class TokenSources(serializers.Serializer[Any]):
     input = serializers.CharField()
     output = serializers.CharField()
@@ -55,9 +41,9 @@ class RequestRow(serializers.Serializer[Any]):
     outcome = serializers.CharField(allow_null=True, help_text="null while the request runs")
     created_at = serializers.CharField()
     finished_at = serializers.CharField(allow_null=True)
-    key = Named()
-    team = Named()
-    user = Person(allow_null=True)
+    key = Reference("key")
+    team = Reference("team")
+    user = Reference("user", allow_null=True)
     session_id = serializers.CharField(allow_null=True)
     agent_id = serializers.CharField(allow_null=True)
     parent_agent_id = serializers.CharField(allow_null=True)
@@ -67,7 +53,7 @@ class RequestRow(serializers.Serializer[Any]):
     betas = serializers.JSONField()
     model_requested = serializers.CharField(allow_null=True)
     model_upstream = serializers.CharField(allow_null=True)
-    upstream = Answering()
+    upstream = Reference("upstream")
     upstream_request_id = serializers.CharField(allow_null=True)
     stream = serializers.BooleanField()
     status = serializers.IntegerField(allow_null=True)

@@ -18,11 +18,13 @@ from proxy.permissions.stop_permissions import (
     find_stoppable,
     live_values,
     may_stop_all,
+    stoppable,
 )
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.json_bodies import BoundedJSON, validated_body
 from proxy.reports.core.permissions import IsKeyOrStaff, caller_of
 from proxy.reports.core.query_parameters import Choice
+from proxy.reports.core.references import parse_key_id
 
 
 class MayStopAll(IsKeyOrStaff):
@@ -34,7 +36,9 @@ class MayStopAll(IsKeyOrStaff):
 
 class Stop(serializers.Serializer[Any]):
     kind = Choice(choices=list(KINDS))
-    name = serializers.CharField(max_length=MAX_NAME, help_text="A key is named team/key.")
+    name = serializers.CharField(
+        max_length=MAX_NAME, help_text="The `id` of the object; of a key also team/key."
+    )
 
 
 class StopIncomplete(APIException):
@@ -57,7 +61,9 @@ class StopView(ReportView):
     def post(self, request: Request) -> HttpResponseBase:
         given, caller = validated_body(request, Stop), caller_of(request)
         kind, name = given["kind"], given["name"]
-        row = find_stoppable(caller, kind, name)
+        pk = parse_key_id(name) if kind == "key" else 0
+        by_id = stoppable(caller, kind).filter(pk=pk).first() if pk else None
+        row = by_id or find_stoppable(caller, kind, name)
         if row is None:
             raise Http404(f"no {kind} of this name: {name[:60]!r}")
         entry = record(Action.STOP, row, detail="all running requests")

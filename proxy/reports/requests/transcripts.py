@@ -10,10 +10,11 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.audit_log import Action, record
+from proxy.audit_log import Action
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript
 from proxy.models import Exchange
+from proxy.permissions.readings import record_reading
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.permissions import MayReadTranscripts
 from proxy.reports.core.query_parameters import JsonOnlyParameters
@@ -27,7 +28,7 @@ from .transcript_json import (
     tools_of,
     turns_of,
 )
-from .views import RequestDetailBase, read_transcript
+from .views import READING_REASON, RequestDetailBase, read_transcript
 
 MAX_TOOL_TIME: Final = timedelta(hours=1)
 """If a request has no session id, the next request is searched within this time after it."""
@@ -61,14 +62,15 @@ class TranscriptView(RequestDetailBase):
     permission_classes = (MayReadTranscripts,)
     parameters = TranscriptParameters
 
-    @extend_schema(parameters=[TranscriptParameters], responses=TranscriptAnswer)
+    @extend_schema(parameters=[READING_REASON], responses=TranscriptAnswer)
     def get(self, request: Request, request_id: str) -> HttpResponseBase:
         redact = self.validated_query()["redact"]
         row = self.get_exchange(request_id)
         stored = read_transcript(row)
         if stored is None:
             raise Http404("no transcript is stored for this request")
-        record(Action.READ, row, detail="redacted" if redact else "whole transcript")
+        detail = "redacted" if redact else "whole transcript"
+        record_reading(self.reader, Action.READ, [row], detail=detail)
         system = system_of(stored.request.get("system"))
         turns = turns_of(stored.request.get("messages"), stored.answer, row.new_from)
         _match_tool_results(self.reader, row, turns, answered=stored.answer is not None)

@@ -1,36 +1,38 @@
 """The views of the list of requests and of one request."""
 
 import logging
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.archive.reading import read_both, with_ids, within
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
 from proxy.models import Exchange
+from proxy.permissions.readings import HEADER
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.reports.core.expansion import REQUEST_PATHS, expand_rows
+from proxy.reports.core.keyset_list import KeysetView
+from proxy.reports.core.pagination import row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
-from proxy.reports.core.rendering import (
-    RowsAndColumns,
-    column_names,
-    decode_cursor,
-    encode_cursor,
-    invalid_cursor,
-)
+from proxy.reports.core.rendering import column_names
 
 from .filters import RequestParameters, filter_requests
 from .serializers import RequestRow, request_row
 
-TIMEOUT_S: Final = 10.0
+READING_REASON: Final = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="Why you read this; required for other people's if the gateway asks for reasons.",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,62 +43,25 @@ class RequestPage(serializers.Serializer[Any]):
     next_page = serializers.CharField(allow_null=True)
 
 
-class RequestsView(ReportView):
-    """List requests, newest first, with keyset pagination.
-
-    A page that takes longer than ``TIMEOUT_S`` gets 503; an export has no such limit.
-    """
+class RequestsView(KeysetView):
+    """List requests, newest first, with keyset pagination."""
 
     parameters = RequestParameters
     permission_classes = (IsKeyOrStaff,)  # a key without scopes sees its own requests
+    file_name, columns = "requests", column_names(RequestRow())
+    row_of: ClassVar = staticmethod(request_row)
 
-    @extend_schema(parameters=[RequestParameters], responses=RequestPage)
+    @extend_schema(responses=RequestPage)
     def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
-        if query["format"] != "json":
-            return self.rows_response(query, "requests", *export_requests(self.reader, query))
-        rows = request_queryset(self.reader, query)
-        if query["page"]:
-            at, ident = decode_position(query["page"])
-            rows = rows.filter(created__lte=at).exclude(created=at, id__gte=ident)
-        limit = query["limit"]
-        try:
-            with with_query_timeout(TIMEOUT_S):
-                page = list(rows[: limit + 1])
-        except QueryTimeout:
-            raise QueryTooSlow from None
-        more = len(page) > limit
-        last = page[limit - 1] if more else None
-        return Response(
-            {
-                "data": [request_row(row) for row in page[:limit]],
-                "has_more": more,
-                "next_page": encode_position(last.created, last.pk) if last else None,
-            }
-        )
+        return super().get(request)
 
+    @staticmethod
+    def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[Exchange]:
+        return filter_requests(visible_exchanges(reader), query)
 
-def request_queryset(reader: Reader, query: dict[str, Any]) -> QuerySet[Exchange]:
-    return filter_requests(visible_exchanges(reader), query).order_by("-created", "-id")
-
-
-def export_requests(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
-    rows = request_queryset(reader, query).iterator(chunk_size=1000)
-    return map(request_row, rows), column_names(RequestRow())
-
-
-def encode_position(at: datetime, name: str) -> str:
-    return encode_cursor([at.isoformat(), name])
-
-
-def decode_position(cursor: str) -> tuple[datetime, str]:
-    """Return the time and the id of a page's last row from a cursor. Raise ValidationError."""
-    key = decode_cursor(cursor)
-    try:
-        at, name = key
-        return datetime.fromisoformat(at).astimezone(UTC), str(name)
-    except (ValueError, TypeError, OverflowError):
-        raise invalid_cursor(cursor) from None
+    @staticmethod
+    def archived_months(query: Mapping[str, Any]) -> Q:
+        return within(query["time_range"].start, query["time_range"].end)
 
 
 class RequestDetailBase(ReportView):
@@ -104,21 +69,24 @@ class RequestDetailBase(ReportView):
 
     def get_exchange(self, request_id: str) -> Exchange:
         """Return the exchange. Raise Http404 if it does not exist or is not visible (T10)."""
-        row = visible_exchanges(self.reader).filter(pk=request_id).first()
-        if row is None:
-            raise Http404(f"no request {request_id[:40]!r}")
-        return row
+        rows = visible_exchanges(self.reader).filter(pk=request_id)
+        for found in read_both(rows, list[Exchange], with_ids([request_id])):
+            if found:
+                return found[0]
+        raise Http404(f"no request {request_id[:40]!r}")
 
 
 class RequestView(RequestDetailBase):
     """Return one request."""
 
     permission_classes = (IsKeyOrStaff,)
+    parameters: ClassVar = row_parameters(REQUEST_PATHS)
 
     @extend_schema(responses=RequestRow)
     def get(self, request: Request, request_id: str) -> HttpResponseBase:
-        self.validated_query()
-        return Response(request_row(self.get_exchange(request_id)))
+        paths = self.validated_query().get("expand", ())
+        row = request_row(self.get_exchange(request_id))
+        return Response(expand_rows(request, [row], paths)[0])
 
 
 def read_transcript(row: Exchange) -> StoredTranscript | None:

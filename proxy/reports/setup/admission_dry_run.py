@@ -24,16 +24,27 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.permissions import IsKeyOrStaff, ReadsConfig, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.references import parse_key_id
 from proxy.reports.core.rendering import Row, iso
 from proxy.reports.usage.rollup_queries import usd
 
 
 class DryRunParameters(JsonOnlyParameters):
     model = serializers.CharField(max_length=200, help_text="The model name in the request.")
-    input_tokens = Number(min_value=0, max_value=10**9, default=1000)
-    max_tokens = Number(min_value=1, max_value=10**9, default=1000)
+    input_tokens = Number(
+        min_value=0, max_value=10**9, default=1000, help_text="Tokens of the prompt."
+    )
+    max_tokens = Number(
+        min_value=1, max_value=10**9, default=1000, help_text="The `max_tokens` of the request."
+    )
     ip = serializers.IPAddressField(
         default="", help_text="Client address. Without it, address rules have the result `unknown`."
+    )
+    client = serializers.CharField(
+        max_length=200,
+        default="",
+        help_text="Name and version of the client, such as `claude-cli 2.1.0`, for the conditions "
+        "of targets. Targets with conditions on headers take no dry run.",
     )
 
 
@@ -133,9 +144,9 @@ class KeyDryRunView(DryRunBase):
     queryset, of_teams = ApiKey.objects.all(), True
     refusal = "this needs a key with the scope 'admin' or 'keys:write'"
 
-    @extend_schema("rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
-    def get(self, request: Request, key_id: int) -> HttpResponseBase:
-        key = visible_keys(config_reader_of(request)).filter(pk=key_id).first()
+    @extend_schema("rehearsal", responses=DryRunResult)
+    def get(self, request: Request, key_id: str) -> HttpResponseBase:
+        key = visible_keys(config_reader_of(request)).filter(pk=parse_key_id(key_id)).first()
         if key is None:
             raise Http404("no such key")
         return self.dry_run(key)
@@ -146,7 +157,7 @@ class MyDryRunView(DryRunBase):
 
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema("my_rehearsal", parameters=[DryRunParameters], responses=DryRunResult)
+    @extend_schema("my_rehearsal", responses=DryRunResult)
     def get(self, request: Request) -> HttpResponseBase:
         if not isinstance(request.auth, ApiKey):
             raise ParseError("a session has no key; use keys/{key_id}/rehearsal/")

@@ -4,6 +4,7 @@ import json
 from typing import Any, ClassVar, Final, get_args
 
 from django.db.models import QuerySet
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -11,13 +12,32 @@ from proxy.models import Scope
 from proxy.models.setup import json_field_types
 from proxy.permissions.write_permissions import choices
 from proxy.reports.core.permissions import caller_of
+from proxy.reports.core.references import (
+    KINDS,
+    SECOND_FIELD,
+    id_in,
+    parse_key_id,
+    reference_of,
+    reference_schema,
+)
 
 MAX_ITEMS: Final = 200  # maximum entries of a list
 NAMES: Final = {"type": "array", "items": {"type": "string", "maxLength": 200}}
-LIMITS: Final = {
+MODEL_LIMITS: Final = {
     "type": "object",
     "properties": {
         name: {"type": "integer", "minimum": 1} for name in ("rpm", "tpm", "concurrency")
+    },
+}
+LIMITS: Final = {
+    "type": "object",
+    "properties": {
+        **MODEL_LIMITS["properties"],  # type: ignore[dict-item]  # a JSON schema
+        "models": {
+            "type": "object",
+            "description": "Further limits by a model's name or glob, at most 50.",
+            "additionalProperties": MODEL_LIMITS,
+        },
     },
 }
 MEMBER_KEYS: Final = {
@@ -45,27 +65,63 @@ OPTIONS: Final = {
 }
 
 
-class OfCaller:
-    """A mixin for references to another table's row; a row the caller may not use is unknown."""
+class Linked(serializers.SlugRelatedField[Any]):
+    """A reference to another table's row, by its id. A row the caller may not use is unknown.
 
+    A row shows it as every other row does; a body has the id or the reference of a row.
+    """
+
+    default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
     context: dict[str, Any]
 
+    def to_internal_value(self, data: Any) -> Any:
+        return super().to_internal_value(id_in(data))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the reference in a CSV file."""
+        rows = vars(self)["queryset"]  # mypy takes the attribute for the descriptor of a manager
+        return ("id", SECOND_FIELD[KINDS[rows.model]])
+
+    def to_representation(self, obj: Any) -> Any:
+        return reference_of(obj)
+
     def get_queryset(self) -> "QuerySet[Any]":
-        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[misc]  # of DRF's related fields
+        rows: Any = super().get_queryset()
         request = self.context.get("request")  # none when the OpenAPI schema is generated
         return rows if request is None else choices(caller_of(request), rows)
 
 
-class Named(OfCaller, serializers.SlugRelatedField[Any]):
-    """A reference by name."""
+class LinkedKey(Linked):
+    """A reference to a gateway key, such as ``apikey_12``."""
 
-    default_error_messages: ClassVar = {"does_not_exist": "there is no {value!r}"}
+    def to_internal_value(self, data: Any) -> Any:
+        pk = parse_key_id(id_in(data))
+        if not pk:
+            self.fail("does_not_exist", value=id_in(data))
+        return super().to_internal_value(pk)
 
 
-class Numbered(OfCaller, serializers.PrimaryKeyRelatedField[Any]):
-    """A reference by id."""
+class Named(Linked):
+    """A reference that a row shows by its name or number alone, such as that of a group."""
 
-    default_error_messages: ClassVar = {"does_not_exist": "there is no {pk_value!r}"}
+    columns = ()
+
+    def to_representation(self, obj: Any) -> Any:
+        return getattr(obj, str(self.slug_field))
+
+
+class LinkedSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]  # the library has no types
+    """Describe references for drf-spectacular: a row has an object, a body the id."""
+
+    target_class = "proxy.reports.setup.fields.Linked"
+    match_subclasses = True
+
+    def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
+        kind = KINDS.get(self.target.queryset.model)
+        if kind is None:
+            return {"type": "integer" if self.target.slug_field == "pk" else "string"}
+        return {"type": "string"} if direction == "request" else reference_schema(kind)
 
 
 class RelatedNames(serializers.ListField):

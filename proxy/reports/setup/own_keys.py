@@ -28,6 +28,7 @@ from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON, validated_body
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, JsonOnlyParameters, Number
+from proxy.reports.core.references import Reference, id_in, parse_key_id, reference_of
 from proxy.reports.core.rendering import Row
 
 READ_METHODS = ("get", "head", "options")
@@ -42,8 +43,15 @@ class IsSignedIn(IsKeyOrStaff):
         return super().has_permission(request, view) and not isinstance(request.auth, ApiKey)
 
 
+class IdField(serializers.CharField):
+    """An id in a body, alone or in a reference."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return super().to_internal_value(id_in(data))
+
+
 class NewKey(serializers.Serializer[Any]):
-    team = serializers.CharField(max_length=64)
+    team = IdField(max_length=64)
     name = serializers.SlugField(max_length=64)
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
     scopes = serializers.ListField(
@@ -70,8 +78,8 @@ class Rotation(serializers.Serializer[Any]):
 
 
 class OwnKey(serializers.Serializer[Any]):
-    id = serializers.IntegerField()
-    team = serializers.CharField()
+    id = serializers.CharField()
+    team = Reference("team")
     name = serializers.CharField()
     prefix = serializers.CharField()
     scopes = serializers.ListField(child=serializers.CharField())
@@ -94,8 +102,8 @@ class OwnKeysBase(ReportView):
         keys = ApiKey.objects.filter(user__username=self.reader.user, successor=None)
         return keys.select_related("team", "user").order_by("pk")
 
-    def own_key(self, key_id: int) -> ApiKey:
-        key = self.own_keys().filter(pk=key_id).first()
+    def own_key(self, key_id: str) -> ApiKey:
+        key = self.own_keys().filter(pk=parse_key_id(key_id)).first()
         if key is None:
             raise Http404("no such key")
         return key
@@ -103,9 +111,8 @@ class OwnKeysBase(ReportView):
     def row(self, key: ApiKey) -> Row:
         working = not (key.managed or key.revoked)
         return {
-            "id": key.pk,
-            "team": key.team.name,
-            "name": key.name,
+            **(reference_of(key) or {}),
+            "team": reference_of(key.team),
             "prefix": key.prefix,
             "scopes": key.scopes,
             "models_allowed": key.models_allowed,
@@ -148,7 +155,7 @@ class OwnKeysView(OwnKeysBase):
         self.validated_query()
         teams = [
             {
-                "team": team.name,
+                "team": reference_of(team),
                 "member_keys": team.member_keys,
                 "left": max(0, allowed_count(team) - working_keys(team, request.user)),
             }
@@ -187,12 +194,12 @@ class OwnKeyView(OwnKeysBase):
     http_method_names = [*READ_METHODS, "delete"]  # noqa: RUF012  # as Django declares it
 
     @extend_schema(responses=OwnKey)
-    def get(self, request: Request, key_id: int) -> HttpResponseBase:
+    def get(self, request: Request, key_id: str) -> HttpResponseBase:
         self.validated_query()
         return Response(self.row(self.own_key(key_id)))
 
     @extend_schema(request=None, responses={200: OwnKey})
-    def delete(self, request: Request, key_id: int) -> HttpResponseBase:
+    def delete(self, request: Request, key_id: str) -> HttpResponseBase:
         key = self.own_key(key_id)
         key.revoke()
         return Response(self.row(key))
@@ -205,7 +212,7 @@ class OwnKeyRotationView(OwnKeysBase):
 
     @extend_schema(request=Rotation, responses=OwnKeyWithSecret)
     @sensitive_variables("secret")
-    def post(self, request: Request, key_id: int) -> HttpResponseBase:
+    def post(self, request: Request, key_id: str) -> HttpResponseBase:
         given, key = validated_body(request, Rotation), self.own_key(key_id)
         if key.managed:
             raise Conflict(MANAGED.format(key))

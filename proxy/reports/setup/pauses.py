@@ -7,14 +7,14 @@ from rest_framework import serializers
 from proxy.models import Pause, Upstream
 
 from .base_serializers import ConfigSerializer
-from .fields import Named
+from .fields import Linked
 from .viewsets import ConfigViewSet
 
 
 class PauseSerializer(ConfigSerializer):
     """A pause of an upstream, of a model, or of a model at one upstream."""
 
-    upstream = Named(
+    upstream = Linked(
         slug_field="name",
         queryset=Upstream.objects.all(),
         required=False,
@@ -34,7 +34,7 @@ class PauseSerializer(ConfigSerializer):
 class PauseViewSet(ConfigViewSet):
     """Pauses, including those that have ended. DELETE ends a pause."""
 
-    resource = "pauses"
+    resource, expandable = "pauses", ("upstream",)
     queryset = Pause.objects.select_related("upstream")
     serializer_class: Any = PauseSerializer
     lookup_url_kwarg, lookup_value_converter = "pause_id", "int"

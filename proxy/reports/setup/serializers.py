@@ -1,14 +1,16 @@
 """Serializers of the configuration's rows: one shape for responses and for request bodies."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError as ModelInvalid
 from rest_framework import serializers
 
+from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
 from proxy.models.setup.keys import secret_columns
 from proxy.reports.core.query_parameters import Number
+from proxy.reports.core.references import reference_of
 from proxy.reports.usage.budgets import state_of
 from proxy.secrets import new_secret
 
@@ -16,15 +18,18 @@ from .base_serializers import ConfigSerializer, StrictSerializer
 from .fields import (
     MAX_ITEMS,
     LimitsColumn,
+    Linked,
+    LinkedKey,
     MemberKeysColumn,
     Named,
     NamesColumn,
-    Numbered,
     ObjectColumn,
     OptionsColumn,
     RelatedNames,
     ScopesColumn,
 )
+
+ID_IS_NAME: Final = "The id in paths, filters and bodies: the name."
 
 
 def messages_only() -> Any:
@@ -35,8 +40,9 @@ def messages_only() -> Any:
 class KeySerializer(ConfigSerializer):
     """A gateway key, without its secret."""
 
-    team = Named(slug_field="name", queryset=Team.objects.all())
-    user = Named(
+    id = serializers.SerializerMethodField(help_text="The id in paths, filters and bodies.")
+    team = Linked(slug_field="name", queryset=Team.objects.all())
+    user = Linked(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
     )
     scopes = ScopesColumn(default=messages_only, help_text="What the key may do.")
@@ -63,10 +69,12 @@ class KeySerializer(ConfigSerializer):
         read_only_fields = ("prefix", "managed")
         validators = ()
         extra_kwargs: ClassVar = {
-            "id": {"help_text": "The key_id of the other reports."},
             "prefix": {"help_text": "The start of the secret. The secret itself is not stored."},
             "managed": {"help_text": "True if bridge.toml declares it."},
         }
+
+    def get_id(self, key: ApiKey) -> str:
+        return str(key_id(key.pk))
 
     def create(self, validated_data: dict[str, Any]) -> Any:
         """Create the key with a new secret, which only the response to this request contains."""
@@ -80,6 +88,7 @@ class KeySerializer(ConfigSerializer):
 class TeamSerializer(ConfigSerializer):
     """A team with its settings."""
 
+    id = serializers.CharField(source="name", read_only=True, help_text=ID_IS_NAME)
     models_allowed = NamesColumn(
         required=False, help_text="Globs; empty: every model that has a route."
     )
@@ -93,7 +102,7 @@ class TeamSerializer(ConfigSerializer):
     class Meta:
         model = Team
         fields = (
-            "name", "store", "retention_days", "models_allowed", "limits", "member_keys",
+            "id", "name", "store", "retention_days", "models_allowed", "limits", "member_keys",
             "managed", "created_at",
         )  # fmt: skip
         read_only_fields = ("managed",)
@@ -108,6 +117,7 @@ class UserSerializer(ConfigSerializer):
 
     SEPARATE = frozenset({"groups"})
 
+    id = serializers.CharField(source="username", read_only=True, help_text=ID_IS_NAME)
     name = serializers.CharField(source="username", max_length=150)
     groups = RelatedNames(
         child=Named(slug_field="name", queryset=Group.objects.all()),
@@ -120,7 +130,7 @@ class UserSerializer(ConfigSerializer):
     class Meta:
         model = User
         fields = (
-            "name", "email", "is_active", "is_staff", "is_superuser", "groups", "joined_at",
+            "id", "name", "email", "is_active", "is_staff", "is_superuser", "groups", "joined_at",
             "last_login_at",
         )  # fmt: skip
 
@@ -138,7 +148,7 @@ class UserSerializer(ConfigSerializer):
 class TargetSerializer(StrictSerializer):
     """An upstream and the model that it is asked for."""
 
-    upstream = Named(slug_field="name", queryset=Upstream.objects.all())
+    upstream = Linked(slug_field="name", queryset=Upstream.objects.all())
     weight = Number(min_value=0, max_value=1_000_000, default=1)
     when = ObjectColumn(
         default=dict,
@@ -166,7 +176,7 @@ class RouteSerializer(ConfigSerializer):
 
     SEPARATE = frozenset({"targets"})
 
-    team = Named(
+    team = Linked(
         slug_field="name",
         queryset=Team.objects.all(),
         required=False,
@@ -197,6 +207,7 @@ class UpstreamSerializer(ConfigSerializer):
 
     SEPARATE = frozenset({"api_key"})
 
+    id = serializers.CharField(source="name", read_only=True, help_text=ID_IS_NAME)
     api_key = serializers.CharField(
         write_only=True,
         required=False,
@@ -226,7 +237,7 @@ class UpstreamSerializer(ConfigSerializer):
     class Meta:
         model = Upstream
         fields = (
-            "name", "dialect", "base_url", "api_key", "api_key_from", "credentials",
+            "id", "name", "dialect", "base_url", "api_key", "api_key_from", "credentials",
             "credentials_kind", "api_version", "profile", "capabilities", "timeouts", "extra_body",
             "has_secret", "when_client_leaves", "connection_reuse", "connection", "allow_http",
             "enabled", "managed",
@@ -264,7 +275,7 @@ class UpstreamSerializer(ConfigSerializer):
 class PriceSerializer(ConfigSerializer):
     """US dollars per million tokens from a date on, as decimal strings; null: priced as input."""
 
-    upstream = Named(
+    upstream = Linked(
         slug_field="name",
         queryset=Upstream.objects.all(),
         required=False,
@@ -287,6 +298,9 @@ class BudgetSerializer(ConfigSerializer):
 
     id = serializers.CharField(read_only=True)
     owner = serializers.CharField(read_only=True, help_text="team:name, key:team/name or user:name")
+    models_covered = NamesColumn(
+        required=False, help_text="Globs of the models whose requests count; empty: all models."
+    )
     tz = serializers.CharField(source="zone", max_length=64, required=False)
     starting_at = serializers.DateTimeField(read_only=True)
     resets_at = serializers.DateTimeField(read_only=True)
@@ -301,26 +315,26 @@ class BudgetSerializer(ConfigSerializer):
         read_only=True, help_text="Projected spend at the end of the period, at the current rate."
     )
     state = serializers.CharField(read_only=True, help_text="ok, near (80 %) or over")
-    team = Named(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
-    key_id = Numbered(source="key", queryset=ApiKey.objects.all(), required=False, allow_null=True)
-    user = Named(
+    team = Linked(slug_field="name", queryset=Team.objects.all(), required=False, allow_null=True)
+    key = LinkedKey(slug_field="pk", queryset=ApiKey.objects.all(), required=False, allow_null=True)
+    user = Linked(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
     )
 
     class Meta:
         model = Budget
         fields = (
-            "id", "owner", "period", "tz", "hard", "starting_at", "resets_at", "limit_usd",
-            "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state", "team",
-            "key_id", "user", "managed",
+            "id", "owner", "models_covered", "period", "tz", "hard", "starting_at", "resets_at",
+            "limit_usd", "spent_usd", "left_usd", "unpriced_requests", "forecast_usd", "state",
+            "team", "key", "user", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
 
     def to_representation(self, instance: Budget) -> dict[str, Any]:
         return {
             **state_of(instance),
-            "team": instance.team.name if instance.team else None,
-            "key_id": instance.key_id,
-            "user": instance.user.get_username() if instance.user else None,
+            "team": reference_of(instance.team),
+            "key": reference_of(instance.key),
+            "user": reference_of(instance.user),
             "managed": instance.managed,
         }

@@ -5,7 +5,7 @@ so may the session of a user who may see all rows and has Django's permission fo
 lead may read and write the team and its keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from django.contrib.auth.models import User
@@ -30,11 +30,19 @@ from proxy.permissions.row_permissions import (
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, REVOKE, has_permission
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
+from proxy.reports.core.expansion import RESOURCES, check_format, expand_rows
 from proxy.reports.core.idempotency import idempotent
 from proxy.reports.core.json_bodies import BoundedJSON
-from proxy.reports.core.pagination import ColumnFilter, CursorPages, SortFilter, list_parameters
+from proxy.reports.core.pagination import (
+    ColumnFilter,
+    CursorPages,
+    SortFilter,
+    list_parameters,
+    row_parameters,
+)
 from proxy.reports.core.permissions import MayReport, WritesConfig, caller_of, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters
+from proxy.reports.core.references import parse_key_id
 from proxy.reports.core.rendering import column_names
 from proxy.reports.usage.budgets import BUDGET_ID
 
@@ -59,16 +67,24 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
     of_teams: ClassVar[bool] = False
     """Whether rows belong to teams. If so, the lead of a team sees the rows of the team."""
     refusal: ClassVar[str] = "this needs a key with the scope 'admin' or 'config:write'"
+    row_parameters: ClassVar[type[serializers.Serializer[Any]]] = JsonOnlyParameters
     resource: ClassVar[str]
     filter_columns: ClassVar[Mapping[str, str]] = {}
     sort_columns: ClassVar[Mapping[str, str]]
     ordering: ClassVar[tuple[str, ...]]
+    expandable: ClassVar[Sequence[str]] = ()
+    """The paths that ``expand`` allows in a row."""
+    reference: ClassVar[str] = ""
+    """The name of a reference to a row, if other rows refer to the rows."""
     part_models: ClassVar[tuple[type[models.Model], ...]] = ()
     """Models whose rows are parts of a row: they are written and deleted with it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.parameters = list_parameters(cls.filter_columns, cls.sort_columns)
+        cls.parameters = list_parameters(cls.filter_columns, cls.sort_columns, cls.expandable)
+        cls.row_parameters = row_parameters(cls.expandable)
+        if cls.reference:
+            RESOURCES[cls.reference] = cls
 
     @property
     def reader(self) -> Reader:
@@ -90,12 +106,13 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
     def list(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]  # downloads are not DRF responses
         self.query = self.validated_query()
         rows = self.filter_queryset(self.get_queryset())
+        check_format(self.query)
         if self.query["format"] != "json":
             found = self.get_serializer(rows, many=True).data
             columns = column_names(cast("Any", self.serializer_class)())
             return self.rows_response(self.query, self.resource, found, columns)
-        page = self.paginate_queryset(rows)
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+        page = self.get_serializer(self.paginate_queryset(rows), many=True).data
+        return self.get_paginated_response(expand_rows(request, page, self.query.get("expand", ())))
 
     @idempotent
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -110,8 +127,18 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         return super().destroy(request, *args, **kwargs)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        self.validated_query(JsonOnlyParameters)
-        return super().retrieve(request, *args, **kwargs)
+        query = self.validated_query(self.row_parameters)
+        row = self.get_serializer(self.get_object()).data
+        return Response(expand_rows(request, [row], query.get("expand", ()))[0])
+
+    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
+        self, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Forbid storing the response to a creation, which may have a secret."""
+        final = super().finalize_response(request, response, *args, **kwargs)
+        if final.status_code == status.HTTP_201_CREATED:
+            final["Cache-Control"] = "no-store"
+        return final
 
     def perform_create(self, serializer: "serializers.BaseSerializer[Any]") -> None:
         self.write(serializer)
@@ -174,10 +201,11 @@ class KeyViewSet(ConfigViewSet):
     """
 
     resource, of_teams = "keys", True
+    reference, expandable = "key", ("team", "user")
     refusal = "this needs a key with the scope 'admin' or 'keys:write'"
     queryset = ApiKey.objects.select_related("team", "user")
     serializer_class = shapes.KeySerializer
-    lookup_url_kwarg, lookup_value_converter = "key_id", "int"
+    lookup_url_kwarg = "key_id"
     filter_columns: ClassVar = {"team": "team__name", "user": "user__username", "name": "name"}
     sort_columns: ClassVar = {"id": "pk", "name": "name", "created_at": "created"}
     ordering = ("pk",)
@@ -185,6 +213,9 @@ class KeyViewSet(ConfigViewSet):
 
     def get_queryset(self) -> "QuerySet[ApiKey]":
         return visible_keys(self.reader)
+
+    def lookup_value(self, name: Any) -> Any:
+        return parse_key_id(name)
 
     @idempotent
     @sensitive_variables()
@@ -194,14 +225,6 @@ class KeyViewSet(ConfigViewSet):
         self.perform_create(serializer)
         body = {**serializer.data, "secret": str(serializer.new_secret)}
         return Response(body, status=status.HTTP_201_CREATED)
-
-    def finalize_response(  # type: ignore[override]  # downloads are not DRF responses
-        self, request: Request, response: Any, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        final = super().finalize_response(request, response, *args, **kwargs)
-        if final.status_code == status.HTTP_201_CREATED:
-            final["Cache-Control"] = "no-store"
-        return final
 
     @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -213,7 +236,7 @@ class KeyViewSet(ConfigViewSet):
 class TeamViewSet(ConfigViewSet):
     """Teams with their settings. A team can be deleted if it has no keys, budgets or routes."""
 
-    resource, of_teams = "teams", True
+    resource, of_teams, reference = "teams", True, "team"
     queryset = Team.objects.all()
     serializer_class = shapes.TeamSerializer
     lookup_field, lookup_url_kwarg = "name", "team"
@@ -232,6 +255,7 @@ class UserViewSet(ConfigViewSet):
     """
 
     resource, refusal = "users", "this needs a key with the scope 'admin'"
+    reference = "user"
     queryset = User.objects.prefetch_related("groups")
     serializer_class = shapes.UserSerializer
     lookup_field, lookup_url_kwarg = "username", "user"
@@ -254,7 +278,7 @@ class UserViewSet(ConfigViewSet):
 class RouteViewSet(ConfigViewSet):
     """Routes: requested models with their targets. A new list of targets replaces the old one."""
 
-    resource = "models"
+    resource, expandable = "models", ("team", "targets.upstream")
     queryset = Route.objects.select_related("team").prefetch_related("targets__upstream")
     serializer_class = shapes.RouteSerializer
     lookup_url_kwarg, lookup_value_converter = "route_id", "int"
@@ -276,7 +300,7 @@ class UpstreamViewSet(ConfigViewSet):
     An upstream can be deleted if no route and no price refers to it.
     """
 
-    resource = "upstreams"
+    resource, reference = "upstreams", "upstream"
     queryset = Upstream.objects.all()
     serializer_class = shapes.UpstreamSerializer
     lookup_field, lookup_url_kwarg = "name", "upstream"
@@ -291,7 +315,7 @@ class PriceViewSet(ConfigViewSet):
     A price is never changed: a new price has a later start date.
     """
 
-    resource = "prices"
+    resource, expandable = "prices", ("upstream",)
     queryset = Price.objects.select_related("upstream")
     serializer_class = shapes.PriceSerializer
     http_method_names = ["get", "head", "options", "post", "delete"]  # noqa: RUF012  # as Django declares it
@@ -315,6 +339,7 @@ class BudgetViewSet(ConfigViewSet):
     """Budgets with their state. A team lead writes the budgets of the team and of its keys."""
 
     resource, of_teams = "budgets", True
+    expandable = ("team", "key", "key.team", "user")
     permission_classes = (ReadsBudgets,)
     queryset = Budget.objects.select_related("team", "key__team", "user").prefetch_related(
         "key__retiring"
@@ -332,6 +357,6 @@ class BudgetViewSet(ConfigViewSet):
         return visible_budgets(self.reader)
 
     def lookup_value(self, name: Any) -> Any:
-        """Return the number in the id: ``budget_12`` and ``12`` are the same budget."""
+        """Return the number in an id such as ``budget_12``."""
         match = BUDGET_ID.fullmatch(name)
         return int(match[1]) if match else 0

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponseBase
 from django.utils.timezone import now
 from drf_spectacular.utils import extend_schema
@@ -14,7 +14,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.models import ApiKey, Budget, Period, UsageQuarterHour
+from proxy.models import ApiKey, Budget, Period
 from proxy.permissions.row_permissions import visible_budgets
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.rendering import Row
@@ -22,12 +22,15 @@ from proxy.reports.core.time_ranges import DAY, midnight
 
 from .rollup_queries import usd
 
-BUDGET_ID: Final = re.compile(r"(?:budget_)?([0-9]{1,18})")
+BUDGET_ID: Final = re.compile(r"budget_([0-9]{1,18})", re.ASCII)
 
 
 class BudgetState(serializers.Serializer[Any]):
     id = serializers.CharField()
     owner = serializers.CharField(help_text="team:name, key:team/name or user:name")
+    models_covered = serializers.ListField(
+        child=serializers.CharField(), help_text="Names or globs; empty: all models."
+    )
     period = serializers.CharField()
     tz = serializers.CharField()
     hard = serializers.BooleanField()
@@ -73,16 +76,13 @@ def state_of(budget: Budget) -> Row:
     """Return the budget as JSON with the cost of the current period, from the usage rollups."""
     at = now()
     start, end = period_of(budget, at)
-    rows = UsageQuarterHour.objects.filter(
-        _owner_condition(budget), start__gte=start, start__lt=end
-    )
-    sums = rows.aggregate(cost=Sum("cost_nanousd", default=0), unpriced=Sum("unpriced", default=0))
+    spent, unpriced = budget.sums_of_usage(start, end, "cost_nanousd", "unpriced")
     limit = int(budget.usd * 10**9)
-    spent = int(sums["cost"])
     elapsed = max(Decimal(str((at - start) / (end - start))), Decimal("0.000001"))
     return {
         "id": f"budget_{budget.pk}",
         "owner": owner_of(budget),
+        "models_covered": budget.models_covered,
         "period": budget.period,
         "tz": budget.zone,
         "hard": budget.hard,
@@ -91,18 +91,10 @@ def state_of(budget: Budget) -> Row:
         "limit_usd": usd(limit),
         "spent_usd": usd(spent),
         "left_usd": usd(max(0, limit - spent)),
-        "unpriced_requests": int(sums["unpriced"]),
+        "unpriced_requests": unpriced,
         "forecast_usd": usd(int(spent / elapsed)),
         "state": "over" if spent >= limit else "near" if spent * 10 >= limit * 8 else "ok",
     }
-
-
-def _owner_condition(budget: Budget) -> Q:
-    if budget.team:
-        return Q(team=budget.team.name)
-    if budget.key_id is not None:
-        return Q(key_id__in=budget.key_ids)
-    return Q(user=budget.user.get_username() if budget.user else "")
 
 
 def owner_of(budget: Budget) -> str:
@@ -123,7 +115,7 @@ def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
 
 
 class BudgetStatusView(ReportView):
-    """Return one budget with its state, by its id or by the number in the id."""
+    """Return one budget with its state."""
 
     @extend_schema(responses=BudgetState)
     def get(self, request: Request, budget_id: str) -> HttpResponseBase:

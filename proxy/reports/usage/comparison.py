@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from proxy.ledger.usage.latency_histogram import Histograms, percentile
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import Choice, TimeRangeParameters
 from proxy.reports.core.rendering import Row, column_names
 from proxy.reports.core.time_ranges import TimeRange
@@ -28,7 +28,7 @@ CUT: Final = "max_tokens"  # stop reason of an answer that the limit of output t
 MILLION: Final = 1_000_000
 COUNTS: Final = tuple(
     dict.fromkeys(
-        (*NEEDS["error_rate"], *NEEDS["cost"], *NEEDS["total_tokens"], *NEEDS["output_tokens"])
+        (*NEEDS["error_rate"], *NEEDS["cost_usd"], *NEEDS["total_tokens"], *NEEDS["output_tokens"])
     )
 )
 
@@ -166,7 +166,7 @@ class ComparisonView(ReportView):
 
     parameters = ComparisonParameters
 
-    @extend_schema(parameters=[ComparisonParameters], responses=ComparisonAnswer)
+    @extend_schema(responses=ComparisonAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, by, condition = query["time_range"], query["by"], query["condition"]
@@ -174,7 +174,7 @@ class ComparisonView(ReportView):
         before = compare(self.reader, earlier, by, condition)
         now = compare(self.reader, time_range, by, condition)
         ranked = sorted(now.items(), key=lambda one: (-one[1].sums["requests"], str(one[0])))
-        rows = [_row(key, one, before.get(key)) for key, one in ranked]
+        rows = [_row(dimension_value(by, key[0]), one, before.get(key)) for key, one in ranked]
         if query["format"] != "json":
             return self.rows_response(query, "comparison", rows, column_names(ComparisonRow()))
         return Response(
@@ -187,12 +187,12 @@ class ComparisonView(ReportView):
         )
 
 
-def _row(key: Key, one: Compared, before: Compared | None) -> Row:
+def _row(value: Any, one: Compared, before: Compared | None) -> Row:
     figures = one.figures()
-    row = {"value": key[0], "unpriced_requests": one.sums["unpriced"]}
-    for name, value in figures.items():
+    row = {"value": value, "unpriced_requests": one.sums["unpriced"]}
+    for name, figure in figures.items():
         if name.endswith("_nanousd"):
-            row[f"{name.removesuffix('_nanousd')}_usd"] = usd(value)
+            row[f"{name.removesuffix('_nanousd')}_usd"] = usd(figure)
         else:
-            row[name] = value
+            row[name] = figure
     return row | deltas(figures, before.figures() if before else None)

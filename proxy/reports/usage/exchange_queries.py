@@ -1,16 +1,31 @@
 """Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, TextField, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Sum,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Cast, Coalesce, Substr, TruncMinute
 from django.db.models.lookups import GreaterThan
+from rest_framework.exceptions import ValidationError
 
+from proxy.ledger.archive.reading import ONLY_ARCHIVED, read_both, within
 from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
-from proxy.models import Exchange, Outcome, State
+from proxy.models import ArchivedMonth, Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.dimensions import DIMENSIONS
@@ -70,6 +85,16 @@ def _rows(reader: Reader, start: datetime, end: datetime, condition: Q) -> Query
     ).order_by()
 
 
+def _read_rows(
+    rows: QuerySet[Exchange],
+    start: datetime,
+    end: datetime,
+    read: Callable[[QuerySet[Exchange]], list[Mapping[str, Any]]],
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of sums of the database, then those of the archive."""
+    return chain.from_iterable(read_both(rows, read, within(start, end)))
+
+
 def _sums(row: Mapping[str, Any]) -> Counts:
     return Counts({name: row.get(f"sum_{name}") or 0 for name in COUNT_NAMES})
 
@@ -78,17 +103,62 @@ def usage_from_requests(
     reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
 ) -> dict[tuple[Any, ...], Counts]:
     """Return the sums of one time range, grouped by columns of Exchange or ``context_window``."""
-    rows = _rows(reader, start, end, condition).values(*columns)
-    totals = rows.annotate(**_aggregates()) if columns else [rows.aggregate(**_aggregates())]
-    table = {tuple(row[column] for column in columns): _sums(row) for row in totals}
-    return {key: sums for key, sums in table.items() if sums["requests"]}
+
+    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
+        if not columns:
+            return [rows.aggregate(**_aggregates())]
+        return list(rows.values(*columns).annotate(**_aggregates()))
+
+    totals: dict[tuple[Any, ...], Counts] = {}
+    for row in _read_rows(_rows(reader, start, end, condition), start, end, read):
+        key = tuple(row[column] for column in columns)
+        totals.setdefault(key, Counts()).add(_sums(row).counts)
+    return {key: sums for key, sums in totals.items() if sums["requests"]}
+
+
+def usage_as_of(
+    reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q, as_of: date
+) -> Table:
+    """Return the sums by bucket and group as the ledger knew them at the end of a UTC day.
+
+    A request counts if its row was recorded by then: the first link of the hash chain for it is of
+    that day or an earlier one. If the row was changed afterwards, its cost of that day is not known
+    any more, so it counts as a request without a price.
+    Raise ValidationError for archived months: their rows cannot be joined with the hash chain.
+    """
+    months = within(time_range.start, time_range.end)
+    if ArchivedMonth.objects.filter(months, state__in=ONLY_ARCHIVED).exists():
+        raise ValidationError({"as_of": "the time range has archived months; use a later from"})
+    links = HashChainLink.objects.filter(exchange_id=OuterRef("pk"))
+    was_known = Q(Exists(links.filter(day__lte=as_of)))
+    is_changed = Exists(links.filter(day__gt=as_of))
+    unchanged = Q(is_changed=False)
+    costs = {
+        "sum_cost_nanousd": Sum("cost_nanousd", filter=unchanged),
+        "sum_unpriced": Count("pk", filter=HAS_TOKENS & (Q(cost_nanousd=None) | ~unchanged)),
+    }
+    columns = [DIMENSIONS[name] for name in groups]
+    table: Table = {}
+    for bucket, (start, end) in enumerate(pairwise(time_range.edges)):
+        rows = _rows(reader, start, end, condition & was_known).annotate(is_changed=is_changed)
+        sums = {**_aggregates(), **costs}
+        found = rows.values(*columns).annotate(**sums) if columns else [rows.aggregate(**sums)]
+        for row in found:
+            if row["sum_requests"]:
+                table[bucket, tuple(row[column] for column in columns)] = _sums(row)
+    return table
 
 
 def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
     """Return the sums by tool name. A request that called two tools counts for both tools."""
     totals: dict[Key, Counts] = {}
-    rows = _rows(reader, time_range.start, time_range.end, condition & Q(tool_calls__gt=0))
-    for row in rows.values("tool_names").annotate(**_aggregates()).iterator(chunk_size=2000):
+    start, end = time_range.start, time_range.end
+    rows = _rows(reader, start, end, condition & Q(tool_calls__gt=0))
+
+    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
+        return list(rows.values("tool_names").annotate(**_aggregates()))
+
+    for row in _read_rows(rows, start, end, read):
         sums = _sums(row)
         for name in row["tool_names"]:
             totals.setdefault((name,), Counts()).add(sums.counts)
@@ -118,12 +188,16 @@ def usage_by_minute(
     reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
 ) -> dict[tuple[datetime, tuple[Any, ...]], Counts]:
     """Return the sums of one time range, grouped by UTC minute and columns of Exchange."""
-    rows = _rows(reader, start, end, condition)
-    grouped = rows.annotate(bucket=_minute()).values("bucket", *columns)
-    return {
-        (_parse_minute(row["bucket"]), tuple(row[column] for column in columns)): _sums(row)
-        for row in grouped.annotate(**_aggregates()).iterator(chunk_size=2000)
-    }
+
+    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
+        grouped = rows.annotate(bucket=_minute()).values("bucket", *columns)
+        return list(grouped.annotate(**_aggregates()))
+
+    totals: dict[tuple[datetime, tuple[Any, ...]], Counts] = {}
+    for row in _read_rows(_rows(reader, start, end, condition), start, end, read):
+        key = (_parse_minute(row["bucket"]), tuple(row[column] for column in columns))
+        totals.setdefault(key, Counts()).add(_sums(row).counts)
+    return totals
 
 
 def minute_table(

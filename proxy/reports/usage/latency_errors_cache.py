@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from proxy.ledger.usage.latency_histogram import Histograms, value_of
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import Choice, TimeRangeParameters
 from proxy.reports.core.rendering import Row, column_names
 
@@ -45,7 +45,7 @@ class LatencyView(ReportView):
 
     parameters = ByParameters
 
-    @extend_schema(parameters=[ByParameters], responses=LatencyAnswer)
+    @extend_schema(responses=LatencyAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         groups = [query["by"]] if query.get("by") else []
@@ -56,7 +56,7 @@ class LatencyView(ReportView):
         )
         rows = [
             {
-                "value": key[0] if key else None,
+                "value": dimension_value(query["by"], key[0]) if key else None,
                 **percentiles(sketch),
                 "output_tokens_per_upstream_s": output_speed(
                     sums_by_key.get(key, Counts()), sketch
@@ -116,7 +116,7 @@ class ErrorsView(ReportView):
 
     parameters = ErrorParameters
 
-    @extend_schema(parameters=[ErrorParameters], responses=ErrorAnswer)
+    @extend_schema(responses=ErrorAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         by = "error_type" if query["by"] == TYPE else query["by"]
@@ -127,7 +127,7 @@ class ErrorsView(ReportView):
             groups = _failed_groups(groups)
         rows = [
             {
-                "value": key[0],
+                "value": dimension_value(by, key[0]),
                 "requests": sums["requests"],
                 "errors": sums["errors"],
                 "error_rate": ratio(sums["errors"], sums["requests"]),
@@ -182,7 +182,7 @@ class CacheView(ReportView):
 
     parameters = ByParameters
 
-    @extend_schema(parameters=[ByParameters], responses=CacheAnswer)
+    @extend_schema(responses=CacheAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         names = [query["by"]] if query.get("by") else []
@@ -192,7 +192,11 @@ class CacheView(ReportView):
         )
         saved = savings(self.reader, time_range, names, condition)
         rows = [
-            _cache_row(key[0] if key else None, sums, saved.get(key, Saving()))
+            _cache_row(
+                dimension_value(query["by"], key[0]) if key else None,
+                sums,
+                saved.get(key, Saving()),
+            )
             for key, sums in sorted(groups.items(), key=lambda one: str(one[0]))
         ]
         return _response(self, query, "cache", rows)

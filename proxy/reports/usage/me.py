@@ -14,6 +14,7 @@ from proxy.models import ApiKey
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.references import Reference, reference_of
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import TimeRange, ceil_quarter, load_zone, midnight
 
@@ -28,8 +29,9 @@ class Spent(CountColumns):
 
 class MeAnswer(serializers.Serializer[Any]):
     kind = serializers.CharField(help_text="key or user")
+    id = serializers.CharField(help_text="The id of the key or the user.")
     name = serializers.CharField()
-    team = serializers.CharField(allow_null=True)
+    team = Reference("team", allow_null=True)
     scopes = serializers.ListField(child=serializers.CharField())
     limits = serializers.JSONField()
     models_allowed = serializers.ListField(child=serializers.CharField())
@@ -65,6 +67,7 @@ def _identity(request: Request, key: ApiKey | None) -> Row:
         name = request.user.get_username()
         return {
             "kind": "user",
+            "id": name,
             "name": name,
             "team": None,
             "scopes": [],
@@ -74,13 +77,20 @@ def _identity(request: Request, key: ApiKey | None) -> Row:
         }
     return {
         "kind": "key",
-        "name": key.name,
-        "team": key.team.name,
+        **(reference_of(key) or {}),
+        "team": reference_of(key.team),
         "scopes": key.scopes,
-        "limits": {**key.team.limits, **key.limits},
+        "limits": _limits_of(key),
         "models_allowed": key.models_allowed or key.team.models_allowed,
         "expires_at": _iso(key.expires),
     }
+
+
+def _limits_of(key: ApiKey) -> Row:
+    """Return the limits of the key, or else of its team; those by model are added for each name."""
+    team, own = key.team.limits, key.limits
+    models = {**team.get("models", {}), **own.get("models", {})}
+    return {**team, **own} | ({"models": models} if models else {})
 
 
 def _iso(at: datetime | None) -> str | None:

@@ -5,7 +5,7 @@ The figures come from ``SessionOutcomeDay``, joined to the usage of the same ses
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import Count, Q, Sum
 from django.http import HttpResponseBase
@@ -20,8 +20,10 @@ from proxy.ledger.posting.outcomes import COUNTS
 from proxy.models import UsageBySessionDay
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.dimensions import dimension_value
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Number, PageParameters, Values
+from proxy.reports.core.references import KeyId
 from proxy.reports.core.rendering import (
     Row,
     column_names,
@@ -45,7 +47,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "branch": "outcome__branch",
 }
 """Name of the dimension in the API -> its column in ``UsageBySessionDay``."""
-FILTERS: Final = tuple(name for name in GROUPS if name not in ("day", "key_id"))
+FILTERS: Final = tuple(name for name in GROUPS if name != "day")
 MAX_GROUPS: Final = 4
 MAX_DAYS: Final = 400
 DEFAULT_DAYS: Final = 30
@@ -131,7 +133,7 @@ def outcome_row(groups: Sequence[str], found: Mapping[str, Any]) -> Row:
 def _dimension(name: str, value: Any) -> Any:
     if name == "day":
         return f"{value:%Y-%m-%d}"
-    return value if value != "" else None
+    return dimension_value(name, value) if value != "" else None
 
 
 def _figures(counts: Mapping[str, int], cost: int | None) -> Row:
@@ -197,7 +199,6 @@ class OutcomeRow(serializers.Serializer[Any]):
         dimensions: dict[str, serializers.Field[Any, Any, Any, Any]] = {
             name: serializers.CharField(required=False, allow_null=True) for name in GROUPS
         }
-        dimensions["key_id"] = serializers.IntegerField(required=False, allow_null=True)
         figures = {name: serializers.IntegerField(allow_null=True) for name in names}
         cost = serializers.CharField(
             allow_null=True, help_text="Cost of all requests divided by the commits."
@@ -217,10 +218,11 @@ class OutcomePage(serializers.Serializer[Any]):
         return super().get_fields() | {"from": serializers.CharField()}
 
 
-class OutcomeParameters(PageParameters):
-    """A range of UTC days, filters and dimensions."""
+class DayParameters(PageParameters):
+    """A range of UTC days, and filters. ``filters``: name of each -> its column in the table."""
 
-    group_by = Values(child=Choice(choices=sorted(GROUPS)))
+    filters: ClassVar[Mapping[str, str]]
+
     to = serializers.CharField(
         max_length=40, default="", help_text="End, exclusive, to the next UTC day. Default: now."
     )
@@ -230,8 +232,9 @@ class OutcomeParameters(PageParameters):
         fields = super().get_fields()
         text = f"First UTC day: a date or RFC 3339. Default: {DEFAULT_DAYS} days."
         fields["from"] = serializers.CharField(max_length=40, default="", help_text=text)
-        for name in FILTERS:
-            fields[name] = Values(help_text=f"Only rows with these values of {name!r}.")
+        for name in self.filters:
+            child = {"child": KeyId()} if name == "key_id" else {}
+            fields[name] = Values(help_text=f"Only rows with these values of {name!r}.", **child)
         return fields
 
     def validate_group_by(self, value: list[str]) -> list[str]:
@@ -247,11 +250,18 @@ class OutcomeParameters(PageParameters):
             name, _, message = str(error).partition(": ")
             raise serializers.ValidationError({name: message}) from None
         condition = Q()
-        for name in FILTERS:
+        for name, column in self.filters.items():
             if attrs.get(name):
-                condition &= Q(**{f"{GROUPS[name]}__in": attrs[name]})
+                condition &= Q(**{f"{column}__in": attrs[name]})
         attrs["condition"] = condition
         return attrs
+
+
+class OutcomeParameters(DayParameters):
+    """A range of UTC days, filters and dimensions."""
+
+    filters: ClassVar = {name: GROUPS[name] for name in FILTERS}
+    group_by = Values(child=Choice(choices=sorted(GROUPS)))
 
 
 def day_range(first: str, last: str) -> tuple[datetime, datetime]:
@@ -284,14 +294,14 @@ class OutcomesView(ReportView):
     parameters = OutcomeParameters
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(parameters=[OutcomeParameters], responses=OutcomePage)
+    @extend_schema(responses=OutcomePage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         groups = query.get("group_by", [])
         found = outcome_sums(self.reader, query["start"], query["end"], groups, query["condition"])
         if query["format"] != "json":
             return self.rows_response(query, "outcomes", _all(groups, found), _columns(groups))
-        first, limit = _offset(query["page"]), query["limit"]
+        first, limit = offset_of(query["page"]), query["limit"]
         page = list(found[first : first + limit + 1])
         refreshed = refreshed_at()
         return Response(
@@ -311,7 +321,7 @@ def rfc3339(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def _offset(cursor: str) -> int:
+def offset_of(cursor: str) -> int:
     offset = decode_cursor(cursor) if cursor else 0
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise invalid_cursor(cursor)

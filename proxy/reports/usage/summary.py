@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from proxy.ledger.usage.latency_histogram import percentile
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParameters, Values
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import BUCKETS, MINUTES, TimeRange
@@ -67,7 +67,7 @@ METRICS: Final[Mapping[str, Callable[[Counts], Any]]] = {
     "cache_write_tokens": lambda s: sum_known(known_tokens(s, name) for name in WRITES),
     "reasoning_tokens": lambda s: known_tokens(s, "reasoning"),
     "total_tokens": lambda s: sum_known(known_tokens(s, name) for name in (*INPUTS, "output")),
-    "cost": lambda s: usd(cost_of(s)),
+    "cost_usd": lambda s: usd(cost_of(s)),
     "tool_calls": lambda s: s["tool_calls"],
     "cache_hit_rate": cache_hit_rate,
 }
@@ -84,10 +84,11 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {  # metric -> the counts from whi
     "requests": ("requests",),
     "errors": ("errors",),
     "error_rate": ("errors", "requests"),
-    "cost": ("cost_nanousd", "unpriced"),
+    "cost_usd": ("cost_nanousd", "unpriced"),
     "tool_calls": ("tool_calls",),
     **{metric: tuple(known_token_counts(names)) for metric, names in TOKENS.items()},
 }
+FORMER_METRICS: Final = {"cost": "cost_usd"}
 RANKING_METRICS: Final = tuple(name for name in METRICS if not name.endswith("rate"))
 
 
@@ -129,7 +130,9 @@ class Percentiles(serializers.Serializer[Any]):
 
 
 class Latencies(serializers.Serializer[Any]):
-    ttft_ms = Percentiles(help_text="From the accepted request to the first content.")
+    ttft_ms = Percentiles(
+        help_text="Time to the first byte: from the accepted request to the first content."
+    )
     total_ms = Percentiles()
     upstream_ms = Percentiles()
     gateway_overhead_ms = Percentiles(help_text="Time in the gateway before the upstream attempt.")
@@ -151,7 +154,7 @@ class SummaryView(ReportView):
 
     parameters = TimeRangeParameters
 
-    @extend_schema(parameters=[TimeRangeParameters], responses=SummaryAnswer)
+    @extend_schema(responses=SummaryAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, condition = query["time_range"], query["condition"]
@@ -188,8 +191,15 @@ def percent_change(before: float | None, now: float | None) -> float | None:
     return round(100 * (now - before) / before, 2) if before and now is not None else None
 
 
+class Metric(Choice):
+    """The name of a figure, which is the name of its column."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return super().to_internal_value(FORMER_METRICS.get(data, data))
+
+
 class TimeseriesParameters(TimeRangeParameters):
-    metric = Values(child=Choice(choices=list(METRICS)))
+    metric = Values(child=Metric(choices=list(METRICS)))
     bucket = Choice(choices=(MINUTES, *BUCKETS), default="1d")
     by = Choice(choices=sorted(DIMENSIONS), required=False)
 
@@ -216,7 +226,7 @@ class TimeseriesView(ReportView):
 
     parameters = TimeseriesParameters
 
-    @extend_schema(parameters=[TimeseriesParameters], responses=TimeseriesAnswer)
+    @extend_schema(responses=TimeseriesAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, groups = query["time_range"], [query["by"]] if query.get("by") else []
@@ -232,7 +242,7 @@ class TimeseriesView(ReportView):
         series = [
             {
                 "metric": metric,
-                "by": key[0] if key else None,
+                "by": dimension_value(query["by"], key[0]) if key else None,
                 "points": [METRICS[metric](table.get((n, key), empty)) for n in range(len(starts))],
             }
             for metric in metrics
@@ -261,7 +271,7 @@ MAX_DAYS_FROM_REQUESTS: Final = 31
 
 class TopParameters(TimeRangeParameters):
     by = Choice(choices=sorted([*DIMENSIONS, SESSION, TOOL]), default="key")
-    metric = Choice(choices=RANKING_METRICS, default="cost")
+    metric = Metric(choices=RANKING_METRICS, default="cost_usd")
     limit = Number(min_value=1, max_value=1000, default=20)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +310,7 @@ class TopView(ReportView):
 
     parameters = TopParameters
 
-    @extend_schema(parameters=[TopParameters], responses=TopAnswer)
+    @extend_schema(responses=TopAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         by, time_range, condition = query["by"], query["time_range"], query["condition"]
@@ -313,7 +323,10 @@ class TopView(ReportView):
         ranked = sorted(groups.items(), key=lambda one: (-weight(one[1]), str(one[0])))
         whole = sum(weight(sums) for sums in groups.values())
         first, rest = ranked[: query["limit"]], ranked[query["limit"] :]
-        rows = [_top_row(key[0], sums, ratio(weight(sums), whole)) for key, sums in first]
+        rows = [
+            _top_row(dimension_value(by, key[0]), sums, ratio(weight(sums), whole))
+            for key, sums in first
+        ]
         if rest:
             other = merge_counts([sums for _, sums in rest])
             rows.append(_top_row(None, other, ratio(weight(other), whole), is_other=True))
@@ -326,7 +339,7 @@ class TopView(ReportView):
 
 
 def _weight_function(metric: str) -> Callable[[Counts], int]:
-    if metric == "cost":
+    if metric == "cost_usd":
         return lambda sums: sums["cost_nanousd"]
     return lambda sums: METRICS[metric](sums) or 0
 

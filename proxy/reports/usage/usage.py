@@ -1,7 +1,7 @@
 """GET /api/v1/usage/: tokens, requests, errors and cost by bucket and group."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -14,11 +14,12 @@ from rest_framework.response import Response
 
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import GroupParameters
 from proxy.reports.core.rendering import Row, RowsAndColumns, decode_cursor, encode_cursor
 from proxy.reports.core.time_ranges import TimeRange
 
+from .exchange_queries import usage_as_of
 from .rollup_queries import Counts, Table, refreshed_at, usage, usage_columns
 
 
@@ -82,8 +83,7 @@ class UsageRow(CountColumns):
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
         for name in DIMENSIONS:
-            number = name in {"status", "key_id"}
-            kind = serializers.IntegerField if number else serializers.CharField
+            kind = serializers.IntegerField if name == "status" else serializers.CharField
             fields[name] = kind(required=False, allow_null=True)
         return fields
 
@@ -119,6 +119,9 @@ def range_header(time_range: TimeRange) -> Row:
     }
 
 
+AS_OF_BUCKETS: Final = ("1d", "1w", "1mo", "all")
+MAX_AS_OF: Final = timedelta(days=93)
+"""The longest range with ``as_of``, which reads single requests instead of the rollups."""
 FIRST_STEPS: Final = (16, 16, 4)  # buckets in the first query, by number of groups; else 1
 MAX_RETURNED: Final = 10**9
 ROWS_PER_STEP: Final = 8000  # rows that one query should return
@@ -129,6 +132,7 @@ def usage_rows(
     time_range: TimeRange,
     groups: Sequence[str],
     condition: Q,
+    as_of: date | None = None,
     *,
     first: int = 0,
     enough: int = ROWS_PER_STEP,
@@ -145,13 +149,23 @@ def usage_rows(
         part = TimeRange(
             time_range.edges[number : number + step + 1], time_range.bucket, time_range.zone
         )
-        table = usage(reader, part, groups, condition)
+        table = _table(reader, part, groups, condition, as_of)
         for (bucket, key), sums in sorted(table.items(), key=lambda one: _sort_key(one[0])):
-            dimensions = dict(zip(groups, key, strict=True))
+            dimensions = {
+                name: dimension_value(name, value) for name, value in zip(groups, key, strict=True)
+            }
             yield number + bucket, _usage_row(part, bucket, dimensions, sums)
         number += step
         left = left - len(table) if left > len(table) else enough
         step = max(1, min(4 * step, left * step // max(1, len(table)) + 1))
+
+
+def _table(
+    reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q, as_of: date | None
+) -> Table:
+    if as_of is None:
+        return usage(reader, time_range, groups, condition)
+    return usage_as_of(reader, time_range, groups, condition, as_of)
 
 
 def _usage_row(time_range: TimeRange, bucket: int, dimensions: Row, sums: Counts) -> Row:
@@ -173,10 +187,25 @@ def _sort_key(bucket_and_key: tuple[int, tuple[Any, ...]]) -> tuple[Any, ...]:
 class UsageParameters(GroupParameters):
     """Parameters of the usage report; by default, it is grouped by day and model."""
 
+    as_of = serializers.DateField(
+        required=False,
+        help_text="The report as it was known at the end of this UTC day: only requests recorded "
+        "by then, at most 93 days. A request that was changed later has no cost.",
+    )
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "group_by" not in self.initial_data:
             attrs["group_by"] = ["model"]
-        return super().validate(attrs)
+        attrs = super().validate(attrs)
+        time_range: TimeRange = attrs["time_range"]
+        if "as_of" in attrs:
+            if attrs["bucket"] not in AS_OF_BUCKETS:
+                message = f"with as_of, use one of {', '.join(AS_OF_BUCKETS)}"
+                raise serializers.ValidationError({"bucket": message})
+            if time_range.end - time_range.start > MAX_AS_OF:
+                message = f"is for at most {MAX_AS_OF.days} days"
+                raise serializers.ValidationError({"as_of": message})
+        return attrs
 
 
 class UsageView(ReportView):
@@ -184,7 +213,7 @@ class UsageView(ReportView):
 
     parameters = UsageParameters
 
-    @extend_schema(parameters=[UsageParameters], responses=UsageAnswer)
+    @extend_schema(responses=UsageAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         time_range, groups, condition = (
@@ -193,8 +222,10 @@ class UsageView(ReportView):
             query["condition"],
         )
         if query["format"] != "json":
-            return self.rows_response(query, "usage", *export_usage(self.reader, query))
+            name = f"usage-{query['month']}" if query["month"][:1].isdigit() else "usage"
+            return self.rows_response(query, name, *export_usage(self.reader, query))
         rows_returned, next_bucket = self._page(query)
+        total_range, as_of = as_one_bucket(time_range), query.get("as_of")
         return Response(
             {
                 "data": rows_returned,
@@ -204,7 +235,7 @@ class UsageView(ReportView):
                 "bucket": query["bucket"],
                 "group_by": groups,
                 "totals": usage_columns(
-                    sum_table(usage(self.reader, as_one_bucket(time_range), [], condition))
+                    sum_table(_table(self.reader, total_range, [], condition, as_of))
                 ),
             }
         )
@@ -219,8 +250,9 @@ class UsageView(ReportView):
         first, skipped = decode_usage_cursor(query["page"], time_range) if query["page"] else (0, 0)
         enough = skipped + query["limit"] + 1
         rows = usage_rows(
-            self.reader, time_range, groups, query["condition"], first=first, enough=enough
-        )
+            self.reader, time_range, groups, query["condition"], query.get("as_of"),
+            first=first, enough=enough,
+        )  # fmt: skip
         found = list(islice(rows, skipped, enough))
         page = found[: query["limit"]]
         if len(found) == len(page):
@@ -235,7 +267,8 @@ class UsageView(ReportView):
 
 def export_usage(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
     groups = query.get("group_by", [])
-    rows = usage_rows(reader, query["time_range"], groups, query["condition"])
+    condition, as_of = query["condition"], query.get("as_of")
+    rows = usage_rows(reader, query["time_range"], groups, condition, as_of)
     return (row for _, row in rows), _csv_columns(groups)
 
 

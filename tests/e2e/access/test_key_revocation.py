@@ -268,7 +268,7 @@ def test_admin_revokes_a_key_of_the_file(gateway: Gateway, browser: httpx.Client
 
 
 def test_api_revokes_a_key_of_the_file(gateway: Gateway, browser: httpx.Client):
-    url = f"/api/v1/keys/{row_id(gateway, 'rest')}/"
+    url = f"/api/v1/keys/apikey_{row_id(gateway, 'rest')}/"
 
     answer = browser.delete(url, headers=write_headers(browser))
 
@@ -295,7 +295,7 @@ def test_other_writes_to_objects_of_the_file_are_rejected(gateway: Gateway, brow
         browser.post("/admin/proxy/team/1/delete/", data={**csrf, "post": "yes"}),
     ]
     answer = browser.patch(
-        f"/api/v1/keys/{number}/", json={"name": "mine"}, headers=write_headers(browser)
+        f"/api/v1/keys/apikey_{number}/", json={"name": "mine"}, headers=write_headers(browser)
     )
 
     assert [page.status_code for page in pages] == [403] * len(pages)

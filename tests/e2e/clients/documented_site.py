@@ -34,6 +34,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/prices/": PRICE | {"model": "second"},
     "POST /api/v1/pauses/": {"model": "second", "message": "Back at noon."},
     "PATCH /api/v1/pauses/{pause_id}/": {"message": "Back at one."},
+    "POST /api/v1/webhooks/": {"name": "second", "url": "http://127.0.0.1:9/"},
+    "PATCH /api/v1/webhooks/{webhook_id}/": {"enabled": False},
+    "POST /api/v1/webhooks/{webhook_id}/rotate/": {},
+    "POST /api/v1/deliveries/{delivery_id}/redeliver/": {},
+    "POST /api/v1/reports/": {"name": "second", "report": "usage"},
+    "PATCH /api/v1/reports/{report}/": {"query": {"month": "last"}},
+    "POST /api/v1/deliveries/": {"webhook_id": 1},
     "POST /api/v1/stop/": {"kind": "team", "name": "default"},
     "POST /api/v1/me/keys/": {"team": "default", "name": "laptop"},
     "POST /api/v1/me/keys/{key_id}/rotate/": {"overlap_h": 0},
@@ -105,7 +112,7 @@ class Site:
         """Return the values of the path's placeholders; DELETE and rotate get extra objects."""
         if not path.startswith(OWN_KEYS):
             return self.deletable if method == "DELETE" else self.names
-        own = {"DELETE": "deletable", "POST": "rotated"}.get(method, "kept")
+        own = {"DELETE": "deletable", "POST": "rotated"}.get(method, "permanent")
         return {"key_id": self.own_keys[own]}
 
     def _create_objects(self, name: str) -> dict[str, Any]:
@@ -118,6 +125,8 @@ class Site:
             "key_id": self.make("keys", team="default", name=name)["id"],
             "price_id": self.make("prices", **PRICE | {"model": name})["id"],
             "pause_id": self.make("pauses", model=f"paused-{name}", message="Soon.")["id"],
+            "report": self.make("reports", name=name, report="usage", team="default")["name"],
+            "webhook_id": self.make("webhooks", name=name, url="http://127.0.0.1:9/")["id"],
         }
 
     def _create_all(self) -> dict[str, Any]:
@@ -125,7 +134,7 @@ class Site:
         self._join_team("default")
         self.own_keys = {
             name: self.make("me/keys", team="default", name=f"own-{name}")["id"]
-            for name in ("kept", "deletable", "rotated")
+            for name in ("permanent", "deletable", "rotated")
         }
         names["route_id"] = self.make("models", model="m", targets=[TARGET])["id"]
         self.deletable = self._create_objects("deletable")
@@ -134,6 +143,7 @@ class Site:
         export = self.send("key", "POST", "/api/v1/exports/", report).json()["id"]
         while self.send("key", "GET", f"/api/v1/exports/{export}/").json()["state"] != "done":
             time.sleep(0.1)
+        names["delivery_id"] = self.make("deliveries", webhook_id=names["webhook_id"])["id"]
         budget = self.make("budgets", team="default", limit_usd="9")
         self.deletable["budget_id"] = self.make("budgets", team="default", limit_usd="8")["id"]
         return names | {
@@ -142,7 +152,7 @@ class Site:
             "side": "request",
             "export_id": export,
             "budget_id": budget["id"],
-            "api_keys": f"apikey_{names['key_id']}",
+            "api_keys": names["key_id"],
             "users": "user_idle",
             "workspaces": "wrkspc_default",
         }

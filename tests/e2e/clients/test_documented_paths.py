@@ -5,6 +5,7 @@ any of them without a row here fails.
 """
 
 import re
+import time
 from typing import Any, NamedTuple
 
 import httpx
@@ -20,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.reports.schema_views import schema
 from proxy.routing import EXACT_PATHS, PREFIXES
+from tests.fakes.openapi import schema
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.urls import url_routes
@@ -40,7 +41,18 @@ OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
     for one in (result.ok() for result in SCHEMA.get_all_operations())
 }
-DELETABLE = {"keys", "teams", "users", "models", "upstreams", "prices", "budgets", "pauses"}
+DELETABLE = {
+    "keys",
+    "teams",
+    "users",
+    "models",
+    "upstreams",
+    "prices",
+    "budgets",
+    "pauses",
+    "webhooks",
+    "reports",
+}
 """Kinds of objects of which an extra one is created for the DELETE requests."""
 
 
@@ -298,3 +310,18 @@ def mounted() -> set[str]:
     patterns = url_routes(get_resolver("bridge_project.urls").url_patterns)
     ours = (one for one in patterns if not one.startswith("admin/") and "(?P<rest>" not in one)
     return {"/" + re.sub(r"<\w+:(\w+)>", r"{\1}", one).rstrip("/") for one in ours}
+
+
+def test_the_running_gateway_sends_a_test_event(site):
+    """No server listens at the URL of the webhook, so the attempt fails at once."""
+    webhook = site.make("webhooks", name="silent", url="http://127.0.0.1:9/")
+    sent = site.make("deliveries", webhook_id=webhook["id"])
+    path, deadline = f"/api/v1/deliveries/{sent['id']}/", time.monotonic() + 60
+
+    while not (found := site.send("key", "GET", path).json())["error"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+    assert (found["error"], found["state"]) == ("ConnectError", "waiting")
+    metrics = site.send("anonymous", "GET", "/metrics").text
+    assert 'bridge_webhook_deliveries_total{result="retried"}' in metrics

@@ -1,4 +1,4 @@
-"""Ask a real llama.cpp through the gateway, in each dialect, streaming and not.
+"""Send requests to a real llama.cpp through the gateway, in each dialect, streaming and not.
 
 The engine answers the same request on its own /v1/messages; the gateway's answers are compared with
 that.
@@ -55,7 +55,7 @@ def body(model: str, name: str, **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": messages, **fields}
 
 
-def ask_engine(url: str, request: dict[str, Any]) -> dict[str, Any]:
+def engine_answer(url: str, request: dict[str, Any]) -> dict[str, Any]:
     call = urllib.request.Request(  # noqa: S310 - loopback
         f"{url}/v1/messages",
         json.dumps(request).encode(),
@@ -66,7 +66,7 @@ def ask_engine(url: str, request: dict[str, Any]) -> dict[str, Any]:
         return answer
 
 
-def ask_gateway(gateway, request: dict[str, Any]) -> dict[str, Any]:
+def gateway_answer(gateway, request: dict[str, Any]) -> dict[str, Any]:
     """Return the gateway's message; a stream is checked and folded."""
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     reply = gateway.request("POST", "/v1/messages", json.dumps(request).encode(), headers)
@@ -90,9 +90,9 @@ def content(message: dict[str, Any]) -> list[tuple]:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_gateway_s_answer_is_the_engine_s(engine, engine_gateway, name, dialect, stream):
-    direct = ask_engine(engine, body("tiny", name))
+    direct = engine_answer(engine, body("tiny", name))
 
-    answer = ask_gateway(engine_gateway, body(dialect, name, stream=stream))
+    answer = gateway_answer(engine_gateway, body(dialect, name, stream=stream))
 
     assert content(answer) == content(direct)
     assert answer["usage"]["output_tokens"] > 0
@@ -101,7 +101,7 @@ def test_the_gateway_s_answer_is_the_engine_s(engine, engine_gateway, name, dial
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_text_after_thinking_is_not_held_back(engine_gateway, dialect):
+def test_text_after_thinking_is_sent_at_once(engine_gateway, dialect):
     """The engine ends its thinking block only at the end of the response."""
     request = body(dialect, "thinking, text and a call", stream=True)
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
@@ -116,7 +116,7 @@ def test_text_after_thinking_is_not_held_back(engine_gateway, dialect):
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_tool_loop_ends_with_the_answer_to_the_tool_s_result(engine_gateway, dialect):
-    first = ask_gateway(engine_gateway, body(dialect, "thinking, text and a call"))
+    first = gateway_answer(engine_gateway, body(dialect, "thinking, text and a call"))
     (call,) = [block for block in first["content"] if block["type"] == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": "Sunny."}
 
@@ -125,7 +125,7 @@ def test_a_tool_loop_ends_with_the_answer_to_the_tool_s_result(engine_gateway, d
         {"role": "assistant", "content": first["content"]},
         {"role": "user", "content": [result]},
     ]
-    second = ask_gateway(engine_gateway, request)
+    second = gateway_answer(engine_gateway, request)
 
     assert [block["text"] for block in second["content"] if block["type"] == "text"] == [
         "The tool has answered; I am done."

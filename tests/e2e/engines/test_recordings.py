@@ -22,7 +22,7 @@ FIRST_DELTA = "I5: a tool block's first delta is not the empty one"
 """A rule for streams that the gateway writes. An Anthropic upstream's own deltas pass unchanged."""
 
 
-def ask(gateway, model: str, **more: Any):
+def send_question(gateway, model: str, **more: Any):
     request = {"model": model, "max_tokens": 40, "messages": [{"role": "user", "content": "Hi"}]}
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     return gateway.request("POST", "/v1/messages", json.dumps(request | more).encode(), headers)
@@ -54,7 +54,9 @@ def test_a_recorded_stream_is_delivered_legal_and_whole(gateway, shared_upstream
     shared_upstream.on(model, script_steps.stream(path.read_bytes(), cut or 10**6))
 
     limit = LIMITS.get(path.stem, 40)
-    reply = ask(gateway, model, stream=True, max_tokens=limit, thinking={"type": "adaptive"})
+    reply = send_question(
+        gateway, model, stream=True, max_tokens=limit, thinking={"type": "adaptive"}
+    )
 
     assert reply.status == 200, reply.body
     assert [fault for fault in faults_of_bytes(reply.body) if fault != FIRST_DELTA] == []
@@ -82,7 +84,7 @@ def test_a_cut_recording_never_ends_as_a_whole_answer(gateway, shared_upstream, 
     model = f"{dialect_of(path)}-{path.stem}-broken"
     shared_upstream.on(model, script_steps.stream(cut, ending=[script_steps.Close()]))
 
-    reply = ask(gateway, model, stream=True)
+    reply = send_question(gateway, model, stream=True)
 
     assert b"message_stop" not in reply.body
     if reply.status == 200:

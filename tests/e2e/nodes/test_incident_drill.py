@@ -1,4 +1,4 @@
-"""An incident: one upstream fails and one team is over its limits. /metrics says which and why."""
+"""An incident: one upstream fails and one team is over its limits. /metrics shows which and why."""
 
 import json
 import time

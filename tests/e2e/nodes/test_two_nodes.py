@@ -12,7 +12,7 @@ import pytest
 
 from proxy.gateway.snapshot.config_snapshot import POLL_S
 from tests.fakes.load.load_client import chat_response, tokens_of
-from tests.fakes.servers.gateway import toml_for
+from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.servers.nodes import Nodes
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.redis_server import RedisServer
@@ -26,9 +26,11 @@ from tests.proxy.admin.live.live_fixtures import (
     streaming_then_stalled,
 )
 from tests.proxy.gateway import upstream_scripts
-from tests.proxy.gateway.http_client import read_until
+from tests.proxy.gateway.http_client import GatewayClient, read_until
 
-NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE")
+from .late_signatures import assert_signature_returns
+
+NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE", "STOP")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}
 SECRETS["BRIDGE_ADMIN_PASSWORD"] = PASSWORD
 SHARED = (
@@ -46,7 +48,11 @@ model = "once"
 targets = [{ upstream = "chat" }]
 
 [[routes]]
-model = "held"
+model = "late"
+targets = [{ upstream = "chat" }]
+
+[[routes]]
+model = "unfinished"
 targets = [{ upstream = "chat" }]
 
 [[teams]]
@@ -66,11 +72,14 @@ name = "going"
 
 [[teams]]
 name = "once"
+
+[[teams]]
+name = "stop"
 """
     + "".join(
         f'\n[[prices]]\nupstream = "chat"\nmodel = "{model}"\nsince = 2026-01-01\n'
         'usd = { input = "1", output = "10" }\n'
-        for model in ("load", "slow", "held")
+        for model in ("load", "slow", "unfinished")
     )
     + "".join(
         f'\n[[keys]]\nteam = "{name.lower()}"\nname = "k"\nsecret = {{ env = "BRIDGE_KEY_{name}" }}\n'
@@ -78,6 +87,7 @@ name = "once"
     )
 )
 STREAMS = 12
+ONCE = {"model": "once", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
 GATE = threading.Event()
 """The model ``slow`` responds when this event is set."""
 
@@ -85,8 +95,10 @@ GATE = threading.Event()
 def script_for(request: ReceivedRequest) -> Script:
     if request.model == "load":
         return chat_response(request)
-    if request.model == "held":
+    if request.model == "unfinished":
         return streaming_then_stalled()
+    if request.model == "late":
+        return upstream_scripts.late_signature()
     if request.model == "once":
         return json_response(upstream_scripts.COMPLETION)
     return [WaitForGate(GATE), *json_response(upstream_scripts.COMPLETION)]
@@ -211,13 +223,12 @@ def model_list_status(nodes: Nodes, number: int) -> int:
 
 @pytest.mark.timeout(300)
 def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: ScriptedUpstream):
-    body = {"model": "once", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {
         "x-api-key": SECRETS["BRIDGE_KEY_ONCE"],
         "content-type": "application/json",
         "idempotency-key": "one and the same",
     }
-    raw = json.dumps(body).encode()
+    raw = json.dumps(ONCE).encode()
     replies = [nodes.all[0].request("POST", "/v1/messages", raw, headers, authorized=False)]
 
     def reply_done() -> bool:
@@ -236,20 +247,85 @@ def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: Scripted
 
 
 @pytest.mark.timeout(300)
+def test_late_signature_of_one_node_returns_by_the_other(nodes: Nodes, upstream: ScriptedUpstream):
+    headers = {"x-api-key": SECRETS["BRIDGE_KEY_ONCE"], "x-claude-code-session-id": "two-nodes"}
+    assert_signature_returns(upstream, [nodes.all[0], nodes.all[1], nodes.all[0]], headers)
+
+
+@pytest.mark.timeout(300)
 def test_running_request_is_visible_and_stoppable_from_the_other_node(nodes: Nodes):
     person = SignedInUser(nodes.all[1])
 
     def shown() -> list[dict[str, Any]]:
         rows = json.loads(person.get("/admin/live/rows/").body)["rows"]
-        return [row for row in rows if row["model"] == "held"]
+        return [row for row in rows if row["model"] == "unfinished"]
 
     def stopped(url: str) -> bool:
         return person.post(url, accept="application/json").status == 200
 
-    with browser(nodes.all[0]).open(live_request("held")) as client:
+    with browser(nodes.all[0]).open(live_request("unfinished")) as client:
         read_until(client, b"canary39")
         until(lambda: any(stopped(row["stop_url"]) for row in shown()))
         read_until(client, b"event: error")
+
+
+PROMISED_S = 10
+"""Each node reads changes once a second. Test machines are busy, so the tests wait longer."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "paused",
+    [{"upstream": "chat"}, pytest.param({"model": "once"}, marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_a_pause_made_on_one_node_and_its_end_act_on_the_other(nodes: Nodes, paused: Any):
+    client = GatewayClient(nodes.all[1].port, SECRETS["BRIDGE_KEY_STOP"])
+    assert client.post(ONCE).status == 200
+
+    pause = call_api(nodes.all[0], "POST", "pauses", {**paused, "message": "back at noon"})
+    until(lambda: client.post(ONCE).status == 529, PROMISED_S)
+    rejected = client.post(ONCE)
+    call_api(nodes.all[0], "DELETE", f"pauses/{pause['id']}")
+    until(lambda: client.post(ONCE).status == 200, PROMISED_S)
+
+    assert rejected.json["error"]["message"] == "back at noon"
+    entries = call_api(nodes.all[1], "GET", f"audit?object_kind=pause&object_id={pause['id']}")
+    assert [entry["action"] for entry in entries["data"]] == ["delete", "add"]
+    assert {entry["actor"] for entry in entries["data"]} == {"key e2e/tests"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "stopped",
+    [{"kind": "key", "name": "stop/k"},
+     pytest.param({"kind": "team", "name": "stop"}, marks=pytest.mark.slow),
+     pytest.param({"kind": "upstream", "name": "chat"}, marks=pytest.mark.slow)],
+    ids=str,
+)  # fmt: skip
+def test_a_stop_made_on_one_node_ends_the_requests_of_the_other(nodes: Nodes, stopped: Any):
+    """A stop needs no undo: the next request is served."""
+    client = GatewayClient(nodes.all[1].port, SECRETS["BRIDGE_KEY_STOP"])
+
+    with client.open(live_request("unfinished")) as running:
+        read_until(running, b"canary39")
+        call_api(nodes.all[0], "POST", "stop", stopped)
+        running.settimeout(PROMISED_S)
+        end = read_until(running, b"event: error")
+
+    assert b"message_stop" not in end
+    assert client.post(ONCE).status == 200
+    entry = call_api(nodes.all[1], "GET", "audit?action=stop")["data"][0]
+    assert (entry["object_kind"], entry["object"]) == (stopped["kind"], stopped["name"])
+    assert entry["actor"] == "key e2e/tests"
+
+
+def call_api(node: Gateway, method: str, path: str, body: Any = None) -> Any:
+    """Send a request to the reports API with the admin's key; return the decoded response."""
+    raw = None if body is None else json.dumps(body).encode()
+    answer = node.request(method, f"/api/v1/{path}", raw, {"content-type": "application/json"})
+    assert answer.status < 300, answer.body
+    return json.loads(answer.body) if answer.body else None
 
 
 @pytest.mark.timeout(300)
@@ -304,9 +380,10 @@ def completed(nodes: Nodes) -> list[int]:
     """Return the numbers of the load requests with a completed row."""
     rows = nodes.all[0].rows().values()
     return [
-        int(row["session_id"].rpartition("-")[2])
+        int(number)
         for row in rows
-        if row["session_id"] and row["outcome"] == "completed"
+        if (number := row["session_id"].rpartition("-")[2]).isdigit()
+        and row["outcome"] == "completed"
     ]
 
 

@@ -1,8 +1,11 @@
 """A backup that is taken while the gateway serves, restored after a loss, has every request."""
 
+import contextlib
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +17,7 @@ from tests.fakes.load.kill_process import config_for, wait_until_drained
 from tests.fakes.load.load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.postgresql import Postgres
+from tests.fakes.servers.prepared import copy_ledger
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 CLIENTS = 6
@@ -86,14 +90,11 @@ def test_postgresql_dump_under_load_is_complete_after_restore(upstream, tmp_path
         connection.execute("CREATE DATABASE first")
         connection.execute("CREATE DATABASE second")
     first, second = (server.url.replace("/postgres", f"/{name}") for name in ("first", "second"))
-    environment = {"DATABASE_URL": first}
+    path = os.pathsep.join((str(server.binaries), os.environ["PATH"]))
+    environment = {"DATABASE_URL": first, "PATH": path}
     gateway = Gateway(tmp_path / "gateway", config=config_for(upstream), environment=environment)
     with gateway:
-        sent = serve_and_copy(
-            gateway,
-            upstream,
-            lambda: run(server, "pg_dump", "--format=custom", f"--file={dump}", first),
-        )
+        sent = serve_and_copy(gateway, upstream, lambda: gateway.manage("backup", str(dump)))
         run(server, "pg_restore", "--no-owner", f"--dbname={second}", str(dump))
         gateway.environment["DATABASE_URL"] = second
 
@@ -125,3 +126,37 @@ def test_backup_overwrites_no_file_and_requires_a_ledger(tmp_path: Path, existin
 
     assert not existing or copy.read_text() == "mine"
     assert existing or not copy.exists()
+
+
+UNITS = Path(__file__).parents[3] / "deploy/systemd"
+OPERATE = Path(__file__).parents[3] / "docs/operate.md"
+
+
+def test_the_scheduled_backup_keeps_the_newest_copies_and_names_the_rest(tmp_path: Path) -> None:
+    """Runs the command of the systemd unit, as its timer does each night."""
+    unit = (UNITS / "messages-bridge-backup.service").read_text()
+    [command] = re.findall(
+        r"^ExecStart=/opt/messages-bridge/bin/messages-bridge (.*)", unit, re.MULTILINE
+    )
+    assert f"bin/messages-bridge {command} --verbosity 0" in OPERATE.read_text()  # the line of cron
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    arguments = command.replace("/var/backups/messages-bridge", str(folder)).split()
+    others = [f"ledger-202601{day:02}T021000Z.sqlite3" for day in range(1, 16)]
+    for name in (*others, "mine.sqlite3"):
+        (folder / name).touch()
+    gateway = Gateway(tmp_path / "gateway")
+    gateway.folder.mkdir()
+    copy_ledger(gateway.folder / "data")
+
+    output = gateway.manage(*arguments)
+
+    left = {path.name for path in folder.iterdir()}
+    [made] = left - {*others, "mine.sqlite3"}
+    assert left == {*others[2:], "mine.sqlite3", made}
+    with contextlib.closing(sqlite3.connect(folder / made)) as copied:
+        assert copied.execute("SELECT count(*) FROM proxy_team").fetchone() == (0,)
+    assert f"secret key   {gateway.folder}/data/secret_key (the master key" in output
+    assert re.search(r"^  settings     BRIDGE_DATA_DIR, ", output, re.MULTILINE)
+    assert "revoked_keys" in output
+    assert gateway.key not in output

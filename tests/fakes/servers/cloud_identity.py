@@ -32,7 +32,9 @@ class IdentityServer(ThreadingHTTPServer):
 class CloudIdentity:
     """A running server. ``lifetime_s`` and ``denies`` may change at any time."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, only_from: str = "") -> None:
+        """``only_from``: the only address of clients; all others get a 403."""
+        self.only_from = only_from
         self.lifetime_s = 3_600.0
         self.denies = False
         self.requests: list[tuple[str, str, str]] = []  # method, path and body
@@ -124,7 +126,7 @@ def _handler_of(identity: CloudIdentity) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
             identity.requests.append((self.command, path, body))
             make = ANSWERS.get((self.command, path))
-            if identity.denies:
+            if identity.denies or identity.only_from not in {"", self.client_address[0]}:
                 self._send(403, STS_DENIED if path == "/" else {"error": "invalid_client"})
             elif make is None:
                 self._send(404, {"error": "not found"})

@@ -71,6 +71,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        only_from = self._upstream.only_from
+        if only_from and transport.get_extra_info("peername")[0] != only_from:
+            transport.abort()
+            return
         self._upstream.add_connection(self)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,6 +219,7 @@ class ScriptedUpstream:
     requests: list[ReceivedRequest] = field(default_factory=list)
     port: int = 0
     tls: ssl.SSLContext | None = None
+    only_from: str = ""  # the only address of clients; all other connections are reset
     early_response: Callable[[int, dict[str, str]], bytes] | None = None
     """Called with the connection's number and the request's headers; returns bytes to send before
     the request's body is read, or b"" to continue normally."""

@@ -152,7 +152,7 @@ def test_csv_has_only_rows_that_the_user_may_see(client):
     client.force_login(ben)
     rows = list(csv.DictReader(io.StringIO(client.get(f"{URL}export.csv").getvalue().decode())))
 
-    assert [row["user.id"] for row in rows] == ["user_ben"]
+    assert [row["user.id"] for row in rows] == ["ben"]
 
 
 @pytest.mark.django_db(transaction=True)

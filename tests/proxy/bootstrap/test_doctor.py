@@ -9,12 +9,14 @@ from datetime import timedelta
 from typing import ClassVar
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core import checks
+from django.core.management import call_command
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.timezone import now
 
 from proxy.bootstrap.doctor import run_checks
 from proxy.bootstrap.sandbox.server import free_socket, running
+from proxy.gateway.snapshot.endpoints import url_below
 from proxy.models import ApiKey, Pause, Price, Route, RouteTarget, Team, Upstream
 from tests.proxy.admin import factories
 
@@ -297,19 +299,60 @@ def test_an_installation_without_routes_is_a_finding():
 
 
 def test_the_command_exits_with_1_after_a_problem(capsys):
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(SystemExit) as caught:
         call_command("doctor", "--json")
 
     report = json.loads(capsys.readouterr().out)
-    assert caught.value.returncode == 1
+    assert caught.value.code == 1
     assert {"subject", "ok", "says", "hint"} == set(report[0])
 
 
 def test_the_command_prints_the_settings_of_a_client(capsys):
-    with pytest.raises(CommandError):
+    with pytest.raises(SystemExit):
         call_command("doctor", "--url", "https://bridge.example.com")
 
-    assert "ANTHROPIC_BASE_URL=https://bridge.example.com" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "ANTHROPIC_BASE_URL=https://bridge.example.com" in output.out
+    assert output.out.endswith(" found (BAD above).\n")
+    assert output.err == ""
+
+
+def test_each_finding_is_one_line_with_its_remedy(monkeypatch, capsys):
+    found = checks.Error("wrong", hint="Do this.\nThen that.", id="x.E001")
+    monkeypatch.setattr(checks, "run_checks", lambda: [found])  # no setting is wrong here
+
+    with pytest.raises(SystemExit):
+        call_command("doctor")
+
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert lines[0] == "BAD   settings x.E001: wrong. Do this. Then that."
+    assert {line[:4] for line in lines} <= {"BAD ", "ok  ", "info"}
+
+
+@pytest.mark.parametrize(
+    ("base", "version", "url"),
+    [
+        ("{}/v1", "", "/v1/models"),
+        ("{}/openai", "2026-02-01", "/openai/models?api-version=2026-02-01"),
+    ],
+)
+def test_the_list_of_models_is_requested_with_the_version_of_azure(engine, base, version, url):
+    requested = []
+
+    def get(self):
+        requested.append(self.path)
+        Engine.reply(self, 200, {"data": []})
+
+    engine(do_GET=get)
+    upstream = Upstream.objects.get()
+    Upstream.objects.update(
+        base_url=base.format(upstream.base_url.removesuffix("/v1")), api_version=version
+    )
+
+    reachable = next(one for one in run_checks() if one.subject == "upstream own")
+
+    assert reachable.ok is True
+    assert requested[0] == url
 
 
 def test_a_key_without_a_secret_is_found_with_a_command_that_fixes_it():
@@ -322,3 +365,9 @@ def test_a_key_without_a_secret_is_found_with_a_command_that_fixes_it():
 
     assert (found.subject, found.ok) == ("key platform/ci", False)
     assert found.hint == "manage.py createkey --team platform --name ci creates one."
+
+
+def test_a_path_is_appended_before_the_query_of_a_base_url():
+    url = url_below("https://a.example/openai/?team=7", "/models", "2026-02-01")
+
+    assert url == "https://a.example/openai/models?team=7&api-version=2026-02-01"

@@ -1,14 +1,16 @@
 """Applying a bridge.toml: plan, rows, dry run, revoked keys and errors."""
 
+import tomllib
 from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils.timezone import now
 
+from proxy.bootstrap import first_start
 from proxy.config.apply import apply
 from proxy.config.dump import export
-from proxy.config.load import read
+from proxy.config.load import read, starter_prices
 from proxy.models import ApiKey, Budget, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.secrets import ConfigError, digest_of
 
@@ -333,3 +335,17 @@ def test_an_export_creates_the_same_configuration_in_an_empty_database(toml):
     lines(exported)
 
     assert export() == exported
+
+
+def test_an_export_has_no_starter_prices_unless_they_were_changed_or_all_are_requested(toml):
+    first_start._create_starter_prices()
+    lines(toml)
+    changed = Price.objects.filter(upstream=None, managed=False).first()
+    Price.objects.filter(pk=changed.pk).update(input=77)
+
+    exported = [entry["model"] for entry in tomllib.loads(export())["prices"]]
+    everything = tomllib.loads(export(starter=True))["prices"]
+
+    assert exported.count(changed.model) == 1
+    assert len(exported) == toml.count("[[prices]]") + 1
+    assert len(everything) == toml.count("[[prices]]") + len(starter_prices())

@@ -4,7 +4,6 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 
-from proxy.bootstrap.env_check import check_environment
 from proxy.config import apply, dump, load
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
@@ -14,10 +13,7 @@ FILE = """
 name = "platform"
 budgets = [{{ usd = "500", period = "week", zone = "Europe/Berlin", {recipients} }}]
 """
-RECIPIENTS = (
-    'webhook = "https://hooks.example.com/x", webhook_secret = { env = "BRIDGE_HOOK" }, '
-    'emails = ["ada@example.com"]'
-)
+RECIPIENTS = 'emails = ["ada@example.com"]'
 
 
 @pytest.mark.django_db
@@ -26,28 +22,84 @@ def test_a_budget_with_alert_recipients_is_applied_exported_and_applied_again():
     apply.apply(file)
 
     budget = Budget.objects.get()
-    assert budget.webhook == "https://hooks.example.com/x"
-    assert budget.webhook_secret == {"env": "BRIDGE_HOOK"}
     assert budget.emails == ["ada@example.com"]
     assert budget.managed
     assert apply.apply(file) == []
     assert apply.apply(load.read(dump.export())) == []
-    check_environment({"BRIDGE_HOOK": "x"}, None)
+
+
+MODEL_BUDGETS = """
+[[teams]]
+name = "platform"
+budgets = [
+  { usd = "500" },
+  { usd = "50", models = ["claude-opus-*"] },
+  { usd = "5", models = ["claude-haiku-*", "gpt-5.2"], hard = false },
+]
+"""
 
 
 @pytest.mark.django_db
+def test_budgets_of_one_owner_and_period_differ_by_their_models():
+    file = load.read(MODEL_BUDGETS)
+    plan = apply.apply(file)
+
+    assert any("platform a month for claude-opus-*" in str(line) for line in plan)
+    assert [one.models_covered for one in Budget.objects.order_by("-usd")] == [
+        [],
+        ["claude-opus-*"],
+        ["claude-haiku-*", "gpt-5.2"],
+    ]
+    assert apply.apply(file) == []
+    assert apply.apply(load.read(dump.export())) == []
+
+
+@pytest.mark.django_db
+def test_limits_by_model_are_applied_exported_and_applied_again():
+    file = load.read("""
+        [[teams]]
+        name = "platform"
+        [teams.limits]
+        rpm = 60
+        [teams.limits.models]
+        "claude-opus-*" = { rpm = 2, concurrency = 1 }
+        "o3" = { tpm = 1000 }
+    """)
+    apply.apply(file)
+
+    assert Team.objects.get().limits == {
+        "rpm": 60,
+        "models": {"claude-opus-*": {"rpm": 2, "concurrency": 1}, "o3": {"tpm": 1000}},
+    }
+    assert apply.apply(load.read(dump.export())) == []
+
+
 @pytest.mark.parametrize(
-    ("recipients", "message"),
-    [
-        ('webhook = "http://hooks.example.com", webhook_secret = { env = "H" }', "https"),
-        ('webhook = "https://a:b@hooks.example.com", webhook_secret = { env = "H" }', "password"),
-        ('webhook = "https://hooks.example.com"', "webhook_secret"),
-        ('emails = ["nobody"]', "valid email"),
-    ],
+    "models",
+    ['{ "claude-*" = { rpm = 0 } }', '{ "claude-*" = { rps = 1 } }', '{ "" = { rpm = 1 } }'],
 )
-def test_an_invalid_recipient_rejects_the_whole_file(recipients: str, message: str):
-    with pytest.raises(ConfigError, match=message):
-        apply.apply(load.read(FILE.format(recipients=recipients)))
+def test_a_wrong_limit_by_model_is_an_error(models):
+    with pytest.raises(ConfigError, match=r"teams\[0\]\.limits\.models"):
+        load.read(f'[[teams]]\nname = "platform"\nlimits = {{ models = {models} }}')
+
+
+def test_two_budgets_for_the_same_models_are_an_error():
+    twice = MODEL_BUDGETS.replace('["claude-haiku-*", "gpt-5.2"]', '["claude-opus-*"]')
+
+    with pytest.raises(ConfigError, match=r"budgets\[1\] and .*budgets\[2\].* for claude-opus-\*"):
+        load.read(twice)
+
+
+@pytest.mark.parametrize("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
+def test_models_are_a_list_of_names(value):
+    with pytest.raises(ValidationError):
+        Budget(usd=5, models_covered=value).clean()
+
+
+@pytest.mark.django_db
+def test_an_invalid_recipient_rejects_the_whole_file():
+    with pytest.raises(ConfigError, match="valid email"):
+        apply.apply(load.read(FILE.format(recipients='emails = ["nobody"]')))
 
     assert not Team.objects.exists()
 
@@ -56,11 +108,6 @@ def test_an_invalid_recipient_rejects_the_whole_file(recipients: str, message: s
 def test_a_form_rejects_anything_but_a_list_of_addresses(value):
     with pytest.raises(ValidationError):
         Budget(usd=5, emails=value).clean()
-
-
-def test_an_inline_webhook_secret_is_rejected():
-    with pytest.raises(ConfigError, match="webhook_secret"):
-        load.read(FILE.format(recipients='webhook_secret = "s3cret"'))
 
 
 ALL_OWNERS = """
@@ -87,8 +134,6 @@ period = "week"
 user = "ada@example.com"
 usd = "7.5"
 hard = false
-webhook = "https://hooks.example.com/x"
-webhook_secret = { env = "BRIDGE_HOOK" }
 emails = ["ada@example.com"]
 """
 
@@ -122,7 +167,6 @@ def test_top_level_budgets_are_applied_exported_and_applied_again(ada):
     exported = dump.export()
     assert 'user = "ada@example.com"' in exported
     assert apply.apply(load.read(exported)) == []
-    check_environment({"BRIDGE_HOOK": "x"}, None)
 
 
 def test_a_budget_removed_from_the_file_is_deleted_and_one_of_the_admin_stays(ada):
@@ -163,7 +207,7 @@ def test_a_team_removed_from_the_file_loses_its_budgets(ada):
         ('team = "platform"\nzone = "Mars/Base"', ["budgets[0].zone", "Mars/Base"]),
         ('team = "platform"\nperiod = "month"',
          ["teams[0].budgets[0] and budgets[0] are both team platform a month in UTC"]),
-        ('user = "ada"\nwebhook = "https://x.example/"', ["budgets[0]", "webhook_secret"]),
+        ('user = "ada"\nwebhook = "https://x.example/"', ["budgets[0]", "unknown key 'webhook'"]),
         ('usr = "ada"', ["budgets[0]: unknown key 'usr'", "did you mean 'user'"]),
     ],
 )  # fmt: skip

@@ -113,7 +113,8 @@ def test_an_error_names_its_path(name):
         UPSTREAM + 'api_key = "sk-live-123"',
         UPSTREAM + 'api_key = { env = 5, file = "sk-live-123" }',
         KEY + 'secret = "sk-live-123"',
-        '[[teams]]\nname = "t"\nbudgets = [{ usd = "5", webhook_secret = "sk-live-123" }]',
+        '[[webhooks]]\nname = "w"\nurl = "https://x.example"\nsecret = "sk-live-123"',
+        '[[webhooks]]\nname = "w"\nurl = "https://x.example"\nprevious_secret = "sk-live-123"',
     ],
 )
 def test_an_inline_secret_is_not_repeated_in_the_error(text):

@@ -9,6 +9,7 @@ from proxy.models.setup.upstream_connection import (
     check_connection,
     resolve_connection,
     secret_files_in,
+    token_transport,
 )
 from proxy.secrets import ConfigError
 
@@ -29,7 +30,7 @@ def no_proxy_in_the_environment(monkeypatch):
     ("stored", "message"),
     [
         ({"prxy": "http://p:1"}, "unknown key 'prxy'"),
-        ({"proxy": "socks5://p:1"}, "must look like http://host:port"),
+        ({"proxy": "socks5://p:1"}, "must look like http://host:port or https://host:port"),
         ({"proxy": "http://p"}, "must look like http://host:port"),
         ({"proxy": "http://p:99999"}, "must look like http://host:port"),
         ({"proxy": "http://user:secret@p:1"}, "proxy cannot contain a user or password"),
@@ -69,6 +70,8 @@ def test_a_wrong_setting_is_rejected_and_named(stored, message):
         ({"HTTPS_PROXY": ENVIRONMENT_PROXY, "NO_PROXY": "*"}, {}, PUBLIC, None),
         ({"HTTPS_PROXY": ENVIRONMENT_PROXY}, {}, "https://127.0.0.1:8443/v1", None),
         ({"HTTPS_PROXY": ENVIRONMENT_PROXY}, {}, "https://localhost/v1", None),
+        ({"HTTPS_PROXY": "https://proxy.example"}, {}, PUBLIC,
+         HttpProxy("proxy.example", 443, tls=True)),
         ({"HTTPS_PROXY": ENVIRONMENT_PROXY}, {"proxy": "none"}, PUBLIC, None),
         ({"HTTPS_PROXY": ENVIRONMENT_PROXY, "NO_PROXY": "*"}, {"proxy": "http://own:8080"}, PUBLIC,
          HttpProxy("own", 8080)),
@@ -124,8 +127,27 @@ def test_a_file_or_secret_that_cannot_be_read_is_named(stored, message):
     assert message in str(rejected.value)
 
 
-def test_an_https_proxy_of_the_environment_is_rejected(monkeypatch):
-    monkeypatch.setenv("HTTPS_PROXY", "https://proxy.example:3128")
+def test_another_proxy_of_the_environment_is_rejected(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://proxy.example:3128")
 
     with pytest.raises(ConfigError, match="must look like http://host:port"):
         resolve_connection({}, PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("stored", "proxies"),
+    [
+        ({}, None),
+        ({"proxy": "none"}, {"no_proxy": "*"}),
+        ({"proxy": "https://p:1"}, {"https": "https://p:1"}),
+        ({"proxy": "http://p:1", "proxy_auth": {"env": "PROXY_AUTH"}},
+         {"https": "http://us%40er:p%3Aa%2Fss@p:1"}),
+    ],
+)  # fmt: skip
+def test_token_endpoints_are_called_through_the_upstream_s_proxy(monkeypatch, stored, proxies):
+    monkeypatch.setenv("PROXY_AUTH", "us@er:p:a/ss")
+
+    found = token_transport(stored)
+
+    assert found.proxies == proxies
+    assert "p%3Aa%2Fss" not in repr(found)

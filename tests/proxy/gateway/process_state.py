@@ -22,6 +22,7 @@ from proxy.gateway.admission.load_shedding import load_shedder
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.endpoints import count_tokens, health
 from proxy.gateway.exchange import missing_prices, token_estimates
+from proxy.gateway.exchange.call_record import known_origins
 from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client
@@ -36,7 +37,7 @@ from proxy.secrets import SECRET_FILES
 
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
-    SKIPPED, health._cache, body_memory,
+    SKIPPED, health._cache, body_memory, known_origins,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
@@ -44,7 +45,7 @@ COLLECTIONS: tuple[Any, ...] = (
     count_tokens._without_endpoint, shared_rate_limits._shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (
-    backends.budget_store, backends.limit_states, backends.response_store,
+    backends.budget_store, backends.limit_states, backends.response_store, backends.call_store,
     shared_live_view.shared_states,
 )  # fmt: skip
 """Functions that cache the store of this process."""

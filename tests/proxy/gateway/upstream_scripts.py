@@ -4,7 +4,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.fakes.upstreams.script_steps import Script, Send, Step, chunk, stream, stream_head
+from tests.fakes.upstreams.script_steps import (
+    LAST_CHUNK,
+    Script,
+    Send,
+    Step,
+    chunk,
+    stream,
+    stream_head,
+)
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
 COMPLETION = {
@@ -21,6 +29,7 @@ COMPLETION = {
     "usage": USAGE,
 }
 """A whole response of Chat Completions."""
+THOUGHT_SIGNATURE = {"google": {"thought_signature": "AYe4+/=="}}
 
 
 def sse(payload: Any, event: str = "") -> bytes:
@@ -129,3 +138,13 @@ def pieces(raw: Sequence[bytes], *ending: Step) -> Script:
 def sent_bytes(sent: Script) -> bytes:
     """Return the bytes of all ``Send`` steps of a script."""
     return b"".join(step.raw for step in sent if isinstance(step, Send))
+
+
+def late_signature(call_id: str = "call_1") -> Script:
+    """Return a Chat script whose thought signature follows after the arguments of its call."""
+    call = {"index": 0, "id": call_id, "function": {"name": "f", "arguments": '{"a":1}'}}
+    late = {"index": 0, "extra_content": THOUGHT_SIGNATURE}
+    deltas = [{"role": "assistant", "content": ""}, {"tool_calls": [call]}, {"tool_calls": [late]}]
+    events = map(chat_chunk, deltas)
+    finish = chat_chunk({}, "tool_calls")
+    return pieces([*events, finish], LAST_CHUNK)

@@ -123,7 +123,7 @@ def test_export_has_every_field_of_the_request_row(ledger) -> None:
     assert set(REQUEST_ROW) <= set(lines[0])
     assert lines[0]["outcome"] == "completed"
     assert lines[0]["cost_usd"] == "0.005570"
-    assert lines[0]["user"] == {"id": "user_ada@example.com", "email": "ada@example.com"}
+    assert lines[0]["user"] == {"id": "ada@example.com", "email": "ada@example.com"}
     assert lines[0]["created_at"] == "2026-11-21T12:00:01.000Z"
     assert lines[1]["cost_usd"] is None
     assert lines[1]["usage_source"] == "none"
@@ -372,3 +372,10 @@ def test_a_backup_into_a_missing_folder_is_misuse(tmp_path: Path) -> None:
 
     assert refused.value.returncode == 2
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_only_a_folder_of_backups_has_a_number_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="--keep is 1 or more, and needs a folder") as refused:
+        call_command("backup", tmp_path / "copy.sqlite3", "--keep", "3")
+
+    assert refused.value.returncode == 2

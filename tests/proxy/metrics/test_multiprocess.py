@@ -115,7 +115,10 @@ def test_hostile_labels_fit_into_the_allocated_files_also_after_restarts(
             "    for number in range(MAX_LABEL_SETS + 50):\n"
             "        if metric.family.type == 'counter':\n"
             f"            value = f'{run}-{{number}}'.ljust(100, chr(92))\n"
-            "            metric.labels(*(value for _ in metric.label_names)).inc()"
+            "            metric.labels(*(value for _ in metric.label_names)).inc()\n"
+            "        elif metric.family.type == 'gauge':\n"
+            "            value = str(number).ljust(100, chr(92))\n"
+            "            metric.labels(*(value for _ in metric.label_names)).set(1)"
         )
         worker.kill()
 

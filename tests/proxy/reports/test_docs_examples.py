@@ -87,7 +87,7 @@ def test_the_session_example_creates_uses_and_revokes_a_key(environment, tmp_pat
     key = ApiKey.objects.get(name="ci")
     me, deleted = printed.replace("}{", "}\n{").splitlines()
     assert json.loads(me)["name"] == "ci"
-    assert json.loads(deleted)["id"] == key.pk
+    assert json.loads(deleted)["id"] == f"apikey_{key.pk}"
     assert key.revoked
 
 

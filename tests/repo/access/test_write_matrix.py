@@ -34,10 +34,14 @@ from proxy.models import (
     Purge,
     Route,
     RouteTarget,
+    SavedReport,
     SavedView,
     Team,
     Upstream,
     UpstreamPolicy,
+    Webhook,
+    WebhookDelivery,
+    WebhookEvent,
 )
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.web_session import FORM, WebSession
@@ -55,6 +59,7 @@ WRITABLE = (
     *apps.get_app_config("auth").get_models(include_auto_created=True),
     *(Team, ApiKey, Budget, Route, RouteTarget, Price, Upstream, UpstreamPolicy, Drift, Pause),
     *(SavedView, Export, Purge, Identity, BudgetNotice, AuditEntry),
+    *(SavedReport, Webhook, WebhookEvent, WebhookDelivery),
 )
 """Models that a user may write. Only the gateway writes the others: the ledger and its rollups."""
 COMPARED = tuple(model._meta.db_table for model in WRITABLE)
@@ -218,7 +223,7 @@ def test_every_write_of_the_api_and_every_form_of_the_admin_has_rows():
     covered = {
         (pattern, write.method) for pattern, targets in WRITES.items() for write in targets.values()
     }
-    forms = re.compile(r"/(add|change|delete|rotate|revoke|password|stop|test|purge|invite)/$")
+    forms = re.compile(r"/(add|change|delete|rotate|revoke|password|stop|test|purge|invite|send)/$")
 
     assert api - covered == set()
     assert {route for route in OTHER if forms.search(route)} == set()
@@ -229,6 +234,7 @@ def test_every_write_of_the_api_and_every_form_of_the_admin_has_rows():
 @pytest.mark.parametrize("route", OTHER)
 def test_a_write_to_any_other_page_changes_nothing(company: Company, route):
     fillings = {"<path:object_id>": company.ids["platform"], "<int:key_id>": company.ids["ci"],
+                "<str:key_id>": f"apikey_{company.ids['ci']}",
                 "<int:team_id>": company.ids["platform"], "<int:user_id>": company.ids["member"],
                 "<str:exchange_id>": company.ids["ci_request"], "<str:side>": "request",
                 "<path:content_type_id>": "1", "(?P<url>.*)$": "nowhere/",

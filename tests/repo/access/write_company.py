@@ -20,6 +20,7 @@ from django.contrib.auth.hashers import make_password  # noqa: E402 - models com
 from django.contrib.auth.models import Group, User  # noqa: E402
 from django.utils.timezone import now  # noqa: E402
 
+from proxy.ledger.webhooks.outbox import record_test_event  # noqa: E402
 from proxy.models import (  # noqa: E402
     AuditEntry,
     Budget,
@@ -28,10 +29,12 @@ from proxy.models import (  # noqa: E402
     Price,
     Route,
     RouteTarget,
+    SavedReport,
     SavedView,
     Team,
     Upstream,
     UpstreamPolicy,
+    Webhook,
 )
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER  # noqa: E402
 from tests.fakes.servers.gateway import REPOSITORY, Gateway  # noqa: E402
@@ -49,6 +52,9 @@ CLERK = [
         "price",
         "upstreampolicy",
         "pause",
+        "webhook",
+        "webhookdelivery",
+        "savedreport",
     )
     for verb in ("view", "add", "change", "delete")
 ]
@@ -121,6 +127,13 @@ def company() -> dict[str, object]:
             ("lab", "lab", "research", ""),
         ))
     }  # fmt: skip
+    webhooks = {
+        f"{name}_webhook": Webhook(name=name, url="http://127.0.0.1:9/", team=team, enabled=False)
+        for name, team in (("platform", teams["platform"]), ("research", teams["research"]), ("common", None))
+    }  # fmt: skip
+    for webhook in webhooks.values():
+        webhook.give_secret()
+        webhook.save()
     old = factories.record(at=now() - timedelta(days=400), key=keys["ci"][0])
     rows = {
         **users,
@@ -129,6 +142,11 @@ def company() -> dict[str, object]:
         **routes,
         **targets,
         **requests,
+        **webhooks,
+        **{
+            name.replace("webhook", "delivery"): record_test_event(webhook)
+            for name, webhook in webhooks.items()
+        },
         "old_request": old,
         "vllm": upstream,
         "idle": idle,
@@ -150,6 +168,13 @@ def company() -> dict[str, object]:
             for role, user in users.items()
         },
     }
+    rows |= {
+        f"{name}_report": SavedReport.objects.create(name=name, report="usage", **owner)
+        for name, owner in {
+            "platform": {"team": teams["platform"]}, "research": {"team": teams["research"]},
+            "ada": {"user": users["lead"]}, "cleo": {"user": cleo},
+        }.items()
+    }  # fmt: skip
     return {
         "password": PASSWORD,
         "secrets": {name: secret for name, (_, secret) in keys.items()},

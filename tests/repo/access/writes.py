@@ -31,7 +31,7 @@ def budget_form(**fields: Any) -> dict[str, Any]:
     blank = dict.fromkeys(("team", "key", "user"), "")
     rest = {"usd": "77", "period": "week", "zone": "UTC", "hard": "on"}
     notices = {"notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}
-    return {**blank, **rest, **notices, "webhook": "", "emails": "", **fields}
+    return {**blank, **rest, **notices, "emails": "", **fields}
 
 
 def route_form(team: str, model: str = "new-*", target: str = "") -> dict[str, Any]:
@@ -59,6 +59,16 @@ PRICE = {"upstream": "", "model": "new", "since": "2026-01-01", "input": "1", "o
          "cache_read": "", "cache_write_5m": "", "cache_write_1h": "", "source": ""}  # fmt: skip
 UPSTREAM = {"name": "new", "dialect": "chat", "base_url": "http://127.0.0.1:9", "profile": "generic",
             "when_client_leaves": "abort", "connection_reuse": "shared", "connection": "{}", "enabled": "on"}  # fmt: skip
+WEBHOOK = {"name": "new", "url": "http://127.0.0.1:9/", "team": "", "enabled": ""}
+WEBHOOK_ROWS = {"own": "platform", "foreign": "research", "company": "common"}
+REPORT = {"name": "new", "report": "usage", "query": "month = last", "team": ""}
+REPORT_ROWS = {
+    "own": ("platform", {"team": "{platform}"}),
+    "own_to_foreign": ("platform", {"team": "{research}"}),
+    "foreign": ("research", {"team": "{research}"}),
+    "of_the_lead": ("ada", {}),
+    "foreign_member": ("cleo", {}),
+}
 SURE = {"post": "yes"}
 
 
@@ -81,14 +91,14 @@ def admin(
     }
 
 
-def api(route: str, one: str, adds: Any, changes: Any, deletes: Any) -> Any:
-    """Return the writes of an API list and of one of its rows."""
+def api(route: str, one: str, adds: Any, changes: Any, deletes: Any, *, kind: str = "") -> Any:
+    """Return the writes of an API list and of one of its rows, whose ids start with ``kind``."""
     base = f"api/v1/{route}"
     return {
         base: {whose: Write("POST", base, body) for whose, body in adds.items()},
         f"{base}/{one}": {
-            **{f"patch_{whose}": Write("PATCH", f"{base}/{row}", body) for whose, (row, body) in changes.items()},
-            **{f"delete_{whose}": Write("DELETE", f"{base}/{row}") for whose, row in deletes.items()},
+            **{f"patch_{whose}": Write("PATCH", f"{base}/{kind}{row}", body) for whose, (row, body) in changes.items()},
+            **{f"delete_{whose}": Write("DELETE", f"{base}/{kind}{row}") for whose, row in deletes.items()},
         },
     }  # fmt: skip
 
@@ -155,8 +165,8 @@ WRITES: dict[str, dict[str, Write]] = {
     **only("admin/me/keys/add/", **{whose: ("admin/me/keys/add/", {"team": "platform", "name": "new", "scopes": ["messages"], **fields}) for whose, fields in OWN_KEYS.items()}),
     **only("admin/people/invite/", **{whose: ("admin/people/invite/", {**INVITED, **fields}) for whose, fields in INVITATIONS.items()}),
     "api/v1/me/keys": {whose: Write("POST", "api/v1/me/keys", {"team": "platform", "name": "new", **fields}) for whose, fields in OWN_KEYS.items()},
-    "api/v1/me/keys/<int:key_id>": {f"delete_{whose}": Write("DELETE", f"api/v1/me/keys/{row}") for whose, row in KEY_ROWS.items()},
-    "api/v1/me/keys/<int:key_id>/rotate": {whose: Write("POST", f"api/v1/me/keys/{row}/rotate", {}) for whose, row in KEY_ROWS.items()},
+    "api/v1/me/keys/<str:key_id>": {f"delete_{whose}": Write("DELETE", f"api/v1/me/keys/apikey_{row}") for whose, row in KEY_ROWS.items()},
+    "api/v1/me/keys/<str:key_id>/rotate": {whose: Write("POST", f"api/v1/me/keys/apikey_{row}/rotate", {}) for whose, row in KEY_ROWS.items()},
     **admin(
         "proxy/budget",
         {
@@ -247,12 +257,34 @@ WRITES: dict[str, dict[str, Write]] = {
     }),
     **only("admin/live/stop/", **{whose: ("admin/live/stop/", body) for whose, body in STOPS.items()}),
     "api/v1/stop": {whose: Write("POST", "api/v1/stop", body) for whose, body in STOPS.items()},
+    **admin(
+        "proxy/webhook",
+        {"own": WEBHOOK | {"team": "{platform}"}, "company": WEBHOOK},
+        {whose: (f"{{{of}_webhook}}", WEBHOOK) for whose, of in WEBHOOK_ROWS.items()},
+        {whose: f"{{{of}_webhook}}" for whose, of in WEBHOOK_ROWS.items()},
+    ),
+    **admin(
+        "proxy/savedreport",
+        {"mine": REPORT, "own": REPORT | {"team": "{platform}"}, "foreign": REPORT | {"team": "{research}"}},
+        {whose: (f"{{{of}_report}}", REPORT | team) for whose, (of, team) in REPORT_ROWS.items()},
+        {whose: f"{{{of}_report}}" for whose, (of, _) in REPORT_ROWS.items()},
+    ),
+    **admin("proxy/webhookdelivery", {"own": {}}, {"own": ("{platform_delivery}", {})}, {"own": "{platform_delivery}"}),
+    **only("admin/proxy/webhook/<int:webhook_id>/rotate/", **{
+        whose: (f"admin/proxy/webhook/{{{of}_webhook}}/rotate/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
+    **only("admin/proxy/webhook/<int:webhook_id>/test/", **{
+        whose: (f"admin/proxy/webhook/{{{of}_webhook}}/test/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
+    **only("admin/proxy/webhookdelivery/<int:delivery_id>/send/", **{
+        whose: (f"admin/proxy/webhookdelivery/{{{of}_delivery}}/send/", {}) for whose, of in WEBHOOK_ROWS.items()
+    }),
     **only("admin/storage/purge/", company=("admin/storage/purge/", {})),
     **only("admin/password_change/", mine=("admin/password_change/", {
         "old_password": PASSWORD, "new_password1": PASSWORD[::-1], "new_password2": PASSWORD[::-1],
     })),
     **api(
-        "keys", "<int:key_id>",
+        "keys", "<str:key_id>",
         {whose: {"team": team, "name": "new", **fields} for whose, (team, fields) in KEY_ADDS.items()},
         {
             "own": ("{ci}", {"limits": {"rpm": 9}}),
@@ -265,6 +297,7 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign_but_mine": ("{ada_lab}", {"team": "platform"}),
         },
         KEY_ROWS,
+        kind="apikey_",
     ),
     **api(
         "teams", "<str:team>", {"company": {"name": "new"}},
@@ -330,6 +363,39 @@ WRITES: dict[str, dict[str, Write]] = {
             "foreign": ("{lab_team_budget}", {"limit_usd": "77"}),
         },
         {"own": "{team_budget}", "own_member": "{ben_budget}", "foreign": "{lab_team_budget}"},
+        kind="budget_",
+    ),
+    **api(
+        "webhooks", "<int:webhook_id>",
+        {"own": {"name": "new", "url": "http://127.0.0.1:9/", "team": "platform", "enabled": False},
+         "company": {"name": "new", "url": "http://127.0.0.1:9/", "enabled": False}},
+        {whose: (f"{{{of}_webhook}}", {"url": "http://127.0.0.1:10/"}) for whose, of in WEBHOOK_ROWS.items()},
+        {whose: f"{{{of}_webhook}}" for whose, of in WEBHOOK_ROWS.items()},
+    ),
+    "api/v1/webhooks/<int:webhook_id>/rotate": {
+        whose: Write("POST", f"api/v1/webhooks/{{{of}_webhook}}/rotate", {}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    "api/v1/deliveries": {
+        whose: Write("POST", "api/v1/deliveries", {"webhook_id": f"{{{of}_webhook}}"}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    "api/v1/deliveries/<int:delivery_id>/redeliver": {
+        whose: Write("POST", f"api/v1/deliveries/{{{of}_delivery}}/redeliver", {}) for whose, of in WEBHOOK_ROWS.items()
+    },
+    **api(
+        "reports", "<str:report>",
+        {
+            "mine": {"name": "new", "report": "usage"},
+            "own": {"name": "new", "report": "usage", "team": "platform"},
+            "foreign": {"name": "new", "report": "usage", "team": "research"},
+        },
+        {
+            "own": ("platform", {"query": {"month": "last"}}),
+            "own_to_foreign": ("platform", {"team": "research"}),
+            "foreign": ("research", {"query": {"month": "last"}}),
+            "of_the_lead": ("ada", {"query": {"month": "last"}}),
+            "foreign_member": ("cleo", {"query": {"month": "last"}}),
+        },
+        {whose: of for whose, (of, _) in REPORT_ROWS.items()},
     ),
     "api/v1/exports": {"mine": Write("POST", "api/v1/exports", {
         "report": "requests", "format": "csv", "query": {"from": "2026-11-01", "to": "2026-11-02"},

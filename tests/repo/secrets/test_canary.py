@@ -43,7 +43,7 @@ SECRETS = {
     "upstream secret by environment": planted("sk-"),
     "upstream secret by file": planted("filed-"),
     "upstream secret in the database": planted("sealed-"),
-    "webhook secret": planted("hook-"),
+    "webhook secret": "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode(),
     "sign-in client secret": oidc.CLIENT_SECRET,
     "secret key": planted("root-") + "kQ7zXw9",
     "admin password": planted("Pw-"),
@@ -63,8 +63,11 @@ targets = [{ upstream = "filed" }]
 team = "e2e"
 usd = "0.000001"
 hard = false
-webhook = "https://127.0.0.1:9/hook"
-webhook_secret = { env = "CANARY_HOOK" }
+
+[[webhooks]]
+name = "ops"
+url = "https://127.0.0.1:9/hook"
+secret = { env = "CANARY_HOOK" }
 
 [[prices]]
 model = "env-fine"

@@ -63,6 +63,9 @@ CASES = {
         ("0+1x120", "7+0x120"),
         ("0+1x120", "0+1x120"),
     ),
+    "BridgeCredentialExpires": gauge(
+        f'bridge_credential_expiry_timestamp_seconds{{{NODE},upstream="aws"}}', "60+0", "999999999+0"
+    ),
     "BridgeOwnErrors": gauge('bridge_requests_total{outcome="gateway_error"}', "0+9", "9+0"),
     "BridgeOverhead": Case(
         (

@@ -114,6 +114,14 @@ def log_in(page: Page, gateway: Gateway) -> None:
     page.get_by_role("heading", name="Dashboard").first.wait_for()
 
 
+@pytest.fixture(scope="module")
+def session(office: Gateway, chromium: Browser) -> Any:
+    """The cookies of one sign-in, for all tests of one file."""
+    with chromium.new_context() as context:
+        log_in(context.new_page(), office)
+        return context.storage_state()
+
+
 def save_screenshot(page: Page, name: str, selector: str = "") -> None:
     """Write a screenshot of the page or of one element for the docs, if enabled."""
     if WRITE_SCREENS:

@@ -80,13 +80,18 @@ def _session_records(at: datetime, key: Any, n: int) -> list[ExchangeRecords]:
 
 
 def _recent_records(n: int, key: Any) -> ExchangeRecords:
-    """Return a request of the last hours, most of them recent; one upstream often fails."""
+    """Return a request of the last hours, most of them recent; one upstream often fails.
+
+    Every eighth one is cut at its output limit.
+    """
     upstream, model, first_ms = SERVERS[n % 4]
     ends: dict[str, Any] = {"ttft_ms": first_ms * (1 + n % 5 / 4), "total_ms": 3200.0,
                             "upstream": upstream, "model_upstream": model}  # fmt: skip
     if upstream == "vllm" and n % 3 == 0:
         ends |= {"outcome": "upstream_error", "status": 503, "stop_reason": "", "usage": {},
                  "error_type": "api_error", "error_source": "upstream"}  # fmt: skip
+    if n % 8 == 5:
+        ends |= {"stop_reason": "max_tokens"}
     user = key.user.username if key.user else ""
     return factories.exchange_records(
         at=now() - timedelta(minutes=1 + n * n // 2),

@@ -84,7 +84,8 @@ def test_no_payload_runs_in_a_list_or_a_form(
     page = opened(strange)
     for path in (
         "", "?range=30d", "proxy/exchange/", "sessions/?span=7d", "live/", "proxy/apikey/", "proxy/team/",
-        "proxy/route/", "proxy/upstream/", "proxy/price/", "proxy/budget/",
+        "proxy/route/", "proxy/upstream/", "proxy/price/", "proxy/budget/", "stop-reasons/?by=tool",
+        "stop-reasons/?by=client_version", "outcomes/?by=session",
     ):  # fmt: skip
         page.goto(f"{strange.url}/admin/{path}")
         assert_no_violations(page)

@@ -1,4 +1,4 @@
-"""Each page in light and dark mode: axe finds no serious violation, and the CSP blocks nothing."""
+"""Each page in light and dark mode: axe finds no violation, and the CSP blocks nothing."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,10 +27,31 @@ PAGES = {
     "policies": "proxy/upstreampolicy/",
     "prices": "proxy/price/",
     "budgets": "proxy/budget/",
+    "webhooks": "proxy/webhook/",
+    "new webhook": "proxy/webhook/add/",
+    "deliveries": "proxy/webhookdelivery/",
+    "reports": "proxy/savedreport/",
+    "new report": "proxy/savedreport/add/",
     "storage": "storage/",
     "purge": "storage/purge/",
     "users": "auth/user/",
+    "reading reason": "reading-reason/?kind=session&id=s1",
 }
+MORE_PAGES = {
+    "comparison": "comparison/",
+    "comparison chart": "comparison/?show=chart",
+    "stop reasons": "stop-reasons/?by=tool",
+    "outcomes": "outcomes/?by=session",
+    "audit log": "proxy/auditentry/",
+    "my readings": "my-readings/",
+    "my page": "me/",
+    "invitation": "people/invite/",
+    "time zone": "time-zone/",
+    "pauses": "proxy/pause/",
+    "new pause": "proxy/pause/add/",
+    "new upstream": "proxy/upstream/add/",
+}
+"""Pages of the slow lane."""
 INNER_PAGES = {
     "transcript": ("proxy/exchange/", "#result_list tbody tr:nth-child(4) a"),
     "session": ("sessions/?span=7d&sort=cost", "table tbody a"),
@@ -41,7 +62,8 @@ INNER_PAGES = {
     ),
 }  # fmt: skip
 KERNING = "element => getComputedStyle(element).fontKerning"
-SERIOUS = ("serious", "critical")
+IMPACTS = ("moderate", "serious", "critical")
+"""Minor violations are left out: the theme's tables in forms have a header cell without text."""
 ALL_RULES: dict[str, Any] = {"resultTypes": ["violations"]}
 RULES = {"light": ALL_RULES, "dark": {**ALL_RULES, "runOnly": ["color-contrast"]}}
 """Color scheme -> the options of axe; in dark mode only the colors differ."""
@@ -60,36 +82,56 @@ def chosen(pages: dict[str, T], scheme: str) -> dict[str, T]:
 
 @pytest.mark.repeated
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_screen_has_a_serious_violation(
+def test_no_screen_has_a_violation(
     office: Gateway, window: Callable[..., BrowserContext], scheme: str
 ) -> None:
     page = window(color_scheme=scheme).new_page()
     page.goto(f"{office.url}/admin/login/")
-    violations = {"sign-in": serious_violations(page, scheme)}
+    violations = {"sign-in": violations_on(page, scheme)}
     log_in(page, office)
 
-    for name, path in chosen(PAGES, scheme).items():
+    for name, path in chosen(PAGES | repeat(fast={}, slow=MORE_PAGES), scheme).items():
         page.goto(f"{office.url}/admin/{path}")
-        violations[name] = serious_violations(page, scheme)
+        violations[name] = violations_on(page, scheme)
         assert_no_violations(page)
     for name, (path, *links) in chosen(INNER_PAGES, scheme).items():
         page.goto(f"{office.url}/admin/{path}")
         for link in links:
             page.locator(link).first.click()
             page.wait_for_load_state()
-        violations[name] = serious_violations(page, scheme)
+        violations[name] = violations_on(page, scheme)
         assert_no_violations(page)
 
     assert {name: found for name, found in violations.items() if found} == {}
 
 
-def serious_violations(page: Page, scheme: str) -> list[str]:
-    """Return one line for each serious violation: the rule, and its first element."""
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_documentation_of_the_api_needs_no_other_host(
+    office: Gateway, window: Callable[..., BrowserContext], scheme: str
+) -> None:
+    page = window(color_scheme=scheme).new_page()
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.set_viewport_size({"width": 390, "height": 860})
+    page.goto(f"{office.url}/api/v1/docs/")
+    page.locator("h3[data-tag=keys]").click()
+    page.locator("#operations-keys-keys .opblock-summary-control").click()
+    page.get_by_text("Only rows with these values of").first.wait_for()
+
+    assert_no_violations(page)
+    assert {url.startswith(office.url) for url in requested} == {True}
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    font = page.locator(".info .title").evaluate("one => getComputedStyle(one).fontFamily")
+    assert font.startswith("Inter")
+
+
+def violations_on(page: Page, scheme: str) -> list[str]:
+    """Return one line for each violation: the rule, and its first element."""
     found = Axe().run(page, options=RULES[scheme]).response["violations"]
     return [
         f"{each['id']} ({len(each['nodes'])}): {each['nodes'][0]['html'][:160]}"
         for each in found
-        if each["impact"] in SERIOUS
+        if each["impact"] in IMPACTS
     ]
 
 
@@ -118,3 +160,18 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(
 
     assert {name: width for name, width in wider.items() if width > 0} == {}
     assert kerning == "none"
+
+
+def test_no_column_of_the_request_list_is_cut_beside_the_sidebar(
+    office: Gateway, window: Callable[..., BrowserContext]
+) -> None:
+    page = window().new_page()
+    log_in(page, office)
+    page.goto(f"{office.url}/admin/proxy/exchange/")
+    hidden = {}
+
+    for width in (1280, 1440, 2560):
+        page.set_viewport_size({"width": width, "height": 860})
+        hidden[width] = page.locator(".mb-rows").evaluate("e => e.scrollWidth - e.clientWidth")
+
+    assert hidden == {1280: 0, 1440: 0, 2560: 0}

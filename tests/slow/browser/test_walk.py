@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.fakes.servers.gateway import Gateway
 
@@ -18,14 +18,6 @@ from .conftest import assert_no_violations, log_in, save_screenshot, secrets_of
 
 SMALL_PAGE = "proxy/price/"
 """Where the tests start; the dashboard would take a second of each."""
-
-
-@pytest.fixture(scope="module")
-def session(office: Gateway, chromium: Browser) -> Any:
-    """The cookies of one sign-in, for all tests of this file."""
-    with chromium.new_context() as context:
-        log_in(context.new_page(), office)
-        return context.storage_state()
 
 
 @pytest.fixture
@@ -88,7 +80,7 @@ def test_the_sign_in_leads_to_the_dashboard(
 ) -> None:
     page = window().new_page()
     log_in(page, office)
-    for card in ("Spend", "Tokens", "Requests", "Errors", "Cache-hit rate"):
+    for card in ("Cost", "Tokens", "Requests", "Errors", "Cache-hit rate"):
         expect(page.locator("main").get_by_text(card, exact=True).first).to_be_visible()
     save_screenshot(page, "dashboard")
     expect(page.locator(".mb-upstreams")).to_contain_text("vllm")

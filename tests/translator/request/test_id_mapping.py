@@ -39,7 +39,7 @@ def test_different_names_stay_different(one, other):
 def test_ids_for_clients_are_legal_and_unique(ids):
     taken: list[str] = []
     for each in ids:
-        taken.append(client_call_id(each, taken, HERE))
+        taken.append(client_call_id(each, taken, HERE).id)
 
     assert len(set(taken)) == len(ids)
     assert all(CLIENT_LEGAL.fullmatch(each) for each in taken)
@@ -47,7 +47,7 @@ def test_ids_for_clients_are_legal_and_unique(ids):
 
 @given(id_=ANY.filter(bool), fields=st.dictionaries(st.text(max_size=9), st.text(max_size=99)))
 def test_an_id_returns_unchanged_to_its_upstream_and_valid_to_others(id_, fields):
-    made = client_call_id(id_, (), HERE, fields)
+    made = client_call_id(id_, (), HERE, fields).id
 
     assert upstream_call_id(made, HERE) == id_
     assert carried_fields(made, HERE) == fields
@@ -56,12 +56,12 @@ def test_an_id_returns_unchanged_to_its_upstream_and_valid_to_others(id_, fields
 
 
 def test_an_ordinary_id_that_a_client_may_not_accept_stays_short():
-    assert len(client_call_id("functions.get_weather:0", (), HERE)) <= 64
+    assert len(client_call_id("functions.get_weather:0", (), HERE).id) <= 64
 
 
 @pytest.mark.parametrize("content", ["", "!", "x", "WzFd", "eyJ9", "W1tbW1tb", "W10", "eNo" * 99])
 def test_an_encoded_id_that_a_client_changed_becomes_a_valid_id(content):
-    start = client_call_id("a:1", (), HERE)[: len(ENCODED) + 9]
+    start = client_call_id("a:1", (), HERE).id[: len(ENCODED) + 9]
 
     assert LEGAL.fullmatch(upstream_call_id(start + content, HERE))
     assert carried_fields(start + content, HERE) == {}
@@ -84,11 +84,11 @@ def test_a_call_and_its_output_are_clamped_alike():
     [("call_1", [], "call_1"), ("call_1", ["call_1"], "call_1_2"), ("", [], "toolu")],
 )
 def test_valid_ids_are_preserved(id_, taken, given_):
-    assert client_call_id(id_, taken, HERE) == given_
+    assert client_call_id(id_, taken, HERE) == (given_, None)
 
 
 def test_a_taken_id_of_full_length_stays_within_the_limit():
-    assert client_call_id("x" * 64, {"x" * 64}, HERE) == "x" * 62 + "_2"
+    assert client_call_id("x" * 64, {"x" * 64}, HERE).id == "x" * 62 + "_2"
 
 
 def test_message_ids_look_like_anthropic_s_and_do_not_change():

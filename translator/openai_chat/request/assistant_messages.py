@@ -84,6 +84,8 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
         "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
     }
     call_id = upstream_call_id(block["id"], builder.target)
+    if builder.target.recorded_calls:
+        builder.note_recorded_call(block["id"])
     carried = carried_fields(block["id"], builder.target)
     inner = carried.pop("function", None)
     details = carried.get(REASONING_DETAILS)

@@ -60,7 +60,7 @@ class ChatStream:
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
         self.composer = MessageComposer(context)
-        self.notes = self.composer.notes
+        self.notes, self.call_records = self.composer.notes, self.composer.call_records
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from translator.anthropic.stop_reason import is_at_limit
 from translator.anthropic.usage import Usage
+from translator.dialect import UpstreamCall
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning import call_fields
 from translator.openai_chat.reasoning_details import REASONING_DETAILS
-from translator.request.id_mapping import carried_fields, client_call_id
+from translator.request.id_mapping import carried_fields, client_call_id, record_name
 from translator.stream.tool_arguments import compact_json, is_unclosed, parse_arguments
 
 LATE_FIELDS: Final = Note(
@@ -60,6 +61,7 @@ class StreamedToolCall:
     fields: dict[str, Any] = field(default_factory=dict)
     is_complete: bool = False  # whether the arguments are complete, in a call that waits
     changes_id: bool = False  # the server sends a different id with each piece
+    client_id: str = ""  # the id that the client has, once the call is started
 
     @property
     def key(self) -> tuple[str, int]:
@@ -168,8 +170,8 @@ class ToolCalls:
                     Note("content", "dropped", "a tool call without a name")
                 )
             self._composer.close_block(call.key)
-        if self.open_calls and self._take_hidden_details():
-            self._composer.add_note(LATE_REASONING)
+        if self.open_calls and (details := self._take_hidden_details()):
+            self._record_late_reasoning(details)
         self.open_calls.clear()
         self._closed_ids |= dict.fromkeys(self._by_id)
         self._by_id.clear()
@@ -305,11 +307,10 @@ class ToolCalls:
         if call.is_started or not call.name:
             return
         call.is_started = True
-        upstream_id = call.id or self._derived_id(call)
-        id_ = self._client_id(upstream_id, call.fields)
-        self._client_ids.add(id_)
+        call.client_id = self._client_id(call.id or self._derived_id(call), call.fields)
+        self._client_ids.add(call.client_id)
         self._close_other_block()
-        self._composer.start_tool_call(call.key, id=id_, name=call.name)
+        self._composer.start_tool_call(call.key, id=call.client_id, name=call.name)
         if call.is_complete:
             arguments = "".join(call.pending_arguments)
             self.characters += len(arguments)
@@ -321,29 +322,59 @@ class ToolCalls:
             self._composer.add_arguments(call.key, piece)
 
     def _client_id(self, upstream_id: str, fields: dict[str, Any]) -> str:
-        """Return the id for the client, which carries ``fields`` and the hidden reasoning."""
+        """Return the id for the client, which carries ``fields`` and the hidden reasoning.
+
+        What the id cannot carry is recorded.
+        """
         target = self._composer.context.target
         details = self._take_hidden_details()
         if details:
             all_fields = {**fields, REASONING_DETAILS: details}
-            id_ = client_call_id(upstream_id, self._client_ids, target, all_fields)
-            if carried_fields(id_, target):
+            id_, lost = client_call_id(upstream_id, self._client_ids, target, all_fields)
+            if lost is None:
                 return id_
-            self._composer.add_note(LONG_REASONING)
-        id_ = client_call_id(upstream_id, self._client_ids, target, fields)
-        if fields and not carried_fields(id_, target):
-            self._composer.add_note(LONG_ID)
+        id_, lost = client_call_id(upstream_id, self._client_ids, target, fields)
+        if lost is not None:
+            self._composer.record_call(record_name(id_), lost, LONG_ID)
+        if details:
+            call = UpstreamCall(lost.id if lost else "", all_fields)
+            self._composer.record_call(record_name(id_), call, LONG_REASONING)
         return id_
 
     def _add_fields(self, call: StreamedToolCall, piece: dict[str, Any]) -> None:
-        """Add the fields of a piece that must go back with the call, with its id."""
+        """Add the fields of a piece that must go back with the call: to its id or to the record."""
         fields = call_fields(piece)
         if not fields or fields == call.fields:
             return
         if call.is_started:
-            self._composer.add_note(LATE_FIELDS)
+            self._record(call, fields, LATE_FIELDS)
         else:
             call.fields |= fields
+
+    def _record_late_reasoning(self, details: list[dict[str, Any]]) -> None:
+        """Record reasoning after the start of the last call, with the reasoning before it."""
+        call = next((call for call in reversed(self.open_calls) if call.is_started), None)
+        if call is None:
+            self._composer.add_note(LATE_REASONING)
+            return
+        earlier = self._unseen_fields(call).get(REASONING_DETAILS, [])
+        self._record(call, {REASONING_DETAILS: earlier + details}, LATE_REASONING)
+
+    def _record(self, call: StreamedToolCall, fields: dict[str, Any], loss: Note) -> None:
+        """Record fields that arrived after the start of the call, with those of its id."""
+        name = record_name(call.client_id)
+        recorded = self._composer.call_records.get(name)
+        all_fields = {**self._unseen_fields(call), **fields}
+        self._composer.record_call(
+            name, UpstreamCall(recorded.id if recorded else "", all_fields), loss
+        )
+
+    def _unseen_fields(self, call: StreamedToolCall) -> dict[str, Any]:
+        """Return the fields of a started call that its id carries or that are recorded for it."""
+        recorded = self._composer.call_records.get(record_name(call.client_id))
+        if recorded is not None:
+            return recorded.fields
+        return carried_fields(call.client_id, self._composer.context.target)
 
     def _derived_id(self, call: StreamedToolCall) -> str:
         digest = hashlib.sha256(f"{self.seed}/{call.ordinal}".encode(errors="surrogatepass"))

@@ -4,10 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from translator.errors import BadRequest
-from translator.openai_responses.reasoning import restore_compaction, restore_reasoning
+from translator.openai_responses.reasoning import (
+    RECORDED_REASONING,
+    restore_compaction,
+    restore_reasoning,
+)
 from translator.openai_responses.types import InputItem
 from translator.request.builder import RequestBuilder
-from translator.request.id_mapping import upstream_call_id, upstream_name
+from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
 from translator.stream.tool_arguments import compact_json
 
@@ -20,12 +24,18 @@ class AssistantTurn:
     def __init__(self) -> None:
         self.items: list[InputItem] = []
         self.calls: list[str] = []  # ids of tool calls without results so far
+        self._recorded_items = 0  # number of reasoning items from the record
 
     def add_text(self, text: str) -> None:
         # A plain string, since output_text parts would need the ids of messages that OpenAI has not
         # stored.
         if text and not text.isspace():
             self.items.append({"type": "message", "role": "assistant", "content": text})
+
+    def add_recorded_reasoning(self, number: int, item: InputItem) -> None:
+        """Add a reasoning item where it was in its response: after ``number`` content blocks."""
+        self.items.insert(number + self._recorded_items, item)
+        self._recorded_items += 1
 
     def drop_orphan_reasoning(self, path: str, builder: RequestBuilder) -> None:
         """Drop reasoning items that no other item follows: OpenAI rejects such items."""
@@ -71,6 +81,11 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
     arguments = block["input"]
     call_id = upstream_call_id(block["id"], builder.target)
     turn.calls.append(call_id)
+    if builder.target.recorded_calls:
+        builder.note_recorded_call(block["id"])
+        recorded = carried_fields(block["id"], builder.target)
+        for number, item in recorded.get(RECORDED_REASONING, ()):
+            turn.add_recorded_reasoning(number, item)
     turn.items.append(
         {
             "type": "function_call",

@@ -11,9 +11,9 @@ from translator.message_stream.message_composer import Key, MessageComposer
 from translator.notes import Note
 from translator.openai_responses.reasoning import SEPARATORS, compaction_block
 from translator.openai_responses.types import OutputItem
-from translator.request.id_mapping import client_call_id
 from translator.stream.tool_arguments import compact_json
 
+from .call_ids import CallIds
 from .hosted_tools import BLOCK_BUILDERS, was_requested
 from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
@@ -36,7 +36,7 @@ class OutputBlocks:
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
         self._open_items = OpenItems(composer)
         self.last_arguments: str | None = None  # of the call that was finished last
-        self._call_ids = set(composer.context.call_ids)  # call ids that the client already has
+        self.call_ids = CallIds(composer)
 
     # Text
 
@@ -167,6 +167,7 @@ class OutputBlocks:
                 finish(item, number, part.get("text") if isinstance(part, dict) else part)
         if self.items_with_initial_text:
             self.emit_initial_text(item)
+        self.call_ids.add_reasoning(body)
         signature = sign_reasoning(item, body, self.composer.context.target)
         # In other cases there is neither text to show nor reasoning to sign.
         if item.channel or (signature and body.get("encrypted_content")):
@@ -185,8 +186,7 @@ class OutputBlocks:
             return
         item.is_started = True
         self._end_others(item)
-        call_id = client_call_id(item.call_id, self._call_ids, self.composer.context.target)
-        self._call_ids.add(call_id)
+        call_id = self.call_ids.issue(item.call_id)
         self.composer.start_tool_call((item.key, "call"), id=call_id, name=item.name)
         self.composer.add_arguments((item.key, "call"), "".join(item.pending_arguments))
 

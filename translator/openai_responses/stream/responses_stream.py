@@ -64,7 +64,7 @@ class ResponsesStream:
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
         self.composer = MessageComposer(context)
-        self.notes = self.composer.notes
+        self.notes, self.call_records = self.composer.notes, self.composer.call_records
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
@@ -265,6 +265,7 @@ class ResponsesStream:
     ) -> None:
         if self._blocks.open_inputs:
             self._blocks.truncate_inputs()
+        self._blocks.call_ids.finish()
         details = None
         if reason == "refusal":
             details = {"type": "refusal", "category": category, "explanation": explanation}

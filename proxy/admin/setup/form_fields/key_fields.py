@@ -1,5 +1,6 @@
 """Form fields for the JSON columns of keys and teams: limits, options and limits of members."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -7,14 +8,25 @@ from django import forms
 
 from proxy.models.setup import json_field_types
 
-from .json_parts import LinesField, LinesInput, MultiInput, NumberInput, PartsField, SelectInput
+from .json_parts import (
+    LinesField,
+    LinesInput,
+    MultiInput,
+    NumberInput,
+    PartsField,
+    SelectInput,
+    TextArea,
+    raw_text,
+)
 
 LIMITS: Final[Mapping[str, str]] = {
     "rpm": "Requests per minute",
     "tpm": "Input tokens per minute",
     "concurrency": "Concurrent requests",
 }
+BY_MODEL: Final = "For some models, one per line: claude-opus-* rpm=20 concurrency=2"
 NUMBER_ERROR: Final = "{}: a whole number from 1, or empty"
+MODEL_LIMIT: Final = re.compile(rf"({'|'.join(LIMITS)})=([0-9]{{1,18}})")
 OPTIONS: Final[Mapping[str, tuple[str, Sequence[tuple[str, str]]]]] = {
     "strict": (
         "Fields that a translation would lose",
@@ -52,29 +64,73 @@ MEMBER_SCOPES: Final = (
 BOOLS: Final = {"true": True, "false": False}
 
 
+class ModelLimitsInput(TextArea):
+    """A textarea with lines such as ``claude-opus-* rpm=20 concurrency=2``."""
+
+    def format_value(self, value: Any) -> str | None:
+        if isinstance(value, dict) and all(isinstance(sizes, dict) for sizes in value.values()):
+            return "\n".join(
+                " ".join([model, *(f"{name}={size}" for name, size in sizes.items())])
+                for model, sizes in value.items()
+            )
+        return raw_text(value)
+
+
+class ModelLimitsField(forms.Field):
+    """Limits by a model's name or glob. The whole value is validated with the other limits."""
+
+    widget = ModelLimitsInput
+
+    def to_python(self, value: Any) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for line in filter(None, map(str.strip, str(value or "").splitlines())):
+            model, *parts = line.split()
+            sizes = [MODEL_LIMIT.fullmatch(part) for part in parts]
+            if not sizes or None in sizes or model in found:
+                raise forms.ValidationError(
+                    f"{line[:80]!r}: expected each model once, as: claude-opus-* rpm=20 "
+                    "tpm=100000 concurrency=5"
+                )
+            found[model] = {match[1]: int(match[2]) for match in sizes if match}
+        return found
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return bool((initial or {}) != self.to_python(data))
+        except forms.ValidationError:
+            return True
+
+
 class LimitsParts(MultiInput):
     def __init__(self) -> None:
-        inputs = [NumberInput(attrs={"min": 1, "inputmode": "numeric"}) for _ in LIMITS]
-        super().__init__("Limits", list(LIMITS.values()), inputs)
+        inputs: list[forms.Widget] = [
+            NumberInput(attrs={"min": 1, "inputmode": "numeric"}) for _ in LIMITS
+        ]
+        labels = [*LIMITS.values(), BY_MODEL]
+        super().__init__("Limits", labels, [*inputs, ModelLimitsInput(attrs={"rows": 3})])
 
     def keys(self) -> Sequence[str]:
-        return list(LIMITS)
+        return [*LIMITS, "models"]
 
 
 class LimitsField(PartsField):
     kind = json_field_types.Limits
 
     def __init__(self, **kwargs: Any) -> None:
-        numbers = []
+        numbers: list[forms.Field] = []
         for label in LIMITS.values():
             error = NUMBER_ERROR.format(label)
             errors = {"invalid": error, "min_value": error}
             numbers.append(forms.IntegerField(min_value=1, required=False, error_messages=errors))
-        super().__init__(numbers, LimitsParts(), **kwargs)
+        super().__init__([*numbers, ModelLimitsField(required=False)], LimitsParts(), **kwargs)
 
-    def compress(self, data_list: Sequence[int | None]) -> dict[str, int]:
-        counts = zip(LIMITS, data_list, strict=False)  # data_list is empty if all inputs are empty
-        return {key: count for key, count in counts if count is not None}
+    def compress(self, data_list: Sequence[Any]) -> dict[str, Any]:
+        # data_list is empty if all inputs are empty
+        given = zip([*LIMITS, "models"], data_list, strict=False)
+        limits = {key: value for key, value in given if value not in (None, {})}
+        if error := json_field_types.type_error_message(limits, self.kind):
+            raise forms.ValidationError(error)
+        return limits
 
 
 class MemberKeysParts(MultiInput):

@@ -127,7 +127,10 @@ class TimeoutsField(PartsField):
 
 class CapabilityParts(MultiInput):
     def __init__(self) -> None:
-        labels = [name.replace("_", " ").capitalize() for name in CAPABILITIES]
+        labels = [
+            name.replace("_", " ").capitalize().replace("Json", "JSON").replace("json", "JSON")
+            for name in CAPABILITIES
+        ]
         super().__init__("Capabilities", labels, [_capability_input(c) for c in CAPABILITIES])
 
     def keys(self) -> Sequence[str]:

@@ -1,10 +1,16 @@
 """The dashboard: the numbers of the reports, their links, and permissions."""
 
+import csv
+import html
+import io
+import re
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
@@ -25,6 +31,7 @@ from tests.proxy.admin.test_hostile import outline
 
 pytestmark = pytest.mark.django_db
 URL = "/admin/"
+DOWNLOAD = re.compile(r'<a class="mb-link" href="([^"]+)" download>([^<]+)</a>')
 
 
 def seed(count, *, hours=1.0, **fields):
@@ -60,7 +67,7 @@ def test_the_cards_show_the_totals_of_the_ledger(root):
     assert found["Errors"].value == "2"
     assert found["Errors"].detail == "33 % of all requests"
     assert found["Tokens"].value == "4,600"  # 4 * (100 input + 50 output + 1,000 cached)
-    assert found["Spend"].value == "$0.0030"
+    assert found["Cost"].value == "$0.0030"
     assert found["Cache-hit rate"].value == "90.9 %"
     assert found["First byte, p95"].value.endswith(" ms")
 
@@ -96,7 +103,7 @@ def test_a_missing_price_does_not_show_as_zero(root):
     seed(3)
     page = root.get(URL)
 
-    spend = cards(page)["Spend"]
+    spend = cards(page)["Cost"]
     assert spend.value == "no price"
     assert spend.detail == "3 requests without a price"
     assert rows_behind(root, spend.detail_url) == 3
@@ -297,6 +304,27 @@ def test_a_week_has_bars_of_six_hours_and_percentiles_for_each(root):
     assert requests.title == "Requests per 6 hours"
     assert all(bar.width > 8 for bar in requests.bars)
     assert sum(int(cells[0].text) for _, cells in requests.rows) == 5
-    assert first_byte.title == "Time to the first byte, per 6 hours"
+    assert first_byte.title == "Time to first byte, per 6 hours"
     assert len(first_byte.rows) == len(requests.rows)
     assert [label for label, _ in first_byte.rows] == [label for label, _ in requests.rows]
+
+
+def test_the_usage_of_a_month_is_one_click(root):
+    seed(2)
+
+    page = root.get(f"{URL}?tz=Asia/Tokyo").content.decode()
+    ((url, name), *rest) = DOWNLOAD.findall(page)
+    file = root.get(html.unescape(url))
+
+    assert name == f"{now().astimezone(ZoneInfo('Asia/Tokyo')):%B %Y}"
+    assert len(rest) == 3
+    assert file["Content-Type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(b"".join(file.streaming_content).decode())))
+    assert sum(int(row["requests"]) for row in rows) == 2
+
+
+def test_a_member_without_reports_has_no_download():
+    client = Client()
+    client.force_login(factories.staff("ben", groups=(MEMBER,)))
+
+    assert not DOWNLOAD.findall(client.get(URL).content.decode())

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from proxy.admin.dashboard.outcomes import parse_query
+from proxy.admin.dashboard.outcomes import GROUPS, parse_query
 from tests.proxy.admin import factories
 from tests.proxy.ledger.outcomes.agent_session import AgentSession
 
@@ -42,8 +42,8 @@ def test_the_outcomes_are_shown_by_each_dimension(client, session, by: str) -> N
         "repository": "maps", "branch": "feature/tiles", "day": f"{timezone.now():%Y-%m-%d}",
     }  # fmt: skip
     assert names[by] in text
-    assert "50 % refused" in text
-    assert "1 refused" in text
+    assert "50 % rejected" in text
+    assert "1 rejected" in text
     assert f"group_by={by}" in text
 
 
@@ -78,7 +78,9 @@ def test_a_member_sees_own_figures_only(client, session, url: str) -> None:
     ],
 )
 def test_month_presets_are_compared_with_the_month_before(rf, name, since, until, before) -> None:
-    query = parse_query(rf.get("/", {"range": name}), datetime(2026, 3, 15, 12, tzinfo=UTC))
+    query = parse_query(
+        rf.get("/", {"range": name}), datetime(2026, 3, 15, 12, tzinfo=UTC), GROUPS, "outcomes"
+    )
 
     found = [(at.month, at.day) for at in (query.since, query.until, query.before)]
     assert found == [since, until, before]

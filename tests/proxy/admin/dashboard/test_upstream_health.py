@@ -206,7 +206,7 @@ def test_notices_dashboard_and_list_count_the_same_unpriced_requests(root):
 
     page = root.get(URL)
 
-    spend = {card.label: card for card in page.context["cards"]}["Spend"]
+    spend = {card.label: card for card in page.context["cards"]}["Cost"]
     assert spend.detail == "5 requests without a price"
     (notice,) = page.context["banner"]
     assert notice.text.startswith("5 requests of the last 7 days without a price")
@@ -218,7 +218,7 @@ def test_sandbox_requests_need_no_price(root):
 
     page = root.get(URL)
 
-    spend = {card.label: card for card in page.context["cards"]}["Spend"]
+    spend = {card.label: card for card in page.context["cards"]}["Cost"]
     assert spend.value == "no price"
     assert spend.detail == "2 requests of the sandbox, without a price"
     assert page.context["banner"] == ()

@@ -103,7 +103,7 @@ def test_an_auditor_sees_everything_and_changes_nothing(client, company):
     assert "Invite" not in text(client, f"/admin/people/team/{keys['ben'].team.pk}/")
 
 
-def test_an_empty_team_says_what_to_do_next(root):
+def test_an_empty_team_has_a_hint_what_to_do_next(root):
     page = text(root, f"/admin/people/team/{factories.team('new').pk}/")
 
     assert "Add a budget" in page

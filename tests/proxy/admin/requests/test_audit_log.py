@@ -7,7 +7,7 @@ import json
 import pytest
 from django.core.management import call_command
 
-from proxy.models import ApiKey, AuditEntry, Budget, Team
+from proxy.models import ApiKey, AuditEntry, Team, Webhook
 from proxy.permissions.roles import AUDITOR, MEMBER
 from tests.proxy.admin import factories
 
@@ -91,12 +91,7 @@ def test_the_configuration_file_records_each_changed_field(tmp_path):
 def test_secrets_are_in_no_entry():
     key, secret = factories.key("ci")
     _, new_secret = key.rotate(key.created - key.created)
-    Budget.objects.create(
-        team=key.team,
-        usd=1,
-        webhook="https://hooks.example/T0/SECRET",
-        webhook_secret={"env": "HOOK"},
-    )
+    Webhook(name="ops", url="https://hooks.example/T0/SECRET", secret={"env": "HOOK"}).save()
 
     text = str(list(AuditEntry.objects.values()))
 

@@ -2,19 +2,18 @@
 
 import pytest
 
-from proxy.models import AuditEntry, Budget
+from proxy.models import Budget
 from proxy.permissions.roles import OWNER
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
 URL = "/admin/proxy/budget/add/"
-HOOK = "https://hooks.example.com/T0/secret-part"
 
 
 def form(team, **changes):
     return {
         "team": team.pk, "key": "", "user": "", "usd": "20", "period": "month", "zone": "UTC",
-        "hard": "on", "webhook": "", "webhook_secret_0": "", "webhook_secret_1": "", "emails": "",
+        "hard": "on", "emails": "", "models_covered": "",
         "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0,
     } | changes  # fmt: skip
 
@@ -22,33 +21,33 @@ def form(team, **changes):
 def test_recipients_are_plain_fields(root):
     team = factories.team()
 
-    root.post(URL, form(
-        team, webhook=HOOK, webhook_secret_0="env", webhook_secret_1="HOOK_SECRET",
-        emails="ops@example.com\nada@example.com",
-    ))  # fmt: skip
+    root.post(URL, form(team, emails="ops@example.com\nada@example.com"))
 
     budget = Budget.objects.get()
-    assert budget.webhook_secret == {"env": "HOOK_SECRET"}
     assert budget.emails == ["ops@example.com", "ada@example.com"]
     page = root.get(f"/admin/proxy/budget/{budget.pk}/change/").content.decode()
     assert "ops@example.com\nada@example.com</textarea>" in page
-    assert 'value="HOOK_SECRET"' in page
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"emails": "nobody"}, "Enter a valid email address"),
-        ({"webhook": HOOK}, "a webhook needs webhook_secret"),
-        ({"webhook_secret_0": "env"}, "choose where the secret is"),
-        ({"webhook_secret_1": "HOOK"}, "choose where the secret is"),
-        ({"webhook_secret_0": "sealed"}, "Select a valid choice"),
-    ],
-)
-def test_wrong_recipients_are_refused(root, changes, message):
-    answer = root.post(URL, form(factories.team(), **changes))
+def test_a_budget_of_some_models_is_no_second_budget_of_all_models(root):
+    team = factories.team()
+    root.post(URL, form(team))
 
-    assert message in answer.content.decode()
+    root.post(URL, form(team, models_covered="claude-opus-*\ngpt-5.2"))
+    again = root.post(URL, form(team, models_covered="claude-opus-*\ngpt-5.2"))
+
+    assert [one.models_covered for one in Budget.objects.order_by("pk")] == [
+        [], ["claude-opus-*", "gpt-5.2"],
+    ]  # fmt: skip
+    assert "Check the box" in again.content.decode()
+    page = root.get("/admin/proxy/budget/").content.decode()
+    assert "a month for claude-opus-*, gpt-5.2" in page
+
+
+def test_wrong_recipients_are_refused(root):
+    answer = root.post(URL, form(factories.team(), emails="nobody"))
+
+    assert "Enter a valid email address" in answer.content.decode()
     assert not Budget.objects.exists()
 
 
@@ -94,17 +93,12 @@ def test_the_question_does_not_tell_of_budgets_that_the_user_may_not_see(client)
 
 def test_the_message_after_a_change_names_old_and_new_values(root):
     team = factories.team()
-    budget = Budget.objects.create(
-        team=team, usd=10, webhook=f"{HOOK}-old", webhook_secret={"env": "A"}
-    )
+    budget = Budget.objects.create(team=team, usd=10)
 
     page = root.post(
         f"/admin/proxy/budget/{budget.pk}/change/",
-        form(team, webhook=HOOK, webhook_secret_0="env", webhook_secret_1="A"),
+        form(team),
         follow=True,
     ).content.decode()
 
-    assert "Changed: usd: 10 → 20; webhook: changed" in page
-    entry = AuditEntry.objects.get(model="budget", action="change")
-    assert entry.changes["webhook"] == {"changed": True}
-    assert "secret-part" not in page + str(vars(entry))
+    assert "Changed: usd: 10 → 20" in page

@@ -58,7 +58,7 @@ def test_a_policy_is_created_from_a_name_and_shown_beside_it(owner):
     assert UpstreamPolicy.objects.get().covers("context-9m")
     assert Revision.objects.get(pk=1).number > revision
     page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
-    assert "leave out, with a note" in page
+    assert "drop, with a note" in page
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_each_kind_of_a_client_can_have_a_policy(owner, kind):
     owner.post(reverse("admin:proxy_upstreampolicy_add"), form)
 
     page = owner.get(reverse("admin:proxy_drift_changelist")).content.decode()
-    assert "refuse the request" in page
+    assert "reject the request" in page
     assert link not in page
 
 

@@ -26,7 +26,7 @@ def form(team, **fields):
         "scopes": ["messages"],
         "models_allowed": "",
         "ip_allow": "",
-        **dict.fromkeys(("limits_0", "limits_1", "limits_2"), ""),
+        **dict.fromkeys(("limits_0", "limits_1", "limits_2", "limits_3"), ""),
         **dict.fromkeys(("options_0", "options_1", "options_2"), ""),
     } | fields
 
@@ -236,6 +236,33 @@ def test_a_change_is_logged_with_its_values(root):
     }
 
 
+def test_limits_by_model_are_lines_of_the_form(root):
+    lines = "claude-opus-* rpm=2 concurrency=1\r\no3 tpm=1000"
+    root.post(f"{URL}add/", form(factories.team(), limits_0="60", limits_3=lines))
+
+    key = ApiKey.objects.get()
+    assert key.limits == {
+        "rpm": 60,
+        "models": {"claude-opus-*": {"rpm": 2, "concurrency": 1}, "o3": {"tpm": 1000}},
+    }
+    html = unescape(root.get(f"{URL}{key.pk}/change/").content.decode())
+    assert ">claude-opus-* rpm=2 concurrency=1\no3 tpm=1000</textarea>" in html
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["claude-*", "claude-* 5", "claude-* rps=5", "claude-* rpm=-1", "o3 rpm=1\no3 rpm=2",
+     "o3 rpm=0", "\n".join(f"m{n} rpm=1" for n in range(51))],
+)  # fmt: skip
+def test_a_wrong_limit_by_model_is_refused_and_kept(root, lines):
+    page = root.post(f"{URL}add/", form(factories.team(), limits_3=lines))
+
+    assert not ApiKey.objects.exists()
+    html = unescape(page.content.decode())
+    assert 'id="id_limits_error"' in html
+    assert lines.splitlines()[0] in html
+
+
 def test_form_fields_are_stored_as_json(root):
     typed = {
         "limits_0": "60", "limits_2": "5", "models_allowed": " claude-*\r\n\r\ngpt-5.2 ",
@@ -315,7 +342,7 @@ def test_the_api_stores_options_unchanged(root, options):
     key, _ = factories.key(
         "k", options={"store": "metadata"}, limits={"rpm": 1}, models_allowed=["a b"]
     )
-    row = f"/api/v1/keys/{key.pk}/"
+    row = f"/api/v1/keys/apikey_{key.pk}/"
 
     first = root.patch(row, {"options": options}, content_type="application/json")
     second = root.patch(row, {"name": "l"}, content_type="application/json")
@@ -331,7 +358,7 @@ def test_the_api_stores_options_unchanged(root, options):
 )
 def test_the_api_rejects_a_row_with_invalid_rules(root, rules):
     key, _ = factories.key("k", **rules)
-    row = f"/api/v1/keys/{key.pk}/"
+    row = f"/api/v1/keys/apikey_{key.pk}/"
 
     answer = root.patch(row, {"name": "l"}, content_type="application/json")
 

@@ -62,6 +62,16 @@ def test_the_fields_make_the_columns(root):
     }  # fmt: skip
 
 
+def test_a_new_upstream_is_tested_next(root):
+    answer = root.post(URL, form())
+
+    upstream = Upstream.objects.get()
+    assert answer["Location"] == f"/admin/proxy/upstream/{upstream.pk}/test/"
+    assert "was added" in root.get(answer["Location"]).content.decode()
+    answer = root.post(URL, form(name="other", _continue="1"))
+    assert answer["Location"].endswith("/change/")
+
+
 def test_the_form_offers_every_profile_and_capability(root):
     page = root.get(URL).content.decode()
 

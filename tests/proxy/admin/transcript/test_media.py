@@ -52,6 +52,18 @@ def test_the_page_offers_listed_types_behind_a_click(root, exchange):
     assert [f'{link}"' in text for link in links] == [True, True, False, True, False, False]
     assert text.count('<img loading="lazy"') == 3  # one of them in the tool's result
     assert f"/{exchange.pk}/media/?path=messages.1.content.6.content.0" in text
+    assert text.count('data-viewer="/admin/pdf-viewer/"') == 1
+
+
+def test_the_viewer_of_pdfs_is_a_sandboxed_frame_of_the_admin_only(root):
+    viewer = root.get("/admin/pdf-viewer/")
+
+    assert viewer["Content-Security-Policy"] == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+    )
+    assert viewer["X-Frame-Options"] == "SAMEORIGIN"
+    assert root.get("/admin/my-readings/")["X-Frame-Options"] == "DENY"
 
 
 def test_an_image_is_sandboxed_and_its_reading_is_in_the_log(root, exchange):

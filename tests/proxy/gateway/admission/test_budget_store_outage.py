@@ -126,7 +126,7 @@ def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> S
 async def test_the_workers_of_a_machine_share_their_counts(several: SqliteStates):
     sender = caller(Limits(concurrency=1))
 
-    slot = await shared_rate_limits.acquire_slot(sender, 0)
+    slot = await shared_rate_limits.acquire_slot(sender, 0, model="m")
 
     assert isinstance(slot, SharedConcurrencySlot)
     process = shared_rate_limits.shared_limiter()

@@ -279,8 +279,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
     setup = SimpleNamespace(results=[], seen=[], published=[], released=[], budget=month)
 
     async def attempt() -> Reservation:
-        caller = SimpleNamespace(budgets=(month,))
-        return await budgets.reserve(caller, SimpleNamespace(targets=()), planned)
+        return await budgets.reserve((month,), SimpleNamespace(targets=()), planned)
 
     setup.reserve = attempt
 

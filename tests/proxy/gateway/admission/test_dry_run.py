@@ -22,7 +22,7 @@ from proxy.gateway.admission import shared_rate_limits
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.admission.shared_rate_limits import SharedLimiter
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, directory
-from proxy.models import ApiKey, Budget, Price, Team, Upstream
+from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, message
@@ -125,6 +125,40 @@ def test_the_checks_refuse_in_the_published_order_as_the_dry_run_predicts(
     assert gateway.post(message(model), x_api_key=secret).status == 200
     assert (last.route, last.targets) == (model, (f"chat {model}",))
     assert last.worst_case == 20 * 1_000 + 100 * 10_000
+
+
+def test_a_dry_run_considers_only_targets_that_take_the_request(
+    gateway: GatewayClient, scripted: ScriptedUpstream, reload
+):
+    model = f"chat-dry-run-{next(numbers)}"
+    scripted.on(model, upstream_scripts.chat())
+    team = Team.objects.create(name=f"dry-run-{next(numbers)}")
+    key, secret = ApiKey.issue(team, "ada", scopes=["messages"])
+    chat = Upstream.objects.get(name="chat")
+    route = Route.objects.create(model=model, team=team)
+    for name, when in (
+        ("small", {"max_input_tokens": 100}),
+        ("cli", {"min_input_tokens": 101, "client": "claude-cli *"}),
+    ):
+        route.targets.create(upstream=chat, model=name, when=when)
+    reload()
+
+    def dry_run(tokens: int, client: str = "") -> tuple[tuple[str, ...], str | None]:
+        found = run_admission_dry_run(
+            HypotheticalRequest(
+                key_id=key.pk, model=model, input_tokens=tokens, max_tokens=5, client=client
+            )
+        )
+        return found.targets, found.refused_by and found.refused_by.check.name
+
+    assert dry_run(100) == (("chat small",), None)
+    assert dry_run(101, "claude-cli 2.1.0") == (("chat cli",), None)
+    assert dry_run(101) == ((), "route")
+    rejected = gateway.post(
+        message(model, messages=[{"role": "user", "content": "words " * 400}]), x_api_key=secret
+    )
+    assert rejected.status == 400
+    assert "no target of the route" in rejected.json["error"]["message"]
 
 
 def test_a_dry_run_counts_nothing(gateway: GatewayClient, scripted: ScriptedUpstream, reload):

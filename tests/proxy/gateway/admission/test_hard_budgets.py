@@ -327,7 +327,7 @@ def _check_reports(
     totals = report("/api/v1/usage/?from=2026-01-01")["totals"]
     assert Decimal(totals["cost_usd"]).scaleb(9) == cost
     assert Decimal(totals["cost_estimated_usd"]).scaleb(9) == lost
-    state = report(f"/api/v1/budgets/{budget.pk}/status/")
+    state = report(f"/api/v1/budgets/budget_{budget.pk}/status/")
     assert Decimal(state["spent_usd"]).scaleb(9) == cost
 
 

@@ -1,6 +1,7 @@
 """Several processes share rate limits: together they admit no more than one process would."""
 
 import asyncio
+import dataclasses
 import random
 import re
 import time
@@ -32,6 +33,7 @@ from proxy.gateway.snapshot.config_snapshot import (
     Caller,
     Limits,
     ModelAllowList,
+    ModelLimits,
     TeamEntry,
 )
 from tests.fakes.clock import Clock
@@ -73,9 +75,9 @@ def caller(key: Limits | None = None, team: Limits | None = None) -> Caller:
     )  # fmt: skip
 
 
-def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0) -> bool:
+def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0, model: str = "") -> bool:
     try:
-        process.acquire(sender, estimate)
+        process.acquire(sender, estimate, model)
     except HttpError:
         return False
     return True
@@ -94,6 +96,25 @@ def test_each_limit_applies_at_exactly_its_value(processes: list[SharedLimiter],
         seen = list(pool.map(lambda n: is_admitted(processes[n % 2], sender, 10), range(20)))
 
     assert seen.count(True) == 6
+
+
+@pytest.mark.parametrize("sizes", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
+def test_limits_by_model_are_shared_and_apply_at_exactly_their_value(
+    processes: list[SharedLimiter], sizes
+):
+    own = (ModelLimits("claude-opus-*", sizes),)
+    sender = dataclasses.replace(caller(), model_limits=own)
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(
+            pool.map(
+                lambda n: is_admitted(processes[n % 2], sender, 10, "claude-opus-5"), range(20)
+            )
+        )
+
+    assert seen.count(True) == 6
+    assert all(is_admitted(process, sender, 10, "claude-haiku-5") for process in processes)
+    with pytest.raises(HttpError, match=r"key platform/ada for claude-opus-\*"):
+        processes[0].acquire(sender, 10, "claude-opus-4")
 
 
 def test_the_refusal_names_the_limit_the_owner_the_count_and_the_time(
@@ -213,7 +234,7 @@ async def test_while_the_store_is_unavailable_each_process_counts_by_itself():
     sender, limiter = caller(Limits(concurrency=1)), Limiter()
 
     def admitted() -> AbstractAsyncContextManager[ConcurrencySlot]:
-        return admit(sender, 0, limiter, lambda: process)
+        return admit(sender, 0, limiter, lambda: process, model="m")
 
     async with admitted():
         with pytest.raises(HttpError):
@@ -230,7 +251,7 @@ async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path):
     sender = caller(Limits(concurrency=1))
 
     async def send() -> None:
-        async with admit(sender, 0, find_shared=lambda: process):
+        async with admit(sender, 0, find_shared=lambda: process, model="m"):
             await asyncio.sleep(30)
 
     for _ in range(20):
@@ -250,7 +271,7 @@ async def test_a_caller_without_limits_uses_no_store():
     def find_shared() -> None:
         pytest.fail("the store is not needed")
 
-    async with admit(caller(), 10, Limiter(), find_shared) as slot:
+    async with admit(caller(), 10, Limiter(), find_shared, model="m") as slot:
         assert slot.headers == ()
 
 

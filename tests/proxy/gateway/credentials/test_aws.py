@@ -8,6 +8,7 @@ from yarl import URL
 
 from proxy.gateway.credentials.aws import AwsCredentials
 from proxy.gateway.credentials.credential import CredentialError
+from proxy.models.setup.credential_types import AwsSettings
 from tests.fakes.servers.cloud_identity import CloudIdentity
 
 KEYS = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
@@ -36,7 +37,7 @@ def test_published_signatures(monkeypatch, url, token, signed, signature):
         "botocore.auth.get_current_datetime",
         lambda *_: dt.datetime(2015, 8, 30, 12, 36, tzinfo=dt.UTC),
     )  # the vectors' time; botocore has no parameter for it
-    source = AwsCredentials(URL(url), "us-east-1", "service", "")
+    source = AwsCredentials(URL(url), AwsSettings(region="us-east-1", service="service"))
 
     headers = source.signer(ReadOnlyCredentials(*KEYS, token))(URL(url), b"")
 
@@ -57,16 +58,17 @@ def test_published_signatures(monkeypatch, url, token, signed, signature):
     ],
 )
 def test_region_and_service_are_in_the_base_url(url, region, service):
-    source = AwsCredentials(URL(url), "", "", "")
+    source = AwsCredentials(URL(url), AwsSettings())
 
     assert (source.region, source.service) == (region, service)
 
 
 def test_a_private_endpoint_needs_a_region():
     with pytest.raises(ValueError, match=r"credentials.region is missing"):
-        AwsCredentials(URL("https://vpce-1.example.com"), "", "", "")
+        AwsCredentials(URL("https://vpce-1.example.com"), AwsSettings())
     assert (
-        AwsCredentials(URL("https://vpce-1.example.com"), "eu-west-1", "", "").service == "bedrock"
+        AwsCredentials(URL("https://vpce-1.example.com"), AwsSettings(region="eu-west-1")).service
+        == "bedrock"
     )
 
 
@@ -122,7 +124,7 @@ def test_the_default_chain(monkeypatch, tmp_path, identity, arrange, expires):
     origin = arrange(monkeypatch, tmp_path, identity)
     profile = "bridge" if arrange is by_profile else ""
 
-    found = AwsCredentials(BEDROCK, "", "", profile).fetch()
+    found = AwsCredentials(BEDROCK, AwsSettings(profile=profile)).fetch()
 
     assert found.origin == origin
     headers = found.headers_for(BEDROCK / "model/x/invoke", b"{}")
@@ -134,7 +136,7 @@ def test_the_default_chain(monkeypatch, tmp_path, identity, arrange, expires):
 
 def test_a_fetch_does_not_return_cached_keys(monkeypatch, tmp_path, identity):
     by_container(monkeypatch, tmp_path, identity)
-    source = AwsCredentials(BEDROCK, "", "", "")
+    source = AwsCredentials(BEDROCK, AwsSettings())
 
     tokens = {source.fetch().headers_for(BEDROCK, b"")["x-amz-security-token"] for _ in range(3)}
 
@@ -146,7 +148,7 @@ def test_a_denied_role_is_named_by_its_code(monkeypatch, tmp_path, identity):
     identity.denies = True
 
     with pytest.raises(CredentialError) as error:
-        AwsCredentials(BEDROCK, "", "", "").fetch()
+        AwsCredentials(BEDROCK, AwsSettings()).fetch()
 
     assert str(error.value) == "AWS: ClientError: AccessDenied"
 
@@ -154,6 +156,6 @@ def test_a_denied_role_is_named_by_its_code(monkeypatch, tmp_path, identity):
 def test_no_credentials_and_an_unknown_profile_are_errors(monkeypatch, identity):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(CredentialError, match="no credentials in the environment"):
-        AwsCredentials(BEDROCK, "", "", "").fetch()
+        AwsCredentials(BEDROCK, AwsSettings()).fetch()
     with pytest.raises(CredentialError, match="nowhere"):
-        AwsCredentials(BEDROCK, "", "", "nowhere").fetch()
+        AwsCredentials(BEDROCK, AwsSettings(profile="nowhere")).fetch()

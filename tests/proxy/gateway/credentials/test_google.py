@@ -9,9 +9,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from proxy.gateway.credentials.credential import CredentialError
 from proxy.gateway.credentials.google import GoogleToken
+from proxy.models.setup.credential_types import GoogleSettings
 from tests.fakes.servers.cloud_identity import CloudIdentity
-
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def key_file(identity, tmp_path):
 
 
 def test_a_service_accounts_key_in_a_file(identity, key_file):
-    found = GoogleToken(SCOPE, str(key_file)).fetch()
+    found = GoogleToken(GoogleSettings(file=str(key_file))).fetch()
 
     assert found.headers == {"authorization": "Bearer token-1"}
     assert found.expires_at == pytest.approx(time.time() + 3_600, abs=60)
@@ -53,7 +52,7 @@ def test_a_service_accounts_key_in_a_file(identity, key_file):
 def test_the_file_of_the_environment(identity, key_file, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
 
-    assert GoogleToken(SCOPE, "").fetch().origin == "Google, oauth2.service_account"
+    assert GoogleToken(GoogleSettings()).fetch().origin == "Google, oauth2.service_account"
 
 
 def test_a_workload_identity_federation(identity, tmp_path):
@@ -66,11 +65,13 @@ def test_a_workload_identity_federation(identity, tmp_path):
         "credential_source": {"file": str(tmp_path / "jwt")},
     }))  # fmt: skip
 
-    assert GoogleToken(SCOPE, str(path)).fetch().headers == {"authorization": "Bearer token-1"}
+    assert GoogleToken(GoogleSettings(file=str(path))).fetch().headers == {
+        "authorization": "Bearer token-1"
+    }
 
 
 def test_each_fetch_returns_a_new_token(identity, key_file):
-    source = GoogleToken(SCOPE, str(key_file))
+    source = GoogleToken(GoogleSettings(file=str(key_file)))
 
     assert [source.fetch().secret for _ in range(2)] == [b"token-1", b"token-2"]
 
@@ -78,8 +79,8 @@ def test_each_fetch_returns_a_new_token(identity, key_file):
 def test_a_denied_account_and_a_broken_file_are_errors(identity, key_file):
     identity.denies = True
     with pytest.raises(CredentialError, match=r"^Google: RefreshError: "):
-        GoogleToken(SCOPE, str(key_file)).fetch()
+        GoogleToken(GoogleSettings(file=str(key_file))).fetch()
     key_file.write_text("PRIVATE")
     with pytest.raises(CredentialError) as error:
-        GoogleToken(SCOPE, str(key_file)).fetch()
+        GoogleToken(GoogleSettings(file=str(key_file))).fetch()
     assert "PRIVATE" not in str(error.value)

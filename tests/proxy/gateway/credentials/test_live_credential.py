@@ -1,6 +1,7 @@
 """A credential is refreshed ahead of its expiry, once at a time, and survives failures."""
 
 import asyncio
+import math
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from proxy.gateway.credentials.credential import Credential, CredentialError, bearer
 from proxy.gateway.credentials.live_credential import LiveCredential, refresh_delay
 from proxy.live.credential_states import STATES
+from proxy.metrics.definitions import CREDENTIAL_EXPIRY
 
 NOW = 1_000.0
 
@@ -122,6 +124,41 @@ async def test_a_defect_of_a_library_is_a_failure_without_its_text(live):
 
     with pytest.raises(CredentialError, match=r"^RuntimeError while fetching a credential$"):
         await credential.get()
+
+
+def expiry_metric(upstream: str) -> float:
+    found = {
+        sample.value
+        for family in CREDENTIAL_EXPIRY.collect()
+        for sample in family.samples
+        if sample.labels["upstream"] == upstream
+    }
+    [value] = found
+    return value
+
+
+async def test_the_metric_has_the_time_at_which_the_credential_expires(live):
+    credential, _, clock = live(
+        token("first"), CredentialError("down"), token("endless", None), upstream="metric"
+    )
+
+    await credential.get()
+    assert expiry_metric("metric") == NOW + 3_600
+    clock.at = NOW + 3_601
+    with pytest.raises(CredentialError):
+        await credential.get()
+    assert expiry_metric("metric") == NOW + 3_600, "a failure must not hide that it expired"
+    await credential.get()
+    assert expiry_metric("metric") == math.inf
+
+
+async def test_a_closed_credential_raises_no_alert(live):
+    credential, _, _ = live(token("first"), upstream="closed metric")
+    await credential.get()
+
+    credential.close()
+
+    assert expiry_metric("closed metric") == math.inf
 
 
 def test_a_closed_credential_has_no_state(live):

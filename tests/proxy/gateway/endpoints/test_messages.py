@@ -270,3 +270,50 @@ def test_the_row_has_the_client_and_its_session(gateway: GatewayClient, scripted
     assert exchange.tags == {"team": "blue", "ticket": "42"}
     assert exchange.betas == ["a-1", "b-2"]
     assert (exchange.team, exchange.key_name, exchange.ip) == ("platform", "ada", "127.0.0.1")
+
+
+CALL = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
+RESULTS = [
+    {"type": "tool_result", "tool_use_id": "call_1", "content": content} for content in ("A", "B")
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "script", "sent"),
+    [
+        (
+            "chat",
+            upstream_scripts.chat(),
+            {"role": "tool", "tool_call_id": "call_1", "content": "A\nB"},
+        ),
+        (
+            "responses",
+            upstream_scripts.responses(),
+            {"type": "function_call_output", "call_id": "call_1", "output": "A\nB"},
+        ),
+        (
+            "anthropic",
+            upstream_scripts.pieces(upstream_scripts.claude_events(), LAST_CHUNK),
+            {"role": "user", "content": RESULTS},
+        ),
+    ],
+    ids=["chat", "responses", "anthropic"],
+)
+def test_two_results_of_a_call_are_sent_as_one_only_if_they_are_translated(
+    gateway, scripted, dialect, script, sent
+):
+    model = f"{dialect}-two-results"
+    scripted.on(model, script)
+    history = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": [CALL]},
+        {"role": "user", "content": RESULTS},
+    ]
+
+    reply = gateway.post(message(model, messages=history, stream=True))
+
+    assert reply.kinds[-1] == "message_stop"
+    body = scripted.requests_for(model)[-1].json
+    assert (body.get("input") or body["messages"])[-1] == sent
+    notes = [note["reason"] for note in row(reply.id).notes]
+    assert ("several results of the same call are sent as one" in notes) == (dialect != "anthropic")

@@ -13,6 +13,7 @@ from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
 
 FILES = (
+    "maintenance/archive/test_reports.py",
     "database/test_partitions.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_retention.py",

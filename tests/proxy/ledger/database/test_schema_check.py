@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.ledger.database.schema_check import check_schema
+from proxy.ledger.errors import SchemaMismatch
+from proxy.models import CopiedTable
 from tests.proxy.ledger.subprocess_driver import ROOT
 
 SERVE = ("manage.py", "serve", "--port", "0")
@@ -111,3 +114,14 @@ def tables(folder: Path) -> list[tuple[str, ...]]:
         rows += link.execute("SELECT app, name FROM django_migrations ORDER BY id").fetchall()
     link.close()
     return rows
+
+
+@pytest.mark.django_db
+def test_an_unfinished_copy_is_refused_and_copyledger_is_named() -> None:
+    check_schema()
+    CopiedTable.objects.create(table="proxy_exchange", source="")
+
+    with pytest.raises(
+        SchemaMismatch, match=r"unfinished copy of another one; .* copyledger again"
+    ):
+        check_schema()

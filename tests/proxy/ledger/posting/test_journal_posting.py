@@ -86,6 +86,19 @@ def test_undecodable_record_is_set_aside_and_the_others_are_posted(path: Path) -
 
 
 @pytest.mark.django_db
+def test_the_row_of_a_running_request_is_written_without_its_chunks(path: Path) -> None:
+    append_frames(path, *framed(opening(1)), broken(1, CHUNK))
+
+    with reading(path) as reader:
+        reader.read(1)
+        reader.unfinished[exchange_id(1)].is_old = False  # its process is alive
+        assert next(journal_posting.post_all(reader)) == 1
+
+    assert states() == {exchange_id(1): "open"}
+    assert set_aside(path) == {}
+
+
+@pytest.mark.django_db
 def test_undecodable_open_record_with_a_close_record_is_set_aside(path: Path) -> None:
     append_frames(path, broken(1), *framed(closing(1)))
 

@@ -40,7 +40,7 @@ def test_it_prints_the_matches_as_a_table_and_as_json(capsys):
     assert row.pk[:10] in table
     assert "\x1b[31m" not in table
     assert found["request_id"] == row.pk
-    assert found["matches"] == ["needle"]
+    assert [part["text"] for part in found["passage"] if part["matched"]] == ["needle"]
     entry = AuditEntry.objects.filter(action="search").first()
     assert (entry.command, entry.detail) == ("searchtranscripts", "for 'needle'")
 

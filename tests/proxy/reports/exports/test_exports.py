@@ -79,7 +79,7 @@ def test_the_columns_of_a_csv_do_not_depend_on_its_first_row():
     first, second = csv.DictReader(lines)
 
     assert (first["user.id"], first["error.type"]) == ("", "")
-    assert (second["user.id"], second["error.type"]) == ("user_ada", "api_error")
+    assert (second["user.id"], second["error.type"]) == ("ada", "api_error")
     assert second["error.message"] == "broken"
     assert second["tags"] == '{"ticket": "42"}'
     assert second["token_sources.input"] in {"reported", "estimated", "missing"}

@@ -318,6 +318,58 @@ def test_the_official_sdk_reads_the_lists_and_analytics(served_url):
 
 
 @pytest.mark.django_db(transaction=True)
+def test_the_official_sdk_pages_through_every_list(served_url):
+    """Each list has three rows and pages of one row; the SDK asks for the following pages."""
+    for name in ("platform", "research", "design"):
+        user = factories.staff(f"{name}-bot")
+        key, _ = factories.key("ci", of=name, user=user)
+        factories.key(f"of-{name}", of="platform", user=user)
+        Budget.objects.create(team=key.team, usd=5)
+    secret = factories.key("finance", of="platform", scopes=["admin"])[1]
+    sdk = anthropic.Anthropic(
+        base_url=served_url, api_key=secret, max_retries=0, _strict_response_validation=True
+    ).beta.organization
+    lists = {
+        "api_keys": sdk.api_keys.list(limit=1),
+        "users": sdk.users.list(limit=1),
+        "workspaces": sdk.workspaces.list(limit=1),
+        "members": sdk.workspaces.members.list("wrkspc_platform", limit=1),
+        "spend_limits": sdk.spend_limits.list(limit=1),
+        "effective": sdk.spend_limits.effective.list(limit=1),
+    }
+
+    lengths = {name: len(list(pages)) for name, pages in lists.items()}
+
+    assert lengths == {
+        "api_keys": 7, "users": 3, "workspaces": 3, "members": 3, "spend_limits": 3, "effective": 7,
+    }  # fmt: skip
+    assert all(len(first.data) == 1 for first in lists.values())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_official_sdk_reads_the_pages_of_claude_code(served_url):
+    for number in range(3):
+        key, _ = factories.key(f"laptop-{number}")
+        factories.record(key=key, opening={"client_name": "claude-cli", "session_id": f"s{number}"})
+    secret = factories.key("finance", scopes=["admin"])[1]
+    rows, page = [], {}
+
+    with anthropic.Anthropic(base_url=served_url, api_key=secret, max_retries=0) as sdk:
+        while page is not None:
+            answer = sdk.get(
+                "/v1/organizations/usage_report/claude_code",
+                cast_to=dict[str, object],
+                options={"params": {"starting_at": "2026-11-20", "limit": 2} | page},
+            )
+            rows += answer["data"]
+            page = {"page": answer["next_page"]} if answer["has_more"] else None
+
+    assert len(rows) == 3
+    assert {row["actor"]["type"] for row in rows} == {"api_actor"}
+    assert {row["core_metrics"]["num_sessions"] for row in rows} == {1}
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("version", ["2023-06-01", "2026-10-21"])
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
 def test_the_official_sdk_reads_usage_and_cost_pages(served_url, header, version):

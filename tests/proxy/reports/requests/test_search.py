@@ -38,7 +38,7 @@ def test_a_result_has_the_passage_with_its_match_and_the_request(get_report):
         {"text": ", please", "matched": False},
     ]
     assert result["request_id"] == row.pk
-    assert (result["kind"], result["session_id"], result["user"]) == ("user", "s-1", "ada")
+    assert (result["kind"], result["session_id"], result["user"]["id"]) == ("user", "s-1", "ada")
 
 
 def test_pages_are_continued_by_their_cursor(get_report):

@@ -55,6 +55,15 @@ def test_the_dry_run_has_every_limit_and_budget_with_the_amount_left(client, ci)
     assert places == sorted(places)
 
 
+def test_the_dry_run_leaves_out_budgets_of_other_models(client, ci):
+    Budget.objects.update(models_covered=["gpt-*"])
+
+    answer = dry_run(client, ci, input_tokens=1000, max_tokens=60_000).json()
+
+    assert answer["admitted"]
+    assert "team_budget" not in [one["door"] for one in answer["doors"]]
+
+
 @pytest.mark.parametrize(
     ("query", "check", "status"),
     [
@@ -74,7 +83,7 @@ def test_an_admin_key_can_run_a_dry_run_for_any_key(client, ci):
     finance, secret = factories.key("finance", of="research", scopes=["admin"])
     finance.secret = secret
 
-    other = dry_run(client, finance, f"/api/v1/keys/{ci.pk}/rehearsal/")
+    other = dry_run(client, finance, f"/api/v1/keys/apikey_{ci.pk}/rehearsal/")
     unknown = dry_run(client, finance, "/api/v1/keys/999999/rehearsal/")
 
     assert other.json()["doors"][0]["of"] == "key platform/ci"
@@ -90,7 +99,7 @@ def test_the_leader_of_a_team_gets_no_figures_of_a_members_budget(client, ci):
     def checks(user):
         client.force_login(user)
         with gateway_snapshot():
-            answer = client.get(f"/api/v1/keys/{ci.pk}/rehearsal/", {"model": "claude-x"})
+            answer = client.get(f"/api/v1/keys/apikey_{ci.pk}/rehearsal/", {"model": "claude-x"})
         return {one["door"]: one for one in answer.json()["doors"]}
 
     seen_by_lead, everything = checks(lead), checks(factories.superuser())

@@ -4,8 +4,23 @@ import json
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils.timezone import now
 
-from proxy.models import ApiKey, AuditEntry, Budget, Price, Route, RouteTarget, Team, Upstream
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Pause,
+    Price,
+    Route,
+    RouteTarget,
+    SavedReport,
+    Team,
+    Upstream,
+    UsageQuarterHour,
+    Webhook,
+)
+from tests.fakes.openapi import schema
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 
@@ -21,6 +36,10 @@ DESIRED = [  # (list, the field that identifies a row, the wanted values), in or
     ("prices", "model", {"upstream": "vllm", "model": "qwen3", "since": "2026-01-01",
                          "input": "0.500000", "output": "1.000000"}),
     ("budgets", "team", {"team": "mobile", "limit_usd": "500", "period": "month", "tz": "UTC"}),
+    ("pauses", "model", {"upstream": "vllm", "model": "qwen3", "message": "back at noon"}),
+    ("webhooks", "name", {"name": "ops", "url": "https://ops.example.com/hook",
+                          "events": ["key.revoked"]}),
+    ("reports", "name", {"name": "spend", "report": "usage", "query": {"month": "last"}}),
 ]  # fmt: skip
 CHANGED = {
     "upstreams": {"enabled": False},
@@ -29,8 +48,23 @@ CHANGED = {
     "keys": {"limits": {"rpm": 5}},
     "models": {"targets": [{"upstream": "vllm", "model": "", "weight": 2, "when": {}}]},
     "budgets": {"limit_usd": "250", "hard": False},
+    "pauses": {"message": "back at one"},
+    "webhooks": {"enabled": False},
+    "reports": {"query": {"month": "this"}},
 }
-IDENTIFIED_BY_NAME = {"upstreams", "teams", "users"}
+
+
+def as_body(value):
+    """Return a value of a row as a body has it: an id in place of a reference."""
+    if isinstance(value, list):
+        return [as_body(item) for item in value]
+    if isinstance(value, dict):
+        is_reference = set(value) in REFERENCES
+        return value["id"] if is_reference else {name: as_body(value[name]) for name in value}
+    return value
+
+
+REFERENCES = ({"id", "name"}, {"id", "email"}, {"id", "dialect"})
 
 
 @pytest.fixture
@@ -66,7 +100,7 @@ class Script:
         for kind, _, wanted in desired:
             row = self.read(kind) if kind in self.paths else {}
             if differing := {
-                name: wanted[name] for name in wanted if row.get(name) != wanted[name]
+                name: wanted[name] for name in wanted if as_body(row.get(name)) != wanted[name]
             }:
                 found[kind] = differing
         return found
@@ -77,14 +111,22 @@ class Script:
             method, path = ("PATCH", self.paths[kind]) if exists else ("POST", f"{kind}/")
             response = self.send(method, path, values)
             assert response.status_code == (200 if exists else 201), response.content
-            row = response.json()
-            ident = row["name"] if kind in IDENTIFIED_BY_NAME else row["id"]
-            self.paths[kind] = f"{kind}/{ident}/"
+            self.paths[kind] = f"{kind}/{response.json()['id']}/"
 
     def destroy(self, desired):
         for kind, *_ in reversed(desired):
             response = self.send("DELETE", self.paths[kind])
             assert response.status_code in {200, 204}, (kind, response.content)
+
+
+def test_the_script_writes_every_list_that_can_be_written():
+    writable = {
+        path.split("/")[3]
+        for path, operations in schema()["paths"].items()
+        if path.startswith("/api/v1/") and "delete" in operations and path.count("/") == 5
+    }
+
+    assert {kind for kind, *_ in DESIRED} == writable - {"me"}
 
 
 def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
@@ -104,15 +146,14 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     script.destroy(without_keys)
     assert ApiKey.objects.get(name="app").revoked
     assert not User.objects.get(username="zoe").is_active
-    assert not any(
-        model.objects.exists() for model in (Upstream, Route, RouteTarget, Price, Budget)
-    )
+    deleted = (Upstream, Route, RouteTarget, Price, Budget, Pause, Webhook, SavedReport)
+    assert not any(model.objects.exists() for model in deleted)
     # a revoked key keeps its team, because its requests show the name of both
     assert send("DELETE", "teams/mobile/").status_code == 409
     recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")
-    for model in ("upstream", "team", "user", "key", "route", "price", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "price", "budget", "pause"):
         assert (model, "add") in recorded
-    for model in ("upstream", "team", "user", "key", "route", "budget"):
+    for model in ("upstream", "team", "user", "key", "route", "budget", "pause"):
         assert {(model, "change"), (model, "delete"), (model, "revoke")} & set(recorded)
 
 
@@ -154,6 +195,27 @@ def test_wrong_list_parameters_are_named(send, path):
     assert response.json()["error"]["message"].startswith(path.split("?")[1].split("=")[0])
 
 
+def test_a_budget_of_some_models_counts_only_their_cost(send):
+    Team.objects.create(name="research")
+    for model, cost in (("claude-opus-5", 7), ("claude-haiku-5", 11)):
+        UsageQuarterHour.objects.create(
+            id=model.encode(), start=now(), team="research", model_requested=model,
+            cost_nanousd=cost * 10**9, unpriced=cost,
+        )  # fmt: skip
+    body = {"team": "research", "limit_usd": "10", "models_covered": ["*-opus-*"]}
+
+    created = send("POST", "budgets/", body)
+    refused = send("POST", "budgets/", {**body, "models_covered": ["a"] * 101})
+    changed = send("PATCH", f"budgets/{created.json()['id']}/", {"models_covered": []})
+
+    assert (created.status_code, refused.status_code) == (201, 400)
+    seen = [
+        [one.json()[name] for name in ("models_covered", "spent_usd", "unpriced_requests", "state")]
+        for one in (created, changed)
+    ]
+    assert seen == [[["*-opus-*"], "7", 7, "ok"], [[], "18", 18, "over"]]
+
+
 def test_a_sorted_list_has_pages(send):
     names = [f"t{number}" for number in range(5)]
     for name in names:
@@ -184,7 +246,7 @@ def test_a_key_cannot_become_the_key_of_a_superuser(scope):
     other, _ = factories.key("other", scopes=["admin"])
 
     for key in (own, other):
-        path, text = f"/api/v1/keys/{key.pk}/", json.dumps({"user": "root"})
+        path, text = f"/api/v1/keys/apikey_{key.pk}/", json.dumps({"user": "root"})
         answer = ServedClient().generic(
             "PATCH", path, text, "application/json", headers={"x-api-key": secret}
         )

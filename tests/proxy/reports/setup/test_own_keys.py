@@ -44,20 +44,20 @@ def test_a_member_makes_lists_rotates_and_revokes_a_key(send, ben):
     made = send("POST", body={**BODY, "expires_at": soon()})
     key = ApiKey.objects.get()
     listed = send("GET").json()
-    rotated = send("POST", f"{key.pk}/rotate/", {"overlap_h": 0})
-    revoked = send("DELETE", f"{key.pk}/")
+    rotated = send("POST", f"apikey_{key.pk}/rotate/", {"overlap_h": 0})
+    revoked = send("DELETE", f"apikey_{key.pk}/")
 
     assert (made.status_code, made["Cache-Control"]) == (201, "no-store")
     assert (key.user, key.models_allowed, key.scopes) == (ben, ["claude-*"], ["messages"])
     assert bytes(key.digest) == digest_of(made.json()["secret"])
     assert [row["name"] for row in listed["data"]] == ["laptop"]
     assert "secret" not in str(listed)
-    assert [(team["team"], team["left"]) for team in listed["teams"]] == [("platform", 0)]
+    assert [(team["team"]["id"], team["left"]) for team in listed["teams"]] == [("platform", 0)]
     assert rotated["Cache-Control"] == "no-store"
     key.refresh_from_db()
     assert bytes(key.digest) == digest_of(rotated.json()["secret"])
     assert revoked.json()["revoked_at"]
-    assert send("POST", f"{key.pk}/rotate/", {}).status_code == 403
+    assert send("POST", f"apikey_{key.pk}/rotate/", {}).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_keys_of_others_do_not_exist_here(send):
 
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "rotate/")):
         body = {} if method == "POST" else None
-        assert send(method, f"{foreign.pk}/{path}", body).status_code == 404
+        assert send(method, f"apikey_{foreign.pk}/{path}", body).status_code == 404
     foreign.refresh_from_db()
     assert foreign.revoked is None
 

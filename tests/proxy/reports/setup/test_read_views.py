@@ -55,7 +55,12 @@ def test_lists_contain_the_configuration_without_secrets(get_report, admin, monk
     assert answers["teams"][0]["name"] == "platform"
     assert answers["users"][0]["groups"] == ["team:platform"]
     assert answers["models"][0]["targets"] == [
-        {"upstream": "openai", "model": "gpt-5.2", "weight": 1, "when": {}}
+        {
+            "upstream": {"id": "openai", "dialect": "responses"},
+            "model": "gpt-5.2",
+            "weight": 1,
+            "when": {},
+        }
     ]
     assert answers["upstreams"][0]["has_secret"] is True
     assert answers["prices"][-1]["cache_write_5m"] is None

@@ -69,7 +69,7 @@ def test_rows_declared_by_bridge_toml_cannot_be_changed(as_root, openai):
     route, price = Route.objects.create(model="claude-*"), factories.price()
     for row in (key, key.team, openai, route, price):
         type(row).objects.filter(pk=row.pk).update(managed=True)
-    rows = (f"keys/{key.pk}", "teams/platform", "upstreams/openai", f"models/{route.pk}")
+    rows = (f"keys/apikey_{key.pk}", "teams/platform", "upstreams/openai", f"models/{route.pk}")
 
     answers = [as_root("PATCH", row, {}) for row in rows]
     answers += [as_root("DELETE", row) for row in (*rows[1:], f"prices/{price.pk}")]
@@ -123,7 +123,14 @@ def test_new_targets_replace_the_old_ones(as_root, openai):
 
     assert created["targets"] == unchanged["targets"]
     assert [target["weight"] for target in unchanged["targets"]] == [1, 2]
-    assert changed["targets"] == [{"upstream": "openai", "model": "", "weight": 2, "when": when}]
+    assert changed["targets"] == [
+        {
+            "upstream": {"id": "openai", "dialect": "responses"},
+            "model": "",
+            "weight": 2,
+            "when": when,
+        }
+    ]
     assert rejected.status_code == 400
     assert "unknown key 'min_tokens'" in message_of(rejected)
     assert changed["position"] == 3

@@ -66,7 +66,7 @@ def as_role(openai):
     Upstream.objects.create(**UPSTREAM | {"name": "idle"})
     route = Route.objects.create(model="claude-*")
     RouteTarget.objects.create(route=route, upstream=openai)
-    names = {"key": key.pk, "route": route.pk, "price": factories.price().pk}
+    names = {"key": f"apikey_{key.pk}", "route": route.pk, "price": factories.price().pk}
     names["pause"] = Pause.objects.create(model="m", message="later").pk
     keys = {
         "messages": secret,
@@ -162,16 +162,16 @@ def test_the_leader_of_a_team_writes_only_within_the_team(send_as):
     assert [row["name"] for row in send_as(ada, "GET", "keys").json()["data"]] == ["ci"]
     assert [row["name"] for row in send_as(ada, "GET", "teams").json()["data"]] == ["platform"]
     assert send_as(ada, "POST", "keys", {"team": "platform", "name": "new"}).status_code == 201
-    assert send_as(ada, "PATCH", f"keys/{own.pk}", {"name": "ci2"}).status_code == 200
+    assert send_as(ada, "PATCH", f"keys/apikey_{own.pk}", {"name": "ci2"}).status_code == 200
     assert send_as(ada, "PATCH", "teams/platform", {"retention_days": 7}).status_code == 200
 
     foreign = send_as(ada, "POST", "keys", {"team": "research", "name": "new"})
-    moved = send_as(ada, "PATCH", f"keys/{own.pk}", {"team": "research"})
+    moved = send_as(ada, "PATCH", f"keys/apikey_{own.pk}", {"team": "research"})
     nowhere = send_as(ada, "POST", "keys", {"team": "atlantis", "name": "new"})
     assert {response.status_code for response in (foreign, moved, nowhere)} == {400}
     assert message_of(foreign) == message_of(nowhere).replace("atlantis", "research")
     for method in ("GET", "PATCH", "DELETE"):
-        assert send_as(ada, method, f"keys/{other.pk}", {}).status_code == 404
+        assert send_as(ada, method, f"keys/apikey_{other.pk}", {}).status_code == 404
         assert send_as(ada, method, "teams/research", {}).status_code in {403, 404}
     assert send_as(ada, "POST", "teams", {"name": "new"}).status_code == 403
     other.refresh_from_db()

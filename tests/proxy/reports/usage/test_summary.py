@@ -326,7 +326,7 @@ def test_a_budget_has_the_amount_left_and_the_reset_time(get_report):
     )
 
     (row,) = get_report("budgets").json()["data"]
-    alone = get_report(f"budgets/{soft.pk}/status").json()
+    alone = get_report(f"budgets/budget_{soft.pk}/status").json()
 
     assert (row["spent_usd"], row["limit_usd"], row["left_usd"]) == ("0.00075", "0.001", "0.00025")
     assert row["owner"] == "key:platform/ci"
@@ -335,17 +335,19 @@ def test_a_budget_has_the_amount_left_and_the_reset_time(get_report):
     assert alone["state"] == "ok"
 
 
-@pytest.mark.parametrize("ident", ["budget_{}", "{}", "budget_0{}"])
-def test_a_budget_is_found_by_the_id_in_the_list(get_report, ident):
+def test_a_budget_is_found_by_the_id_in_the_list(get_report):
     budget = Budget.objects.create(team=factories.team(), usd=9)
 
     (row,) = get_report("budgets").json()["data"]
-    one = get_report(f"budgets/{ident.format(budget.pk)}/status").json()
+    one = get_report(f"budgets/{row['id']}/status").json()
 
     assert row["id"] == one["id"] == f"budget_{budget.pk}"
 
 
-@pytest.mark.parametrize("ident", ["budget_", "budget_-1", "soft", "9" * 19, "1" * 5000, "²"])
+@pytest.mark.parametrize(
+    "ident",
+    ["budget_", "budget_-1", "soft", "1", "budget_" + "9" * 19, "budget_" + "1" * 5000, "budget_²"],
+)
 def test_an_invalid_budget_id_is_404(get_report, ident):
     assert get_report(f"budgets/{ident}/status").status_code == 404
 
@@ -360,14 +362,18 @@ def test_me_has_the_usage_and_budgets_of_the_callers_key(client):
 
     report = client.get("/api/v1/me", headers={"x-api-key": secret}).json()
 
-    assert (report["name"], report["team"], report["limits"]) == ("mine", "platform", {"rpm": 5})
+    assert (report["id"], report["name"], report["limits"]) == (
+        f"apikey_{mine.pk}",
+        "mine",
+        {"rpm": 5},
+    )
+    assert report["team"] == {"id": "platform", "name": "platform"}
     assert [budget["limit_usd"] for budget in report["budgets"]] == ["9"]
     assert report["this_month"]["requests"] == 1 or now().minute == 0
 
 
 def test_every_view_and_its_columns_are_in_the_schema(client):
     schema = client.get("/api/v1/schema/").json()
-    page = client.get("/api/v1/docs/").content.decode()
 
     from proxy.reports.urls import VIEWS, VIEWSETS
 
@@ -379,4 +385,3 @@ def test_every_view_and_its_columns_are_in_the_schema(client):
     assert routes == ours
     assert "/v1/organizations/usage_report/messages" in paths
     assert "cost_is_floor" in schema["components"]["schemas"]["UsageRow"]["properties"]
-    assert "cost_is_floor" in page

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from proxy.ledger.maintenance.amendments import amend
+from proxy.models import HashChainLink
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -188,3 +190,99 @@ def test_csv_has_a_header_and_one_line_per_row(client, admin_key):
     assert answer["Content-Type"] == "text/csv; charset=utf-8"
     assert head.startswith("starting_at,ending_at,date,model,requests,")
     assert ",\"'=HYPERLINK(" in line
+
+
+def test_a_month_is_one_call_and_one_file(client, admin_key):
+    """A request at 2026-10-31T23:30Z is in November in Berlin."""
+    for at in ("2026-10-01T00:00", "2026-10-31T22:30", "2026-10-31T23:30"):
+        factories.record(at=datetime.fromisoformat(f"{at}+00:00"))
+    query = {"month": "2026-10", "tz": "Europe/Berlin", "group_by": "team,model"}
+
+    answer = get(client, admin_key, **query)
+    file = get(client, admin_key, **query, format="csv")
+
+    assert answer.json()["from"] == "2026-10-01T00:00:00+02:00"
+    assert answer.json()["to"] == "2026-11-01T00:00:00+01:00"
+    assert answer.json()["totals"]["requests"] == 2
+    assert file["Content-Disposition"] == 'attachment; filename="usage-2026-10.csv"'
+    lines = file.content.decode().splitlines()
+    assert [line.split(",")[2:4] for line in lines[1:]] == [
+        ["2026-10-01", "platform"],
+        ["2026-10-31", "platform"],
+    ]
+
+
+@pytest.mark.parametrize(("name", "months"), [("this", 0), ("last", 1)])
+def test_a_month_can_be_relative(client, admin_key, name, months):
+    first = datetime.now(UTC).date().replace(day=1)
+    for _ in range(months):
+        first = (first - timedelta(days=1)).replace(day=1)
+
+    assert get(client, admin_key, month=name).json()["from"] == f"{first}T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"month": "2026-13"}, "is not a month such as 2026-10"),
+        ({"month": "1-1"}, "is not a month such as 2026-10"),
+        ({"month": "2026-10", "from": "2026-10-01"}, "use either month, or from and to"),
+    ],
+)
+def test_an_invalid_month_is_refused(client, admin_key, query, message):
+    response = get(client, admin_key, **query)
+
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.fixture
+def late_rows():
+    """Record three requests of 20 November: one on that day, one ten days later, one repriced then.
+
+    A link of the hash chain has the day on which the row was recorded.
+    """
+    factories.price()
+    early, late, changed = (factories.record() for _ in range(3))
+    HashChainLink.objects.filter(exchange_id__in=(early.pk, changed.pk)).update(day="2026-11-20")
+    HashChainLink.objects.filter(exchange_id=late.pk).update(day="2026-11-30")
+    amend([changed.pk], lambda _: {"cost_nanousd": 7}, now=datetime(2026, 11, 30, tzinfo=UTC))
+
+
+@pytest.mark.usefixtures("late_rows")
+@pytest.mark.parametrize(
+    ("as_of", "expected"),
+    [
+        ("2026-11-19", (0, "0", 0)),
+        ("2026-11-20", (2, "0.00075", 1)),
+        ("2026-11-29", (2, "0.00075", 1)),
+        ("2026-11-30", (3, "0.001500007", 0)),
+    ],
+)
+def test_a_report_as_of_a_day_has_what_was_known_then(client, admin_key, as_of, expected):
+    query = {"from": "2026-11-20", "to": "2026-11-21", "group_by": "team"}
+
+    answer = get(client, admin_key, **query, as_of=as_of).json()
+
+    totals, (requests, _, unpriced) = answer["totals"], expected
+    assert (totals["requests"], totals["cost_usd"], totals["unpriced_requests"]) == expected
+    assert totals["cost_is_floor"] == bool(unpriced)
+    assert [row["requests"] for row in answer["data"]] == ([requests] if requests else [])
+    if as_of == "2026-11-30":  # nothing was recorded later: the same as without as_of
+        now_known = get(client, admin_key, **query).json()
+        assert (answer["data"], totals) == (now_known["data"], now_known["totals"])
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"as_of": "yesterday"}, "as_of"),
+        ({"as_of": "2026-11-20", "bucket": "1h"}, "use one of 1d, 1w, 1mo, all"),
+        ({"as_of": "2026-11-20", "from": "2026-01-01"}, "at most 93 days"),
+    ],
+)
+def test_as_of_is_limited(client, admin_key, query, message):
+    response = get(client, admin_key, **query)
+
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]

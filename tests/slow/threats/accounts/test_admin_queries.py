@@ -23,9 +23,12 @@ admin.autodiscover()
 LISTS = {model._meta.label_lower.replace(".", "/"): one for model, one in admin.site._registry.items()}  # fmt: skip
 SECRET_COLUMNS = {
     "proxy/apikey": ("digest", "digest__gt", "digest__isnull", "prefix__contains", "successor__digest__gt",
-                     "team__keys__digest__gt", "user__password__contains", "budget__webhook_secret"),
-    "proxy/budget": ("webhook_secret__contains", "webhook_secret__env__startswith", "key__digest__gt"),
+                     "team__keys__digest__gt", "user__password__contains"),
+    "proxy/budget": ("key__digest__gt",),
+    "proxy/webhook": ("secret__contains", "secret__env__startswith", "url__contains"),
+    "proxy/webhookdelivery": ("webhook__secret__contains", "webhook__url__contains", "event__body__contains"),
     "proxy/upstream": ("secret__contains", "secret__sealed__contains", "secret__file__startswith"),
+    "proxy/savedreport": ("query__contains", "user__password__contains", "team__keys__digest__gt"),
     "proxy/pause": ("upstream__secret__contains", "upstream__id__gt", "message__contains"),
     "proxy/auditentry": ("changes__contains", "detail__contains", "id__gt", "user__contains"),
     "proxy/route": ("targets__upstream__secret__contains",),
@@ -39,6 +42,7 @@ OFFERED = {
     "proxy/apikey": "team__id__exact=1", "proxy/budget": "hard__exact=1", "proxy/upstream": "enabled__exact=1",
     "proxy/price": "upstream__isnull=True", "proxy/upstreampolicy": "action__exact=drop",
     "proxy/drift": "first_seen__gte=2026-01-01+00:00:00%2B00:00&first_seen__lt=2027-01-01+00:00:00%2B00:00",
+    "proxy/webhook": "enabled__exact=1", "proxy/webhookdelivery": "state__exact=waiting&webhook__id__exact=1",
     "auth/user": "groups__id__exact=1", "proxy/exchange": "team=platform&result=failed",
     "proxy/auditentry": "did=readings&user=ada&of_team=platform&model=key",
 }  # fmt: skip
@@ -139,7 +143,7 @@ def test_other_invalid_urls_get_these_statuses(served):
 
 @pytest.mark.parametrize("text", BAD_JSON, ids=range(len(BAD_JSON)))
 @pytest.mark.parametrize(
-    ("model", "field"), [("budget", "emails"), ("budget", "webhook_secret"), ("upstream", "extra_body")]
+    ("model", "field"), [("budget", "emails"), ("upstream", "extra_body")]
 )  # fmt: skip
 def test_json_that_cannot_be_stored_is_a_field_error(served, model, field, text):
     answer = served.people["root"].send("POST", f"/admin/proxy/{model}/add/", {field: text})
@@ -149,8 +153,8 @@ def test_json_that_cannot_be_stored_is_a_field_error(served, model, field, text)
 
 
 def test_empty_json_field_becomes_the_empty_value(served):
-    body = {"team": served.ids["attic"], "usd": "1", "period": "day", "zone": "UTC", "webhook": "",
-            "webhook_secret": "null", "emails": "", "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}  # fmt: skip
+    body = {"team": served.ids["attic"], "usd": "1", "period": "day", "zone": "UTC",
+            "emails": "", "notices-TOTAL_FORMS": 0, "notices-INITIAL_FORMS": 0}  # fmt: skip
 
     answer = served.people["root"].send("POST", "/admin/proxy/budget/add/", body)
 

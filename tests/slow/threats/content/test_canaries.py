@@ -29,7 +29,7 @@ CANARIES = {
     name: f"{prefix}canary{secrets.token_hex(12)}"
     for name, prefix in {
         "upstream key": "sk-", "gateway key": "sk-br-", "quiet key": "sk-br-", "wrong key": "sk-br-",
-        "admin password": "Pw-", "root": "root-" + "0123456789abcdefghijklmnopqrstuvwxyz" * 2, "hook secret": "hs-",
+        "admin password": "Pw-", "root": "root-" + "0123456789abcdefghijklmnopqrstuvwxyz" * 2, "hook secret": "whsec_aa",
         "quiet words": "prompt-", "quiet answer": "answer-", "mail password": "mp-",
     }.items()
 }  # fmt: skip
@@ -49,13 +49,16 @@ team = "e2e"
 usd = "500"
 period = "month"
 hard = false
-webhook = "https://hooks.example.com/x"
-webhook_secret = { env = "HOOK_SECRET" }
+[[webhooks]]
+name = "ops"
+url = "https://hooks.example.com/x"
+secret = { env = "HOOK_SECRET" }
 """
 PAGES = (
     "/admin/", "/admin/proxy/exchange/", "/admin/proxy/apikey/", "/admin/proxy/team/", "/admin/proxy/upstream/",
     "/admin/proxy/route/", "/admin/proxy/budget/", "/admin/proxy/price/", "/admin/proxy/upstream/1/change/",
     "/admin/proxy/apikey/1/change/", "/admin/proxy/apikey/2/change/", "/admin/proxy/team/1/change/", "/admin/auth/user/1/change/",
+    "/admin/proxy/webhook/", "/admin/proxy/webhook/1/change/", "/admin/proxy/webhookdelivery/", "/api/v1/webhooks/", "/api/v1/deliveries/",
     "/admin/proxy/budget/1/change/", "/api/v1/upstreams/", "/api/v1/keys/", "/api/v1/teams/", "/api/v1/me/", "/api/v1/models/",
     "/api/v1/requests/?from=2026-01-01&to=2027-01-01", "/api/v1/budgets/", "/api/v1/users/", "/api/v1/schema/",
     "/healthz", "/readyz", "/metrics", "/", "/v1/models", "/v1/organizations/api_keys", "/v1/organizations/me",

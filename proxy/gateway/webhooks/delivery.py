@@ -1,0 +1,168 @@
+"""Deliver the events of the outbox in a thread of each gateway process.
+
+A process claims a delivery by a conditional UPDATE, so only one process sends it at a time. If the
+process dies, the claim ends after ``LEASE_S`` and another attempt follows with the same event id:
+receivers get an event at least once. Each receiver has one thread of its own while an attempt runs,
+so a receiver that does not respond delays no other one.
+"""
+
+import logging
+import queue
+import random
+import threading
+from datetime import timedelta
+from typing import Final
+
+from django.db import DatabaseError, InterfaceError, connection
+from django.db.models import Q, QuerySet
+from django.utils.timezone import now
+
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.errors import LedgerUnavailable
+from proxy.metrics.definitions import WEBHOOK_DELIVERIES
+from proxy.models import DeliveryState, WebhookDelivery
+from proxy.secrets import ConfigError
+
+from .sending import Message, Result, send
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 2.0
+LEASE_S: Final = 60.0
+"""Seconds after which the delivery of a dead process is due again; more than one attempt takes."""
+RETRY_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+"""Seconds from a failed attempt to the next one; about three days in total."""
+MAX_ATTEMPTS: Final = len(RETRY_S) + 1
+JITTER: Final = 0.1
+"""The waiting time is longer by up to this part, so that many deliveries do not meet again."""
+GONE: Final = 410
+"""The status with which a receiver ends the attempts of a delivery."""
+STOP_WAIT_S: Final = 5.0
+MAIL: Final = 0
+"""The receiver of all mails: one server sends them."""
+
+
+def waiting() -> QuerySet[WebhookDelivery]:
+    """Return the deliveries that wait for an attempt. Those of a disabled webhook wait on."""
+    rows = WebhookDelivery.objects.filter(state=DeliveryState.WAITING)
+    return rows.filter(Q(webhook=None) | Q(webhook__enabled=True))
+
+
+class WebhookSender:
+    """The thread that sends waiting deliveries. ``start`` may be called more than once."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._results: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        # The deliveries that are being sent, by receiver: the id of the webhook, or ``MAIL``.
+        self.running: dict[int, WebhookDelivery] = {}
+        self._is_failing = False  # whether the database was unavailable in the last round
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._ending.clear()
+            self._thread = threading.Thread(target=self._work, name="webhooks", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. Attempts that still run are repeated later by some process."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ending.set()
+            self._wake.set()
+            thread.join(STOP_WAIT_S)
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            self._try_round()
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+        self._try_round()  # store the results of the attempts that have ended
+        connection.close()
+
+    def _try_round(self) -> None:
+        try:
+            check_present()
+            self.run_round()
+            self._is_failing = False
+        except (DatabaseError, InterfaceError, LedgerUnavailable) as away:
+            if not self._is_failing:
+                log.warning("webhooks: events are sent later: %s", away)
+            self._is_failing = True
+            connection.close()
+        except Exception:  # the thread must survive an internal error
+            log.exception("webhooks: a round failed")
+
+    def run_round(self) -> None:
+        """Store the results of ended attempts; start an attempt for each receiver that is free."""
+        while not self._results.empty():
+            receiver, result = self._results.get()
+            self._store(self.running.pop(receiver), result)
+        if self._ending.is_set():
+            return
+        due = waiting().filter(due__lte=now())
+        for webhook_id in set(due.order_by().values_list("webhook", flat=True).distinct()):
+            if (webhook_id or MAIL) not in self.running:
+                rows = due.filter(webhook=webhook_id).select_related("event", "webhook")
+                row = rows.order_by("due", "pk").first()
+                if row is not None and self._claim(row):
+                    self._start(webhook_id or MAIL, row)
+
+    def _claim(self, row: WebhookDelivery) -> bool:
+        """Claim the delivery by a conditional UPDATE, which succeeds in only one process."""
+        unclaimed = WebhookDelivery.objects.filter(
+            pk=row.pk, state=DeliveryState.WAITING, due=row.due, attempts=row.attempts
+        )
+        at = now()
+        row.due, row.attempts = at + timedelta(seconds=LEASE_S), row.attempts + 1
+        return unclaimed.update(due=row.due, attempts=row.attempts, attempted=at) == 1
+
+    def _start(self, receiver: int, row: WebhookDelivery) -> None:
+        self.running[receiver] = row
+        message = Message(row.event.pk, row.event.body, email=row.email)
+        if row.webhook is not None:
+            try:
+                keys = row.webhook.signing_keys()
+            except ConfigError as exc:
+                self._results.put((receiver, Result(str(exc))))
+                self._wake.set()
+                return
+            message = message._replace(url=row.webhook.url, keys=keys)
+        threading.Thread(target=self._send, args=(receiver, message), daemon=True).start()
+
+    def _send(self, receiver: int, message: Message) -> None:
+        """Send the event in a thread of its own, which does not use the database."""
+        try:
+            result = send(message)
+        except Exception as exc:  # a bug must not occupy the receiver for ever
+            log.exception("webhooks: an attempt failed")
+            result = Result(type(exc).__name__)
+        self._results.put((receiver, result))
+        self._wake.set()
+
+    def _store(self, row: WebhookDelivery, result: Result) -> None:
+        """Store the result, unless the delivery was made due again in the meantime."""
+        values: dict[str, object] = {"status": result.status, "answer": result.answer,
+                                     "error": result.error[:300]}  # fmt: skip
+        if not result.error:
+            word, values["state"] = "delivered", DeliveryState.DELIVERED
+        elif row.attempts >= MAX_ATTEMPTS or result.status == GONE:
+            word, values["state"] = "failed", DeliveryState.FAILED
+        else:
+            word, values["due"] = "retried", now() + timedelta(seconds=retry_delay(row.attempts))
+        claimed = WebhookDelivery.objects.filter(pk=row.pk, attempts=row.attempts, due=row.due)
+        claimed.update(**values)
+        WEBHOOK_DELIVERIES.labels(word).inc()
+        if result.error:
+            receiver = f"webhook {row.webhook}" if row.webhook else "mail"
+            log.warning("%s: attempt %d failed: %s", receiver, row.attempts, result.error)
+
+
+def retry_delay(attempts: int) -> float:
+    """Return the seconds to wait after this number of failed attempts."""
+    return RETRY_S[attempts - 1] * (1 + random.random() * JITTER)  # noqa: S311 - spreads load, no secret
+
+
+webhook_sender: Final = WebhookSender()

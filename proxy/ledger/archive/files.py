@@ -1,0 +1,149 @@
+"""Where the files of archived months are: a folder, or a bucket with Amazon's S3 protocol.
+
+A bucket is read through copies in the data directory: DuckDB's own S3 client is an extension that
+it would have to download. botocore finds credentials, region and ``AWS_ENDPOINT_URL_S3``.
+"""
+
+import hashlib
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from proxy.conf import conf
+from proxy.secrets import ConfigError
+
+CHUNK: Final = 2**20
+BUCKET_SCHEME: Final = "s3://"
+CONNECT_TIMEOUT_S: Final = 5
+READ_TIMEOUT_S: Final = 60
+
+
+class ArchiveError(Exception):
+    """A month cannot be archived, or its file is missing or damaged."""
+
+
+def check_location(location: str) -> str:
+    """Return the location, a folder as an absolute path. Raise ConfigError if it is invalid."""
+    if location.startswith(BUCKET_SCHEME):
+        if not urlsplit(location).netloc:
+            raise ConfigError(f"{location!r} names no bucket; write s3://bucket/prefix")
+        return location.rstrip("/")
+    if "://" in location:
+        raise ConfigError(f"{location!r} is neither a folder nor s3://bucket/prefix")
+    return str(Path(location).absolute())
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def put(location: str, path: Path) -> None:
+    """Store a file durably at the location under its own name; replace a file of that name."""
+    if location.startswith(BUCKET_SCHEME):
+        with _s3_errors(location), path.open("rb") as body:
+            s3_client().put_object(**_object(location, path.name), Body=body)
+    else:
+        _put_in_folder(Path(location), path)
+
+
+def local_path(location: str, name: str, sha256: str) -> Path:
+    """Return the path of a stored file; one of a bucket is copied to the data directory once.
+
+    Raise ArchiveError if the file is missing, or if a copy has another digest.
+    """
+    if not location.startswith(BUCKET_SCHEME):
+        path = Path(location) / name
+        if not path.is_file():
+            raise ArchiveError(f"the archived file {path} is missing")
+        return path
+    copy = conf.data_dir / "archive-copies" / f"{sha256}.parquet"
+    if not copy.is_file():
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = copy.with_name(f"{copy.name}.{os.getpid()}.part")
+        try:
+            _download(location, name, part)
+            if sha256_of(part) != sha256:
+                raise ArchiveError(f"{location}/{name} differs from the file that was archived")
+            part.replace(copy)
+        finally:
+            part.unlink(missing_ok=True)
+    return copy
+
+
+def stored_sha256(location: str, name: str) -> str:
+    """Read a stored file back and return its digest; "" if it is missing."""
+    if not location.startswith(BUCKET_SCHEME):
+        path = Path(location) / name
+        return sha256_of(path) if path.is_file() else ""
+    digest = hashlib.sha256()
+    try:
+        for chunk in _chunks(location, name):
+            digest.update(chunk)
+    except ArchiveError:
+        return ""
+    return digest.hexdigest()
+
+
+def _put_in_folder(folder: Path, path: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = folder / f".{path.name}.part"
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    with path.open("rb") as source, part.open("wb") as target:
+        shutil.copyfileobj(source, target, CHUNK)
+        target.flush()
+        os.fsync(target.fileno())
+    part.replace(folder / path.name)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # so that the new name survives a power failure
+    finally:
+        os.close(handle)
+
+
+@lru_cache
+def s3_client() -> Any:
+    """Return the process's S3 client. Raise ConfigError with the command that installs botocore."""
+    try:
+        session = importlib.import_module("botocore.session").get_session()
+        config = importlib.import_module("botocore.config").Config(
+            connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S
+        )
+    except ImportError:
+        raise ConfigError("s3:// needs botocore: pip install 'messages-bridge[aws]'") from None
+    return session.create_client("s3", config=config)
+
+
+def _object(location: str, name: str) -> dict[str, str]:
+    bucket, _, prefix = location.removeprefix(BUCKET_SCHEME).partition("/")
+    return {"Bucket": bucket, "Key": f"{prefix}/{name}" if prefix else name}
+
+
+@contextmanager
+def _s3_errors(location: str) -> Iterator[None]:
+    """Raise the errors of botocore as ArchiveError. They contain no credentials."""
+    s3_client()  # if botocore is missing, this names the command that installs it
+    errors = importlib.import_module("botocore.exceptions")
+    try:
+        yield
+    except (errors.BotoCoreError, errors.ClientError) as exc:
+        raise ArchiveError(f"{location}: {exc}") from None
+
+
+def _chunks(location: str, name: str) -> Iterator[bytes]:
+    with _s3_errors(location):
+        yield from s3_client().get_object(**_object(location, name))["Body"].iter_chunks(CHUNK)
+
+
+def _download(location: str, name: str, path: Path) -> None:
+    path.touch(mode=0o600)
+    with path.open("wb") as file:
+        for chunk in _chunks(location, name):
+            file.write(chunk)

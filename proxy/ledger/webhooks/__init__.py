@@ -1,0 +1,1 @@
+"""Events that webhooks and mail addresses are notified of: the outbox in the database."""

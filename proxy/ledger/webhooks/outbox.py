@@ -1,0 +1,97 @@
+"""Store events in the outbox, one delivery for each receiver, in the transaction of the change."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils.timezone import now
+
+from proxy.audit_log import Action, record
+from proxy.ids import new_ulid
+from proxy.models import DeliveryState, Webhook, WebhookDelivery, WebhookEvent
+from proxy.models.setup.webhooks import TEST_EVENT
+from proxy.secrets import Secret
+
+KEEP_DAYS: Final = 30
+"""Days after which an event is deleted with its deliveries."""
+KEEP_EVENTS: Final = 20_000
+"""Maximum stored events; the oldest are deleted first."""
+BATCH: Final = 500
+OVERLAP: Final = timedelta(hours=24)
+"""How long the old secret of a webhook signs after a rotation."""
+
+
+def record_event(
+    event_type: str, *, team: str, data: Mapping[str, Any], emails: Iterable[str] = ()
+) -> WebhookEvent | None:
+    """Store an event and its deliveries; return None if it has no receiver.
+
+    ``team``: the name of the team to which the event belongs, "" if it belongs to none. A webhook
+    of a team gets only the events of this team, a webhook without a team gets all events.
+    ``emails``: addresses that get a mail too.
+    """
+    webhooks = Webhook.objects.filter(Q(team=None) | Q(team__name=team), enabled=True)
+    receivers: list[dict[str, Any]] = [
+        *({"webhook": one} for one in webhooks if one.wants(event_type)),
+        *({"email": address} for address in dict.fromkeys(emails)),
+    ]
+    return _store(event_type, team, data, receivers) if receivers else None
+
+
+@transaction.atomic
+def record_test_event(webhook: Webhook) -> WebhookDelivery:
+    """Store an event for this webhook alone, which the current actor sends to test it."""
+    entry = record(Action.TEST, webhook, detail="sent a test event")
+    data = {"webhook": webhook.name, "actor": entry.actor}
+    event = _store(TEST_EVENT, entry.team, data, [{"webhook": webhook}])
+    return event.deliveries.get()
+
+
+def _store(
+    event_type: str, team: str, data: Mapping[str, Any], receivers: Iterable[Mapping[str, Any]]
+) -> WebhookEvent:
+    at = now()
+    body = {"type": event_type, "timestamp": iso(at), "data": {"team": team or None, **data}}
+    event = WebhookEvent.objects.create(
+        id=f"evt_{new_ulid()}", type=event_type, team=team, created=at, body=json.dumps(body)
+    )
+    WebhookDelivery.objects.bulk_create(
+        WebhookDelivery(event=event, due=at, **receiver) for receiver in receivers
+    )
+    return event
+
+
+@transaction.atomic
+def send_again(delivery: WebhookDelivery) -> None:
+    """Make the delivery due now, with a new series of attempts and the same event id."""
+    delivery.state, delivery.due, delivery.attempts = DeliveryState.WAITING, now(), 0
+    delivery.save(update_fields=["state", "due", "attempts"])
+    record(Action.TEST, delivery, detail="sent an event again", team=delivery.event.team)
+
+
+def rotate_secret(webhook: Webhook) -> Secret:
+    """Give the webhook a new secret and return it; the old one signs too for ``OVERLAP``."""
+    webhook.previous_secret, webhook.previous_until = webhook.secret, now() + OVERLAP
+    secret = webhook.give_secret()
+    webhook.save(update_fields=["secret", "previous_secret", "previous_until"])
+    return secret
+
+
+def iso(at: datetime) -> str:
+    """Return the time as ISO 8601 with the suffix ``Z``."""
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def prune_events(at: datetime) -> int:
+    """Delete old events, and all but the newest ``KEEP_EVENTS``; return how many."""
+    newest = WebhookEvent.objects.order_by("-id").values_list("id", flat=True)
+    last_kept = newest[KEEP_EVENTS - 1 : KEEP_EVENTS].first() or ""
+    old = Q(created__lt=at - timedelta(days=KEEP_DAYS)) | Q(id__lt=last_kept)
+    deleted = 0
+    while ids := list(WebhookEvent.objects.filter(old).values_list("id", flat=True)[:BATCH]):
+        WebhookEvent.objects.filter(id__in=ids).delete()
+        deleted += len(ids)
+    return deleted

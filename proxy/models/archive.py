@@ -1,0 +1,48 @@
+"""The outbox of the archive: which months of requests are in a Parquet file, and how far."""
+
+from django.db import models
+
+
+class ArchiveState(models.TextChoices):
+    """The states of a month: writing -> archived -> removing -> removed.
+
+    A month whose requests were changed after it was archived returns to writing.
+    """
+
+    WRITING = "writing"  # no complete file; the next run writes it from the start
+    ARCHIVED = "archived"  # the file is complete and verified; the rows are still in the ledger
+    REMOVING = "removing"  # the rows with ids up to ``removed_to`` are only in the file
+    REMOVED = "removed"  # all rows are only in the file
+
+
+class ArchivedMonth(models.Model):
+    """A month of requests (UTC, by the time of their acceptance) and its Parquet file."""
+
+    month = models.DateField(primary_key=True)  # its first day
+    state = models.CharField(
+        max_length=8, choices=ArchiveState.choices, default=ArchiveState.WRITING
+    )
+    location = models.CharField(max_length=500)  # a folder, or s3://bucket/prefix
+    sha256 = models.CharField(max_length=64, blank=True)  # of the file, in hexadecimal
+    file_bytes = models.PositiveBigIntegerField(default=0)
+    rows = models.PositiveBigIntegerField(default=0)
+    first_id = models.CharField(max_length=30, blank=True)  # the lowest id of the rows
+    last_id = models.CharField(max_length=30, blank=True)
+    cost_nanousd = models.BigIntegerField(default=0)  # the sum of the known costs
+    # The end of the hash chain when the rows were read: a newer link of one of these rows means
+    # that the row was changed after that.
+    head_sequence = models.BigIntegerField(default=0)
+    head_digest = models.BinaryField(max_length=32, default=bytes(32))
+    archived = models.DateTimeField(null=True)  # null: there is no complete file
+    removed_to = models.CharField(max_length=30, blank=True)  # the last id that was removed
+
+    class Meta:
+        ordering = ["month"]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m} ({self.state})"
+
+    @property
+    def file(self) -> str:
+        """The name of the file at its location."""
+        return f"requests-{self.month:%Y-%m}.parquet"

@@ -1,0 +1,181 @@
+"""Webhooks: URLs to which the gateway sends signed events, as Standard Webhooks describes."""
+
+import base64
+import binascii
+import ipaddress
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.utils.timezone import now
+
+from proxy.secret_encryption import decrypt_secret, encrypt_secret
+from proxy.secrets import ConfigError, Secret, resolve
+
+from .keys import Team
+from .upstreams import SEALED, is_private, split_url
+
+MAX_WEBHOOKS: Final = 100
+"""Maximum rows. Each webhook may occupy one sending thread while its receiver does not respond."""
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public prefix of every secret
+MIN_SECRET_BYTES: Final = 24
+MAX_SECRET_BYTES: Final = 64
+ASSOCIATED: Final = "webhook signing secret"
+"""The associated data of encrypted secrets, so that none can be decrypted for an upstream."""
+
+
+class EventType(models.TextChoices):
+    """What a webhook can be notified of."""
+
+    BUDGET_THRESHOLD = "budget.threshold", "A budget reached 80 %"
+    BUDGET_EXHAUSTED = "budget.exhausted", "A budget is used up"
+    KEY_REVOKED = "key.revoked", "A key was revoked"
+    REQUESTS_STOPPED = "requests.stopped", "Running requests were stopped"
+    UPSTREAM_ERROR = "upstream.error", "An upstream has a new class of errors"
+    UPSTREAM_PAUSED = "upstream.paused", "An upstream or a model was paused"
+    UPSTREAM_RESUMED = "upstream.resumed", "A pause was ended"
+    UPSTREAM_DISABLED = "upstream.disabled", "An upstream was disabled"
+
+
+TEST_EVENT: Final = "webhook.test"
+"""The type of the event that a user sends to one webhook to test it."""
+
+
+class Webhook(models.Model):
+    """A URL that receives signed events of one team, or of all teams and upstreams.
+
+    ``secret`` and ``previous_secret`` refer to an environment variable or a file, or contain the
+    encrypted secret. During a rotation both secrets sign, so a receiver may know either of them.
+    """
+
+    name = models.SlugField(max_length=64, unique=True)
+    # null: the events of all teams, and those of upstreams, which belong to no team
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE)
+    url = models.CharField(max_length=500)
+    events = models.JSONField(default=list, blank=True)  # event types; empty: all of them
+    secret = models.JSONField(default=dict, blank=True)
+    previous_secret = models.JSONField(default=dict, blank=True)
+    # When the previous secret stops to sign; null: it signs until it is removed.
+    previous_until = models.DateTimeField(null=True, blank=True, editable=False)
+    enabled = models.BooleanField(default=True)
+    managed = models.BooleanField(default=False, editable=False)
+    created = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Raise ValidationError for the invalid fields, or if there are too many webhooks."""
+        if self.pk is None and type(self).objects.count() >= MAX_WEBHOOKS:
+            raise ValidationError(f"there are {MAX_WEBHOOKS} webhooks; delete one first")
+        errors: dict[str, list[str]] = {}
+        for field, message in self.field_errors():
+            errors.setdefault(field, []).append(message)
+        if errors:
+            raise ValidationError(errors)
+
+    def field_errors(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each invalid field, with an error message."""
+        if message := url_error(self.url):
+            yield "url", message
+        known = ", ".join(EventType.values)
+        if not isinstance(self.events, list):
+            yield "events", f"events is a list of {known}"
+        else:
+            for event in self.events:
+                if event not in EventType.values:
+                    yield "events", f"unknown event {str(event)[:60]!r}; known: {known}"
+        for field in ("secret", "previous_secret"):
+            if not _is_reference(getattr(self, field)):
+                yield field, 'a secret is {"env": "NAME"} or {"file": "/path"}'
+        if not self.secret:
+            yield "secret", 'a webhook needs a secret: {"env": "NAME"} or {"file": "/path"}'
+
+    def wants(self, event: str) -> bool:
+        return not self.events or event in self.events
+
+    def give_secret(self) -> Secret:
+        """Set a new random secret, encrypted; return it. The row is not saved."""
+        secret = new_signing_secret()
+        self.secret = {SEALED: encrypt_secret(secret, ASSOCIATED)}
+        return secret
+
+    def signing_keys(self) -> list[bytes]:
+        """Return the keys of the secret and of the previous secret while it is valid.
+
+        Raises ConfigError if a secret cannot be read or is none.
+        """
+        references = [self.secret]
+        if self.previous_secret and (self.previous_until is None or self.previous_until > now()):
+            references.append(self.previous_secret)
+        return [signing_key(_read(reference)) for reference in references]
+
+
+def new_signing_secret() -> Secret:
+    """Return a new secret in the format of Standard Webhooks, with 256 random bits."""
+    return Secret(SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode())
+
+
+def signing_key(secret: str) -> bytes:
+    """Return the bytes of a secret ``whsec_<base64>``. Raises ConfigError for any other text."""
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(SECRET_PREFIX) or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
+        raise ConfigError(
+            f"the secret is not {SECRET_PREFIX} and base64 of {MIN_SECRET_BYTES} to "
+            f"{MAX_SECRET_BYTES} bytes"
+        )
+    return key
+
+
+def url_error(url: str) -> str:
+    """Return why the gateway sends nothing to this URL; empty if it may.
+
+    As for upstreams, plain http is permitted only for this machine, private networks and
+    single-label host names. Addresses of cloud metadata services are never permitted, because the
+    log of deliveries shows the start of the response.
+    """
+    parts, host = split_url(url)
+    if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
+        return "the URL cannot contain a user or password"
+    if parts.scheme not in {"http", "https"} or not host or url != url.strip() or "#" in url:
+        return f"{url!r} must look like https://host/path"
+    if _is_link_local(host):
+        return f"{host!r} is an address of this network link, as metadata services have"
+    if parts.scheme == "http" and not is_private(host):
+        return f"{url!r} would send events unencrypted to a public host; use https"
+    return ""
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_link_local
+    except ValueError:
+        return False
+
+
+def _is_reference(stored: object) -> bool:
+    """Whether the value is empty or names one place of a secret. The place is not read."""
+    if not isinstance(stored, dict):
+        return False
+    return not stored or (
+        len(stored) == 1
+        and set(stored) <= {"env", "file", SEALED}
+        and all(isinstance(place, str) and place for place in stored.values())
+    )
+
+
+def _read(reference: dict[str, str]) -> Secret:
+    if SEALED in reference:
+        return decrypt_secret(reference[SEALED], ASSOCIATED)
+    secret = resolve(reference)
+    if not secret:
+        raise ConfigError("no secret to sign with is set")
+    return secret

@@ -1,0 +1,266 @@
+"""archivemonths moves each closed month exactly once, whatever interrupts it."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.models import Sum
+
+from proxy.ledger.archive import files, outbox, parquet, reading
+from proxy.ledger.maintenance import amendments, ledger_copy, verifier
+from proxy.ledger.posting.ledger_writer import write_to_database
+from proxy.management.commands import backup
+from proxy.models import (
+    ArchivedMonth,
+    AuditEntry,
+    DrainWatermark,
+    Exchange,
+    HashChainLink,
+    StopReasonDay,
+    Transcript,
+    UsageByCallerDay,
+)
+from tests.proxy.admin import factories
+
+from .conftest import DATABASES, JUNE
+
+pytestmark = pytest.mark.django_db(databases=DATABASES)
+BEFORE = ("--before", "2026-07")
+KILLS = 20
+
+
+class Killed(BaseException):
+    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+
+
+def all_rows() -> list[str]:
+    sides = reading.read_both(Exchange.objects.order_by("pk"), list, reading.within(None, None))
+    return [row.pk for rows in sides for row in rows]
+
+
+def findings() -> list[str]:
+    state = verifier.Checkpoint(sums_until=JUNE.date())
+    for _ in verifier.steps(state):
+        pass
+    return [f"{finding.what}: {finding.where}" for finding in state.findings]
+
+
+def test_a_file_has_the_rows_of_its_month(ledger, archive, tmp_path, capsys):
+    june = ledger.filter(created__lt="2026-07-01T00:00Z")
+    cost = june.aggregate(cost=Sum("cost_nanousd"))["cost"]
+
+    archive(*BEFORE, "--json")
+
+    (month,) = json.loads(capsys.readouterr().out)
+    path = tmp_path / "archive" / "requests-2026-06.parquet"
+    assert (month["month"], month["state"], month["rows"]) == ("2026-06", "archived", 5)
+    assert (month["file"], month["sha256"]) == (str(path), files.sha256_of(path))
+    assert month["chain_sequence"] == HashChainLink.objects.count()
+    assert ArchivedMonth.objects.get().cost_nanousd == cost > 0
+    assert path.stat().st_mode & 0o077 == 0
+    assert Exchange.objects.count() == 10  # without --remove, nothing is deleted
+
+
+STEPS = [
+    (outbox, "_remove_batch", 2, "after"),
+]
+MORE_STEPS = [
+    (owner, step, call, when)
+    for owner, step, call in (
+        (parquet, "write", 1),
+        (outbox, "rows_of", 4),
+        (files, "put", 1),
+        (files, "stored_sha256", 2),
+        (outbox, "_begin_removal", 1),
+        *((outbox, "_remove_batch", call) for call in (1, 2, 3, 4)),
+    )
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize(
+    "step", [*STEPS, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_STEPS)]
+)
+def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypatch, step):
+    ids = all_rows()
+    monkeypatch.setattr(outbox, "BATCH", 2)
+    with monkeypatch.context() as patch:
+        kill_at(patch, *step)
+        with pytest.raises(Killed):
+            archive(*BEFORE, "--remove")
+    assert sorted(all_rows()) == ids
+
+    archive(*BEFORE, "--remove")
+
+    assert sorted(all_rows()) == ids
+    assert Exchange.objects.count() == 5
+    assert findings() == []
+
+
+def kill_at(patch, owner, step, call, when) -> None:
+    """Raise Killed before or after the given call of a function."""
+    function = getattr(owner, step)
+    calls = []
+
+    def run(*args, **options):
+        calls.append(step)
+        if len(calls) == call and when == "before":
+            raise Killed
+        result = function(*args, **options)
+        if len(calls) == call:
+            if isinstance(result, Iterator):
+                list(result)
+            raise Killed
+        return result
+
+    patch.setattr(owner, step, run)
+
+
+def test_a_second_run_archives_and_removes_nothing_again(ledger, archive):
+    archive(*BEFORE, "--remove")
+    before = ArchivedMonth.objects.values().get()
+
+    archive(*BEFORE, "--remove")
+
+    assert ArchivedMonth.objects.values().get() == before
+
+
+def test_a_month_with_an_open_request_is_not_archived(ledger, archive):
+    factories.record(at=JUNE, closed=False, with_content=False)
+
+    with pytest.raises(CommandError, match="is still open"):
+        archive(*BEFORE)
+
+    assert not ArchivedMonth.objects.exists()
+
+
+def test_a_month_with_records_that_are_not_posted_is_not_archived(ledger, archive):
+    at = JUNE + timedelta(days=1)
+    DrainWatermark.objects.create(journal="gone:/data/journal-0", as_of=at, backlog=1, seen=at)
+
+    with pytest.raises(CommandError, match="gone:/data/journal-0"):
+        archive(*BEFORE)
+
+
+def test_a_row_that_differs_from_the_chain_is_not_archived(ledger, archive):
+    Exchange.objects.filter(pk=ledger[2].pk).update(output_tokens=1)
+
+    with pytest.raises(CommandError, match=ledger[2].pk):
+        archive(*BEFORE, "--remove")
+
+    assert Exchange.objects.count() == 10
+
+
+def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys):
+    factories.record(at=JUNE)
+
+    archive(*BEFORE, "--remove")
+
+    assert "2026-06 stays in the database: transcripts are stored" in capsys.readouterr().err
+    assert Exchange.objects.count() == 11
+    Transcript.objects.all().delete()
+    archive(*BEFORE, "--remove")
+    assert Exchange.objects.count() == 5
+
+
+def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, archive):
+    changed = ledger[0].pk
+    archive(*BEFORE)
+    amendments.amend([changed], lambda _: {"tags": {"late": "change"}})
+
+    with pytest.raises(CommandError, match="changed after it was archived"):
+        archive(*BEFORE, "--remove")
+    archive(*BEFORE, "--remove")
+
+    (row,) = _archived(changed)
+    assert row.tags == {"late": "change"}
+    assert findings() == []
+
+
+def _archived(pk: str) -> list[Exchange]:
+    rows = Exchange.objects.filter(pk=pk)
+    return reading.read_both(rows, list, reading.with_ids([pk]))[1]
+
+
+def test_wrong_sums_of_a_removed_month_are_found(ledger, archive):
+    archive(*BEFORE, "--remove")
+    StopReasonDay.objects.filter(start__lt="2026-07-01T00:00Z").update(requests=7)
+    UsageByCallerDay.objects.filter(start__lt="2026-07-01T00:00Z").update(requests=7)
+
+    days = ("2026-06-28", "2026-06-29", "2026-06-30")
+    assert findings() == [
+        f"sum: {table} {day}" for day in days for table in ("UsageByCallerDay", "StopReasonDay")
+    ]
+
+
+def test_a_missing_file_is_one_line_of_verifyledger(ledger, archive, tmp_path):
+    archive(*BEFORE, "--remove")
+    (tmp_path / "archive" / "requests-2026-06.parquet").unlink()
+
+    with pytest.raises(CommandError, match=r"requests-2026-06\.parquet is missing") as caught:
+        call_command("verifyledger", stdout=io.StringIO())
+
+    assert caught.value.returncode == 1
+
+
+def test_a_backup_names_the_archive(ledger, archive, tmp_path):
+    archive(*BEFORE)
+
+    assert ("archives", str(tmp_path / "archive")) in list(backup._also_needed())
+
+
+def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
+    monkeypatch.setattr(ledger_copy, "ORIGINAL", "default")
+    audited = AuditEntry.objects.order_by("pk")
+    states = [ledger_copy.source_state()]
+    for options in (BEFORE, (*BEFORE, "--remove")):
+        archive(*options)
+        audited.delete()  # it changes the state too, but only after the month was removed
+        states.append(ledger_copy.source_state())
+
+    assert len(set(states)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(databases=DATABASES, transaction=True)
+def test_kills_of_the_process_lose_and_double_nothing(tmp_path):
+    factories.price()
+    times = [JUNE + timedelta(seconds=number) for number in range(6000)]
+    for at in range(0, len(times), 500):
+        write_to_database(
+            [
+                factories.exchange_records(at=time, with_content=False)
+                for time in times[at : at + 500]
+            ]
+        )
+    ids = all_rows()
+    chance = random.Random(1)  # noqa: S311 -- times of kills
+    database = connection.settings_dict["NAME"]
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "bridge_project.settings",
+        "DATABASE_URL": f"sqlite:///{database}",
+        "BRIDGE_DATA_DIR": str(tmp_path),
+    }
+    command = [sys.executable, "manage.py", "archivemonths", *BEFORE, "--remove"]
+
+    for _ in range(KILLS):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 -- our own command
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(1, 8))
+        process.kill()
+        process.wait()
+        assert sorted(all_rows()) == ids
+
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
+    assert sorted(all_rows()) == ids
+    assert not Exchange.objects.exists()
+    assert findings() == []

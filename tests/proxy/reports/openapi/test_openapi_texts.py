@@ -1,0 +1,115 @@
+"""The OpenAPI document describes every operation, parameter and response, each with an example."""
+
+import json
+
+import jsonschema
+import pytest
+from django.contrib.staticfiles import finders
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.settings import spectacular_settings
+
+from proxy.reports.openapi import generator
+from proxy.reports.openapi.examples import PLACEHOLDER
+from tests.fakes.openapi import schema
+
+DOCUMENT = schema()
+OPERATIONS = [
+    pytest.param(operation, id=f"{method} {path}")
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
+
+
+def validate(example, shape):
+    """Raise if the example is invalid under the OpenAPI 3.0 schema, whose null is ``nullable``."""
+    jsonschema.Draft4Validator({**as_json_schema(shape), "components": COMPONENTS}).validate(
+        example
+    )
+
+
+def as_json_schema(node):
+    if isinstance(node, list):
+        return [as_json_schema(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    result = {name: as_json_schema(one) for name, one in node.items()}
+    if result.pop("nullable", False) is True:
+        return {"anyOf": [{"type": "null"}, result]}
+    return result
+
+
+COMPONENTS = as_json_schema(DOCUMENT["components"])
+
+
+def responses(operation):
+    for code, response in operation["responses"].items():
+        name = response.get("$ref", "").rpartition("/")[2]
+        yield code, DOCUMENT["components"]["responses"][name] if name else response
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_parameter_has_a_description_and_a_valid_example(operation):
+    for parameter in operation.get("parameters", ()):
+        name = parameter["name"]
+
+        assert parameter["description"].strip(), f"{name} has neither help_text nor a text"
+        assert PLACEHOLDER not in (parameter["example"], *[parameter["example"]]), name
+        validate(parameter["example"], parameter["schema"])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_response_and_body_has_a_description_and_a_valid_example(operation):
+    assert operation["description"].strip()
+    contents = list(operation.get("requestBody", {}).get("content", {}).values())
+    for code, response in responses(operation):
+        assert response["description"].strip(), code
+        assert bool(response.get("content")) == (code not in {"204", "304"})
+        contents += response.get("content", {}).values()
+    for content in contents:
+        validate(content["example"], content["schema"])
+
+
+def test_every_operation_is_in_a_described_group():
+    described = {tag["name"] for tag in DOCUMENT["tags"] if tag["description"]}
+
+    assert {tag for one in OPERATIONS for tag in one.values[0]["tags"]} == described
+
+
+def test_the_document_is_built_once_and_without_warnings(monkeypatch):
+    monkeypatch.setattr(generator, "_built", [])
+    GENERATOR_STATS.reset()
+
+    first, second = schema(), schema()
+
+    assert first["paths"] is second["paths"]
+    assert not GENERATOR_STATS
+    assert spectacular_settings.SWAGGER_UI_DIST == "SIDECAR"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "query", ["lang=de", "lang=../../etc", "lang=%00", "version=2", f"lang={'x' * 3000}"]
+)
+def test_the_document_does_not_depend_on_the_query(client, monkeypatch, query):
+    monkeypatch.setattr(generator, "_built", [])
+
+    response = client.get(f"/api/v1/schema/?{query}")
+
+    assert response.status_code == 200
+    assert response.json()["paths"] == json.loads(json.dumps(DOCUMENT["paths"], default=dict))
+    assert client.get(f"/api/v1/docs/?{query}").status_code == 200
+
+
+@pytest.mark.django_db
+def test_the_page_loads_only_files_of_the_gateway(client):
+    page = client.get("/api/v1/docs/")
+    text = page.content.decode()
+
+    assert "unsafe" not in page["Content-Security-Policy"]
+    assert "http" not in page["Content-Security-Policy"]
+    assert "//" not in text.replace("</", "")
+    assert "<style" not in text
+    assert all(part.startswith(" src=") for part in text.split("<script")[1:])
+    files = [part.split('"')[0].removeprefix("/static/") for part in text.split('src="')[1:]]
+    assert len(files) == 2
+    assert all(map(finders.find, files))

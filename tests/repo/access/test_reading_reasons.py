@@ -1,0 +1,82 @@
+"""With BRIDGE_READING_NEEDS_REASON=1, each way to another person's transcript asks for a reason.
+
+Every URL of the project is asked, so a new page that shows text of a transcript fails here until it
+is in ``READERS``, and until it asks for a reason.
+"""
+
+import json
+
+import pytest
+
+from proxy.admin.transcript.views import DOWNLOADS, TABS
+from proxy.models import AuditEntry
+from proxy.permissions.readings import HEADER
+from proxy.reports.requests.raw_bodies import SIDES
+
+from .test_access_matrix import DJANGO, send
+
+__all__ = ["send"]  # a fixture
+
+pytestmark = pytest.mark.django_db
+
+REASON = "ticket 4711: the answer was cut"
+TEXTS = ("are here?", "and a map")
+"""Parts of the question and of the answer of the transcript."""
+
+DAY = "from=2026-11-20&to=2026-11-21"
+READERS = {
+    "admin/proxy/exchange/<path:object_id>/change/": [
+        {"query": f"?tab={tab}"} for tab in TABS if tab != "record"
+    ],
+    "admin/proxy/exchange/<str:exchange_id>/part/": [{"query": "?path=messages.0.content.0"}],
+    "admin/proxy/exchange/<str:exchange_id>/media/": [{"query": "?path=messages.0.content.1"}],
+    "admin/proxy/exchange/<str:exchange_id>/body/<str:side>/": [{"side": side} for side in DOWNLOADS],
+    "admin/sessions/one/": [{"query": "?id=s1&tab=words"}],
+    "admin/sessions/export/": [{"query": f"?id=s1&format={one}"} for one in ("jsonl", "markdown")],
+    "admin/search/texts/": [{"query": "?q=files"}],
+    "api/v1/search/": [{"query": f"?q=files&{DAY}"}],
+    "api/v1/requests/<str:request_id>/transcript/": [{}],
+    "api/v1/requests/<str:request_id>/raw/<str:side>/": [{"side": side} for side in SIDES],
+}  # fmt: skip
+"""URL -> the requests that show text of the transcript."""
+
+CASES = [(url, request) for url, requests in READERS.items() for request in requests]
+
+
+@pytest.fixture(autouse=True)
+def needs_reason(settings):
+    settings.READING_NEEDS_REASON = True
+
+
+def shows_text(response):
+    page = response.content.decode(errors="replace")
+    return any(text in page for text in TEXTS)
+
+
+def test_no_other_url_shows_a_transcript(send):
+    """Lists do not show the first words of a conversation, even to a client that gives a reason."""
+    others = [url for url in DJANGO if url not in READERS and f"{url}/" not in READERS]
+
+    found = [url for url in others if shows_text(send("root", "GET", url, **{HEADER: REASON}))]
+
+    assert found == []
+    assert len(others) > 100
+
+
+@pytest.mark.parametrize(("url", "request_"), CASES)
+def test_a_transcript_is_shown_only_with_a_reason(send, url, request_):
+    is_api = url.startswith("api/")
+    for role in ("root", "admin_key") if is_api else ("root",):
+        refused = send(role, "GET", url, **request_)
+        assert not shows_text(refused)
+        if is_api:
+            assert refused.status_code == 403
+            assert HEADER in json.loads(refused.content)["error"]["message"]
+        else:
+            assert "/admin/reading-reason/" in refused["Location"]
+    assert not AuditEntry.objects.filter(action__in=("read", "export", "search")).exists()
+
+    assert shows_text(send("root", "GET", url, **request_, **{HEADER: REASON}))
+    entries = AuditEntry.objects.filter(action__in=("read", "export", "search"))
+    assert {entry.reason for entry in entries} == {REASON}
+    assert entries.filter(subject="ben").exists()
