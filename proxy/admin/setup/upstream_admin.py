@@ -15,7 +15,7 @@ from .upstream_form import UpstreamForm, describe_credential, secret_location
 
 @admin.register(Upstream)
 class UpstreamAdmin(ManagedAdmin):
-    """Upstreams. They receive API keys and conversations (T12), so only superusers change them."""
+    """Upstreams. They receive API keys and conversations (threat T12), so only superusers change them."""
 
     form = UpstreamForm
     list_display = ("name", "dialect", "address", "secret_display", "enabled", "from_file")
