@@ -23,8 +23,8 @@ warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronou
 
 def load_django() -> Any:
     """Return Django's ASGI handler for admin, reports and sign-in."""
-    from django.core.handlers.asgi import ASGIHandler  # noqa: PLC0415 - on demand
-    from django.urls import resolve  # noqa: PLC0415 - on demand
+    from django.core.handlers.asgi import ASGIHandler  # noqa: PLC0415 - imported for the first page
+    from django.urls import resolve  # noqa: PLC0415 - imported for the first page
 
     handler = ASGIHandler()
     # Import all admin pages now, because the handler would import them in the event loop.

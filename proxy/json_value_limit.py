@@ -38,7 +38,7 @@ def _count_outside_strings(text: bytes) -> int:
         pieces = unescaped[start : start + SLICE_BYTES].split(b'"')
         values += sum(len(each) - len(each.translate(None, MARKS)) for each in pieces[inside::2])
         strings += len(pieces) // 2
-        # an object's member may have two strings
+        # A member of an object is one value, but has up to two strings: its name and its value.
         if values > MAX_VALUES or strings > 2 * MAX_VALUES:
             return max(values, MAX_VALUES + 1)
         inside = (inside + len(pieces) - 1) % 2

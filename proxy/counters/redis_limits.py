@@ -118,7 +118,11 @@ class ScriptedChange(Protocol):
 
     @property
     def limit_arguments(self) -> Sequence[Sequence[object]]:
-        """Return requests and tokens a minute and concurrency for each state; "": no limit."""
+        """Return three limits for each state.
+
+        They are requests per minute, tokens per minute and concurrent requests. An empty string
+        means that there is no limit.
+        """
         ...
 
 

@@ -82,7 +82,8 @@ class FailoverStates:
         self._shared = shared
         self._local = local
         self._clock = clock
-        self._unwritten: dict[str, str] = {}  # texts of ``shared`` to write to ``local``
+        # The newest texts from ``shared`` that ``local`` does not have yet, by name of the state.
+        self._unwritten: dict[str, str] = {}
         self._lock = threading.Lock()
 
     @property

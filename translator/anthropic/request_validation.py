@@ -37,7 +37,8 @@ VERSION: Final = "2023-06-01"
 with an unknown version."""
 
 WITHOUT_SAMPLING: Final = "2026-10-21"
-"""From this API version on, sampling parameters and a few old block positions are invalid."""
+"""From this API version on, a request is invalid if it has sampling parameters, a ``document``
+block in an assistant turn, or ``citations`` on a text block of a user."""
 
 NOT_A_DATE: Final = "3"
 """API versions are dates; a string that sorts after this one is no date, so the version is

@@ -184,7 +184,11 @@ class StreamRepair:
         return []
 
     def _add_late_delta(self, index: int, delta: Delta) -> list[Event]:
-        """Handle a delta of a block that ended before the upstream stopped it."""
+        """Return the events for a delta of a block that already ended for the client.
+
+        Text and thinking continue in a new block, and a late signature is ignored. Raises
+        IllegalMove for any other delta with content.
+        """
         kind = delta["type"]
         name = STRING_DELTAS.get(kind, "signature")
         if not delta.get(name):

@@ -61,7 +61,7 @@ class ErrorFields:
 
 def read_error(body: Any) -> ErrorFields:
     """Parse any decoded error body; never raise."""
-    if isinstance(body, list):  # Gemini
+    if isinstance(body, list):  # Gemini sends a list with one object
         body = next((entry for entry in body if isinstance(entry, dict)), None)
     if not isinstance(body, dict):
         page = clean_error_text(body) if isinstance(body, str) else ""
@@ -69,9 +69,10 @@ def read_error(body: Any) -> ErrorFields:
     inner = body.get("error") or vendor_error(body)
     if isinstance(inner, dict):
         return _fields(inner, body)
-    if isinstance(inner, str) and inner:  # Ollama, xAI
+    if isinstance(inner, str) and inner:  # Ollama and xAI send the message itself
         return _fields({**body, "message": inner}, body)
-    return _fields(body, body)  # vLLM, FastAPI, Azure's gateway
+    # vLLM, FastAPI and Azure's gateway send the fields without an ``error`` object around them.
+    return _fields(body, body)
 
 
 def vendor_error(body: Mapping[str, Any]) -> dict[str, Any] | str | None:

@@ -52,7 +52,8 @@ def plain_json(data: Any, encoder: Any) -> SafeString:
 
 
 unfold.fields.prettify_json = plain_json
-"""Replace the theme's function: its output has ``style`` attributes, which the CSP blocks (T26)."""
+"""Replace the theme's function: its output has ``style`` attributes, which the CSP blocks
+(threat T26)."""
 
 
 def _name_input(field: Any) -> None:

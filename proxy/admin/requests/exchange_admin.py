@@ -1,4 +1,4 @@
-"""The list of requests and the page of one request in the admin. Both are read-only (T30)."""
+"""The list of requests and the page of one request in the admin, read-only (threat T30)."""
 
 from typing import Any, Final
 
@@ -65,7 +65,9 @@ LIST_FIELDS = (
 PAGE_PARAMS: Final = ("older_than", "newer_than")  # query parameters that select a page of the list
 ERROR_CHARS: Final = 400
 """Characters of an error message that the list reads: an upstream can send megabytes."""
-MIN_SEARCH = 3  # characters; a shorter session id prefix matches too much of the ledger (T29)
+MIN_SEARCH: Final = 3
+"""Minimum characters of a session id in a search: a shorter prefix matches too many requests
+(threat T29)."""
 LAST_CHARACTER = "\U0010ffff"
 
 

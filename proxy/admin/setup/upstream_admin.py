@@ -15,7 +15,7 @@ from .upstream_form import UpstreamForm, describe_credential, secret_location
 
 @admin.register(Upstream)
 class UpstreamAdmin(ManagedAdmin):
-    """Upstreams. They receive API keys and conversations (T12), so only superusers change them."""
+    """Upstreams. They get API keys and conversations; only superusers change them (threat T12)."""
 
     form = UpstreamForm
     list_display = ("name", "dialect", "address", "secret_display", "enabled", "from_file")

@@ -84,7 +84,10 @@ class AwsCredentials:
         )
 
     def _session(self) -> Any:
-        """Return a session whose clients take the upstream's way. Raises ConfigError."""
+        """Return a session whose clients use the upstream's proxy and CA file.
+
+        Raises ConfigError if the proxy's password cannot be read.
+        """
         way = token_transport(self._connection)
         session: Any = botocore.session.Session(profile=self._profile)
         if way.proxies is not None:

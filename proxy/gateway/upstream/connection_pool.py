@@ -205,7 +205,8 @@ class ConnectionPool:
         except BaseException:
             tcp.abort()
             raise
-        # The TCP transport is the first one, because the connection asks it for unsent bytes.
+        # The connection inspects the write buffer of the first transport that it gets, so this must
+        # be the TCP transport.
         for layer in dict.fromkeys((tcp, transport)):
             connection.connection_made(layer)
         return transport

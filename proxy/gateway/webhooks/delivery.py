@@ -34,7 +34,8 @@ RETRY_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds from a failed attempt to the next one; about three days in total."""
 MAX_ATTEMPTS: Final = len(RETRY_S) + 1
 JITTER: Final = 0.1
-"""The waiting time is longer by up to this part, so that many deliveries do not meet again."""
+"""Each waiting time is extended by a random fraction of itself, at most this one, so that
+deliveries that failed together are not all retried at the same time."""
 GONE: Final = 410
 """The status with which a receiver ends the attempts of a delivery."""
 STOP_WAIT_S: Final = 5.0

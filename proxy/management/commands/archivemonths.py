@@ -86,7 +86,10 @@ class Command(BridgeCommand):
                 record(Action.PURGE, detail=f"{month:%Y-%m} removed, it is archived")
 
     def _verify(self, month: date) -> None:
-        """Verify the links of the month, and that each of its rows has one."""
+        """Verify the month's links of the hash chain, and that each closed row has a link.
+
+        Raises ConfigError if anything is wrong.
+        """
         start, end = bounds(month)
         findings = verifier.verify_links_of_rows(start, end)
         for checked in verifier.verify(bodies=False, days=DayRange(month, end.date())):

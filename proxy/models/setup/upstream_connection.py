@@ -170,7 +170,7 @@ def resolve_connection(stored: Mapping[str, Any], base_url: str) -> ResolvedConn
 
 
 def token_transport(stored: Mapping[str, Any]) -> TokenTransport:
-    """Return the way to a token endpoint for an upstream with these settings.
+    """Return the proxy and the CA file for requests to the token endpoint of such an upstream.
 
     Raises ConfigError for a secret that cannot be read.
     """

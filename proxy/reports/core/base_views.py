@@ -72,7 +72,7 @@ class ReportView(APIView):
     throttle_classes = (ReaderThrottle,)
     renderer_classes = (JsonRenderer,)
     content_negotiation_class = IgnoreAcceptHeader
-    http_method_names = ["get", "head", "options"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["get", "head", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:

@@ -138,7 +138,7 @@ class ExportBase(ReportView):
 class ExportsView(ExportBase):
     """List the exports of the caller, newest first, or create one."""
 
-    http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parser_classes = (BoundedJSON,)
 
     @extend_schema(responses=ExportPage)

@@ -64,6 +64,10 @@ class OperationSchema(AutoSchema):
 
 
 def _operation_of_viewset(name: str, action: str) -> str:
-    """Return ``keys`` for a list, ``key`` for a row, and ``key_patch`` for its PATCH."""
+    """Return the operation id of a viewset's action.
+
+    For the resource ``keys`` these are ``keys`` (list), ``key`` (one row), ``keys_post``,
+    ``key_patch`` and ``key_delete``.
+    """
     noun = name if action in {"list", "create"} else name.removesuffix("s")
     return "_".join([noun, *([VERBS[action]] if action in VERBS else [])])

@@ -55,7 +55,7 @@ class StopView(ReportView):
 
     permission_classes = (MayStopAll,)
     parser_classes = (BoundedJSON,)
-    http_method_names = ["options", "post"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["options", "post"]  # noqa: RUF012  # Django's View declares a list, too
 
     @extend_schema(request=Stop, responses={202: Stop})
     def post(self, request: Request) -> HttpResponseBase:

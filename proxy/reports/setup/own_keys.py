@@ -140,7 +140,7 @@ class OwnKeysView(OwnKeysBase):
     Only the response to a POST has the secret.
     """
 
-    http_method_names = [*READ_METHODS, "post"]  # noqa: RUF012  # as Django declares it
+    http_method_names = [*READ_METHODS, "post"]  # noqa: RUF012  # Django's View declares a list, too
 
     @extend_schema(
         responses=inline_serializer(
@@ -191,7 +191,7 @@ class OwnKeysView(OwnKeysBase):
 class OwnKeyView(OwnKeysBase):
     """One key of the caller. DELETE revokes it; the row stays."""
 
-    http_method_names = [*READ_METHODS, "delete"]  # noqa: RUF012  # as Django declares it
+    http_method_names = [*READ_METHODS, "delete"]  # noqa: RUF012  # Django's View declares a list, too
 
     @extend_schema(responses=OwnKey)
     def get(self, request: Request, key_id: str) -> HttpResponseBase:
@@ -208,7 +208,7 @@ class OwnKeyView(OwnKeysBase):
 class OwnKeyRotationView(OwnKeysBase):
     """Give one key of the caller a new secret, which only this response contains."""
 
-    http_method_names = ["options", "post"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["options", "post"]  # noqa: RUF012  # Django's View declares a list, too
 
     @extend_schema(request=Rotation, responses=OwnKeyWithSecret)
     @sensitive_variables("secret")

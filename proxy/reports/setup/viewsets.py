@@ -58,7 +58,7 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
     pagination_class = CursorPages
     filter_backends = (ColumnFilter, SortFilter)
     parser_classes = (BoundedJSON,)
-    http_method_names = ["get", "head", "options", "post", "patch", "delete"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["get", "head", "options", "post", "patch", "delete"]  # noqa: RUF012  # Django's View declares a list, too
     write_actions: ClassVar[Mapping[str, str]] = {
         "create": ADD,
         "partial_update": CHANGE,
@@ -318,7 +318,7 @@ class PriceViewSet(ConfigViewSet):
     resource, expandable = "prices", ("upstream",)
     queryset = Price.objects.select_related("upstream")
     serializer_class = shapes.PriceSerializer
-    http_method_names = ["get", "head", "options", "post", "delete"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["get", "head", "options", "post", "delete"]  # noqa: RUF012  # Django's View declares a list, too
     lookup_url_kwarg, lookup_value_converter = "price_id", "int"
     filter_columns: ClassVar = {"model": "model", "upstream": "upstream__name"}
     sort_columns: ClassVar = {"id": "pk", "model": "model", "since": "since"}

@@ -159,7 +159,7 @@ class DeliveryViewSet(ConfigViewSet):
     resource, of_teams = "deliveries", True
     queryset = WebhookDelivery.objects.select_related("event", "webhook__team")
     serializer_class: Any = DeliverySerializer
-    http_method_names = ["get", "head", "options", "post"]  # noqa: RUF012  # as Django declares it
+    http_method_names = ["get", "head", "options", "post"]  # noqa: RUF012  # Django's View declares a list, too
     lookup_url_kwarg, lookup_value_converter = "delivery_id", "int"
     filter_columns: ClassVar = {
         "webhook_id": "webhook", "state": "state", "event_type": "event__type",

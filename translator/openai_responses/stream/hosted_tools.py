@@ -136,7 +136,11 @@ Web searches are always returned, because text with citations of their results f
 
 
 def was_requested(item_type: str, context: ResponseContext) -> bool:
-    """Return whether the client requested the hosted tool; other calls are dropped with a note."""
+    """Return whether a call of this type is sent to the client.
+
+    Web searches always are. Calls of other hosted tools are sent if the upstream has the tool and
+    the client requested it; the caller drops the rest with a note.
+    """
     capability = REQUIRED_CAPABILITY.get(item_type)
     has_capability = not capability or getattr(context.target.profile, capability)
     return has_capability and item_type not in context.unrequested_items
