@@ -68,4 +68,4 @@ def test_the_reports_of_an_owner_are_deleted_with_the_owner(client, owner) -> No
     assert answer.status_code == 302, answer.content[:500]
     assert not SavedReport.objects.exists()
     deleted = AuditEntry.objects.filter(action="delete").values_list("model", flat=True)
-    assert "savedreport" in deleted
+    assert "saved report" in deleted
