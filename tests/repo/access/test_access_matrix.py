@@ -104,7 +104,9 @@ def test_each_url_of_the_api_has_a_row_for_each_scope():
         ("transcripts:read", ()),
         ("keys:write", ("api/v1/keys/",)),
         ("config:write", tuple(
-            f"api/v1/{one}/" for one in ("teams", "models", "upstreams", "prices", "budgets", "pauses")
+            f"api/v1/{one}/" for one in (
+                "teams", "models", "upstreams", "prices", "budgets", "pauses", "deliveries", "reports",
+            )
         )),
     ],
 )  # fmt: skip
