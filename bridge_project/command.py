@@ -39,7 +39,7 @@ class Utility(ManagementUtility):
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first part of a command's help, without what it says about exit statuses."""
+    """Return the first part of a command's help, without its sentence about exit statuses."""
     return re.split(r"[;:.](?: |$)", text, maxsplit=1)[0]
 
 

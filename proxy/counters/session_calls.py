@@ -63,7 +63,7 @@ DELETE FROM calls WHERE origin = :origin AND session = :session AND name IN
 """  # noqa: S608 - built from constants  # nosec B608
 
 SAVE: Final = """
-local at, oldest, kept_s, remembered_s = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local at, oldest, stored_s, remembered_s = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local max_calls, max_session, max_names = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 for i = 8, #ARGV, 2 do
   redis.call('HSET', KEYS[1], ARGV[i], at .. ' ' .. ARGV[i + 1])
@@ -81,7 +81,7 @@ for number, name in ipairs(names) do
   end
 end
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -max_names - 1)
-redis.call('EXPIRE', KEYS[1], kept_s)
+redis.call('EXPIRE', KEYS[1], stored_s)
 redis.call('EXPIRE', KEYS[2], remembered_s)
 """
 

@@ -39,7 +39,7 @@ __all__ = [
 
 MESSAGE_LENGTH: Final = 600
 SECRET_FIELDS: Final = (
-    "password", "password1", "password2", "new_secret", "kept_secret", "url"
+    "password", "password1", "password2", "new_secret", "pending_secret", "url"
 )  # fmt: skip
 """Form fields whose values are never written into a message. The URL of
 a webhook may contain a token."""
@@ -255,7 +255,7 @@ def _is_managed(obj: Any) -> bool:
 def _differences(form: Any) -> list[str]:
     """Return ``field: before → after`` for each changed field, without the values of secrets."""
     lines = [
-        f"{name}: changed".replace("kept_secret", "new_secret")
+        f"{name}: changed".replace("pending_secret", "new_secret")
         if name in SECRET_FIELDS
         else f"{name}: {_short(form.initial.get(name))} → {_short(form.cleaned_data.get(name))}"
         for name in form.changed_data

@@ -31,7 +31,7 @@ class UpstreamAdmin(ManagedAdmin):
                     "base_url",
                     "secret",
                     "new_secret",
-                    "kept_secret",
+                    "pending_secret",
                     "credentials",
                     "credential_state",
                     "enabled",

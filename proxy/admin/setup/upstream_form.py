@@ -14,7 +14,7 @@ from proxy.models.setup.upstreams import SEALED
 from proxy.secret_encryption import encrypt_secret
 from translator.capabilities import PROFILES
 
-from .form_fields import kept_secret
+from .form_fields import pending_secret
 from .form_fields.upstream_fields import (
     UNCHANGED,
     AssignmentsField,
@@ -83,7 +83,7 @@ class UpstreamForm(UpstreamModelForm):
         widget=Password(render_value=False, attrs={"autocomplete": "new-password"}),
         help_text=TYPED_HELP,
     )
-    kept_secret = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+    pending_secret = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     profile = forms.ChoiceField(
         help_text="The kind of server; it decides which fields and values a request may have.",
         initial="generic",
@@ -162,7 +162,7 @@ class UpstreamForm(UpstreamModelForm):
         super().clean()
         typed = self.cleaned_data.get("new_secret")
         if not typed and "new_secret" in self.cleaned_data and self.session is not None:
-            typed = kept_secret.recall(self.session, self.cleaned_data.get("kept_secret", ""))
+            typed = pending_secret.recall(self.session, self.cleaned_data.get("pending_secret", ""))
             self.cleaned_data["new_secret"] = typed
         if typed and "base_url" in self.cleaned_data:
             sealed = encrypt_secret(typed, self.cleaned_data["base_url"])
@@ -177,9 +177,9 @@ class UpstreamForm(UpstreamModelForm):
             return
         typed = self.cleaned_data.get("new_secret") if hasattr(self, "cleaned_data") else ""
         if not self.errors or not typed:
-            kept_secret.forget(self.session)
+            pending_secret.forget(self.session)
             return
         data: Any = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict, which is immutable
-        data["kept_secret"] = kept_secret.keep(self.session, typed)
+        data["pending_secret"] = pending_secret.keep(self.session, typed)
         self.data = data
         self["new_secret"].help_text = KEPT_HELP

@@ -206,16 +206,21 @@ class OutcomeRow(serializers.Serializer[Any]):
         return {**dimensions, **fields, **figures, "cost_per_commit_usd": cost}
 
 
-class OutcomePage(serializers.Serializer[Any]):
-    data = OutcomeRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
+class DayPage(serializers.Serializer[Any]):
+    """A page of a report on UTC days; a subclass adds ``data``."""
+
     has_more = serializers.BooleanField()
     next_page = serializers.CharField(allow_null=True)
     to = serializers.CharField()
-    tz = serializers.CharField(help_text="Always UTC: outcomes are summed by UTC day.")
+    tz = serializers.CharField(help_text="Always UTC: the figures are summed by UTC day.")
     data_refreshed_at = serializers.CharField(allow_null=True)
 
     def get_fields(self) -> dict[str, Any]:
         return super().get_fields() | {"from": serializers.CharField()}
+
+
+class OutcomePage(DayPage):
+    data = OutcomeRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
 
 
 class DayParameters(PageParameters):

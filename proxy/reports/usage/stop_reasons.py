@@ -19,7 +19,7 @@ from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Values
 from proxy.reports.core.rendering import Row, encode_cursor
 
-from .outcomes import DayParameters, offset_of, rfc3339
+from .outcomes import DayPage, DayParameters, offset_of, rfc3339
 from .rollup_queries import refreshed_at
 
 DIMENSIONS: Final[Mapping[str, str]] = {
@@ -112,16 +112,8 @@ class StopReasonRow(serializers.Serializer[Any]):
         return {**dimensions, **super().get_fields()}
 
 
-class StopReasonPage(serializers.Serializer[Any]):
+class StopReasonPage(DayPage):
     data = StopReasonRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-    has_more = serializers.BooleanField()
-    next_page = serializers.CharField(allow_null=True)
-    to = serializers.CharField()
-    tz = serializers.CharField(help_text="Always UTC: stop reasons are summed by UTC day.")
-    data_refreshed_at = serializers.CharField(allow_null=True)
-
-    def get_fields(self) -> dict[str, Any]:
-        return super().get_fields() | {"from": serializers.CharField()}
 
 
 class StopReasonsView(ReportView):

@@ -196,8 +196,8 @@ def test_two_nodes_share_limits_and_budgets_under_load(nodes: Nodes, upstream: S
     assert 6 <= fast[200] <= 6 + duration * 6 / 60  # tokens refilled during the requests
     assert {each.ending for each in load.sent} == {"whole"}
     nodes.wait_until_drained()
-    assert ledger_cost(nodes, "poor") == 3 * (12_000 + 50_000)
-    until(lambda: redis_counter(nodes, "poor") == {"spent": ledger_cost(nodes, "poor")})
+    assert nodes.ledger_cost("poor") == 3 * (12_000 + 50_000)
+    until(lambda: nodes.redis_counter("poor") == {"spent": nodes.ledger_cost("poor")})
 
 
 @pytest.mark.timeout(300)
@@ -346,7 +346,7 @@ def test_killed_node_loses_no_row_and_charges_nothing_twice(
         "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE team = 'e2e' AND outcome = 'completed'"
     )[0]
     assert charged == sum(cost_of(number) for number in completed(nodes))
-    until(lambda: redis_counter(nodes, "e2e") == {"spent": ledger_cost(nodes, "e2e")}, 60)
+    until(lambda: nodes.redis_counter("e2e") == {"spent": nodes.ledger_cost("e2e")}, 60)
     assert "everything is as it was written" in nodes.all[0].manage("verifyledger")
 
 
@@ -385,22 +385,3 @@ def completed(nodes: Nodes) -> list[int]:
         if (number := (row["session_id"] or "").rpartition("-")[2]).isdigit()
         and row["outcome"] == "completed"
     ]
-
-
-def ledger_cost(nodes: Nodes, team: str) -> int:
-    """Return the cost of a team in the ledger, in nano-dollars."""
-    query = "SELECT coalesce(sum(cost_nanousd), 0) FROM proxy_exchange WHERE team = %s"
-    return int(nodes.query_database(query, team)[0])
-
-
-def redis_counter(nodes: Nodes, team: str) -> dict[str, int]:
-    """Return the Redis counter's ``spent`` in nano-dollars, and other sums that are not zero."""
-    query = (
-        "SELECT b.id FROM proxy_budget b JOIN proxy_team t ON t.id = b.team_id WHERE t.name = %s"
-    )
-    (budget,) = nodes.query_database(query, team)
-    found: Counter[str] = Counter()
-    for key in nodes.redis.client.scan_iter(f"bridge:{{budget}}:{budget}:*"):
-        for field, text in nodes.redis.client.hgetall(key).items():
-            found[field.decode()] += int(text.split()[0])
-    return {name: value for name, value in found.items() if value or name == "spent"}

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,6 +86,21 @@ class Nodes:
         self.wait_until_drained()
         requests = [each for each in upstream.requests if each.model == "load"]
         return compare_records(sent, requests, self.all[0].rows().values())
+
+    def ledger_cost(self, team: str) -> int:
+        """Return the cost of a team in the ledger, in nano-dollars."""
+        query = "SELECT coalesce(sum(cost_nanousd), 0) FROM proxy_exchange WHERE team = %s"
+        return int(self.query_database(query, team)[0])
+
+    def redis_counter(self, team: str) -> dict[str, int]:
+        """Return the Redis counter's ``spent`` in nano-dollars, and other sums that are not zero."""
+        query = "SELECT b.id FROM proxy_budget b JOIN proxy_team t ON t.id = b.team_id WHERE t.name = %s"
+        (budget,) = self.query_database(query, team)
+        found: Counter[str] = Counter()
+        for key in self.redis.client.scan_iter(f"bridge:{{budget}}:{budget}:*"):
+            for field, text in self.redis.client.hgetall(key).items():
+                found[field.decode()] += int(text.split()[0])
+        return {name: value for name, value in found.items() if value or name == "spent"}
 
     def query_database(self, query: str, *values: Any) -> Any:
         """Return the first row of a query on the shared database."""

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.config.apply import apply
 from proxy.config.load import MAX_BYTES, read, read_file
 from proxy.decode_errors import did_you_mean
+from proxy.models import Team
 from proxy.secrets import ConfigError
 
 from .conftest import BRIDGE_TOML
@@ -188,3 +190,94 @@ def test_a_file_above_the_size_limit_is_not_read(tmp_path):
 def test_a_file_that_is_nested_too_deeply_is_rejected():
     with pytest.raises(ConfigError, match="nested too deeply"):
         read("x = " + "[" * 100_000)
+
+
+SHAPE = """
+[[upstreams]]
+name = "openai"
+dialect = "respones"
+base_url = 5
+timeout = 3
+
+[[upstreams]]
+name = "vllm"
+dialect = "chat"
+
+[[routes]]
+model = "claude-*"
+targets = [{ upstream = "openai" }, { upstraem = "vllm", weight = -1 }]
+
+[[teams]]
+name = "platform"
+retention_days = "x"
+budgets = [{ usd = "-1" }]
+"""
+DIALECTS = "'responses', 'chat', 'anthropic'"
+REFERENCES = """
+[[upstreams]]
+name = "openai"
+dialect = "responses"
+base_url = "api.openai.com"
+
+[[upstreams]]
+name = "vllm"
+dialect = "chat"
+base_url = "https://u:p@vllm.example"
+
+[[routes]]
+model = "claude-*"
+targets = [{ upstream = "openai" }]
+
+[[routes]]
+model = "gpt-*"
+targets = [{ upstream = "opena" }]
+
+[[teams]]
+name = "platform"
+
+[[keys]]
+team = "platfrom"
+name = "ci"
+budgets = [{ usd = "5" }]
+
+[[budgets]]
+user = "ada"
+usd = "5"
+"""
+
+
+def mistakes(error: ConfigError) -> list[str]:
+    count, *lines = str(error).splitlines()
+    assert count == f"{len(lines)} mistakes:"
+    return [line.strip() for line in lines]
+
+
+def test_all_wrong_values_are_reported_with_path_value_and_what_is_right():
+    with pytest.raises(ConfigError) as caught:
+        read(SHAPE)
+
+    assert mistakes(caught.value) == [
+        f"upstreams[0].dialect: Invalid enum value 'respones'; expected one of {DIALECTS}",
+        "upstreams[0].base_url: Expected str, got int, found 5",
+        "upstreams[0]: unknown key 'timeout'; did you mean 'timeouts'?",
+        "upstreams[1]: Object missing required field base_url",
+        "routes[0].targets[1]: unknown key 'upstraem'; did you mean 'upstream'?",
+        "routes[0].targets[1].weight: Expected int >= 0, found -1",
+        "routes[0].targets[1]: Object missing required field upstream",
+        "teams[0].retention_days: Expected int, got str, found 'x'",
+        'teams[0].budgets[0]: usd is an amount such as "1.25": not negative, six decimals at most',
+    ]
+
+
+@pytest.mark.django_db
+def test_all_wrong_references_are_reported_but_not_what_follows_from_them():
+    with pytest.raises(ConfigError) as caught:
+        apply(read(REFERENCES))
+
+    found = mistakes(caught.value)
+    assert [line.split(": ")[0] for line in found] == [
+        "keys[0].team", "budgets[0].user", "upstreams[0].base_url", "upstreams[1].base_url",
+        "routes[1].targets[0].upstream",
+    ]  # fmt: skip
+    assert found[0] == "keys[0].team: no team 'platfrom'; did you mean 'platform'?"
+    assert not Team.objects.exists()

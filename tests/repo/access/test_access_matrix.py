@@ -5,59 +5,43 @@ Each request goes over a socket and through the router, as a client's does.
 and review the difference: ``BRIDGE_WRITE_MATRIX=1 pytest -m slow tests/repo/access/test_access_matrix.py``.
 """
 
-import base64
 import os
 import threading
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from django.conf import settings
-from django.core.cache import cache
 from django.urls import get_resolver
 
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
 from proxy.ledger.recorder import recorder
-from proxy.ledger.webhooks.outbox import record_test_event
 from proxy.live.live_view_sync import live_view_sync
 from proxy.models import (
-    Budget,
-    Drift,
-    Pause,
-    Price,
     Route,
     RouteTarget,
-    SavedReport,
-    Scope,
     Upstream,
-    UpstreamPolicy,
-    Webhook,
 )
-from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
+from proxy.permissions.roles import AUDITOR, MEMBER
 from proxy.routing import EXACT_PATHS
 from tests import lanes
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 from tests.urls import url_routes
 
+from .access_requests import ROLES, SCOPES, send, word_of
 from .test_write_matrix import VIEWS
+
+__all__ = ["send"]  # a fixture
 
 TABLE = Path(__file__).with_name("access_matrix.txt")
 SCOPE_TABLE = Path(__file__).with_name("scope_matrix.txt")
 WRITING = bool(os.environ.get("BRIDGE_WRITE_MATRIX"))  # fills the table instead of comparing
 METHODS = ("GET", "POST", "PUT", "DELETE")
-KEYS = ("member_key", "other_key", "reports_key", "admin_key")
-PEOPLE = ("staff", MEMBER, AUDITOR, OWNER, "root")
-ROLES = ("anonymous", *KEYS, *PEOPLE)
 OPEN = {
     "admin/login/", "admin/jsi18n/", "api/v1/schema/", "api/v1/docs/", "/", "/healthz", "/readyz",
     "/metrics", "/api/hello",
 }  # fmt: skip
 """URLs that anonymous clients may read; they contain nothing about users."""
-
-
-SCOPES = tuple(Scope.values)
-"""The scopes of keys of the team platform, which has the rows, each with one scope."""
 
 
 def rows(table=TABLE):
@@ -154,156 +138,6 @@ REFUSED = {"403", "404", "405"}
 def send_as(send):
     """Return a function that sends a request as a role, and returns one word for the response."""
     return lambda *request: word_of(send(*request))
-
-
-@pytest.fixture
-def send():
-    """Return a function that sends a request as a role; the database has one row of each model."""
-    ben = factories.staff("ben", groups=(MEMBER,))
-    key, own = factories.key("ben", user=ben)
-    exchange = factories.record(
-        key=key,
-        body=factories.request_body(messages=MESSAGES),
-        reads=READS,
-        opening={"user": "ben", "session_id": "s1"},
-    )
-    upstream = Upstream.objects.create(name="vllm", dialect="chat", base_url="http://vllm/v1")
-    route = Route.objects.create(model="claude-*")
-    price = {"model": "qwen3", "since": "2026-01-01", "input": 1, "output": 1}
-    webhook = Webhook(name="ops", url="http://127.0.0.1:9/", team=key.team, enabled=False)
-    webhook.give_secret()
-    webhook.save()
-    objects = {
-        "auth/group": ben.groups.get(),
-        "auth/user": ben,
-        "proxy/budget": Budget.objects.create(team=key.team, usd=10),
-        "proxy/team": key.team,
-        "proxy/apikey": key,
-        "proxy/exchange": exchange,
-        "proxy/upstream": upstream,
-        "proxy/route": route,
-        "proxy/drift": Drift.objects.create(
-            kind="beta", name="b", first_seen=exchange.created, last_seen=exchange.created
-        ),
-        "proxy/pause": Pause.objects.create(model="m", message="later"),
-        "proxy/upstreampolicy": UpstreamPolicy.objects.create(kind="beta", name="b", action="drop"),
-        "proxy/price": Price.objects.create(**price),
-        "proxy/savedreport": SavedReport.objects.create(name="r", report="usage", team=key.team),
-        "proxy/webhook": webhook,
-        "proxy/webhookdelivery": record_test_event(webhook),
-    }
-    fillings = {
-        "<path:session_id>": "s1",
-        "<str:request_id>": exchange.pk,
-        "<str:exchange_id>": exchange.pk,
-        "<int:key_id>": str(key.pk),
-        "<str:key_id>": f"apikey_{key.pk}",
-        "<int:team_id>": str(key.team.pk),
-        "<int:user_id>": str(ben.pk),
-        "<int:view_id>": "0",
-        "<int:upstream_id>": str(upstream.pk),
-        "<int:route_id>": str(route.pk),
-        "<int:price_id>": str(objects["proxy/price"].pk),
-        "<int:pause_id>": str(objects["proxy/pause"].pk),
-        "<str:report>": "r",
-        "<int:webhook_id>": str(webhook.pk),
-        "<int:delivery_id>": str(objects["proxy/webhookdelivery"].pk),
-        "<str:team>": "platform",
-        "<str:user>": "ben",
-        "<str:upstream>": "vllm",
-        "<str:budget_id>": f"budget_{objects['proxy/budget'].pk}",
-        "<id>": str(ben.pk),
-        "<path:content_type_id>": "0",
-        "^(?P<app_label>auth|proxy)/$": "proxy/",
-        "(?P<url>.*)$": "nowhere/",
-        r"\A(?P<rest>(?s:.*))\Z": "nowhere",
-        "api_keys/<str:ident>": f"api_keys/apikey_{key.pk}",
-        "users/<str:ident>": "users/user_ben",
-        "workspaces/<str:ident>": "workspaces/wrkspc_platform",
-    }
-    cache.clear()  # each test's keys have the same ids: the throttle would count their requests together
-    clients = {role: ServedClient() for role in ROLES}
-    headers = {
-        "member_key": own,
-        "other_key": factories.key("cleo", of="research")[1],
-        "reports_key": factories.key("dashboard", scopes=["reports"])[1],
-        "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
-    }
-    for scope in SCOPES:
-        headers[scope] = factories.key(scope.replace(":", "-"), scopes=[scope])[1]
-        clients[scope] = ServedClient()
-    users = {
-        "staff": factories.staff("olga"),
-        MEMBER: ben,
-        **{role: factories.staff(role, groups=(role,)) for role in (AUDITOR, OWNER)},
-        "root": factories.superuser(),
-    }
-
-    def one(role, method, url, query=None, side="request", **more_headers):
-        for model, row in objects.items():
-            if f"admin/{model}/" in url:
-                url = url.replace("<path:object_id>", str(row.pk))
-        for pattern, value in {**fillings, "<str:side>": side}.items():
-            url = url.replace(pattern, value)
-        url = url.replace("<path:object_id>", "0")
-        if query is None:
-            part = next((part for part in QUERIES if url.startswith(part)), "")
-            query = "" if url == INDEX else QUERIES.get(part, "")
-        client = clients[role]
-        if role in users and not has_session(client):
-            client.force_login(users[role])
-        sent_headers = {"x-api-key": headers[role]} if role in headers else {}
-        return client.generic(method, f"/{url}{query}", headers={**sent_headers, **more_headers})
-
-    return one
-
-
-WORDS = "Which files are here?"
-PICTURE = {
-    "type": "image",
-    "source": {
-        "type": "base64",
-        "media_type": "image/png",
-        "data": base64.b64encode(b"\x89PNG\r\n\x1a\n" + WORDS.encode()).decode(),
-    },
-}
-MESSAGES = [{"role": "user", "content": [{"type": "text", "text": WORDS}, PICTURE]}]
-CREATED = b'{"type":"response.created","response":{"id":"r"}}'
-DELTA = (
-    b'{"type":"response.output_text.delta","item_id":"m","output_index":0,"content_index":0,'
-    b'"delta":"Two: a note and a map."}'
-)
-READS = tuple((400.0, b"data: " + event + b"\n\n") for event in (CREATED, DELTA))
-"""The transcript of the request: a question, a picture that contains it, and an answer."""
-
-
-def has_session(client):
-    """Return whether the client is signed in; signing out leaves an empty cookie."""
-    cookie = client.cookies.get(settings.SESSION_COOKIE_NAME)
-    return cookie is not None and bool(cookie.value)
-
-
-INDEX = "api/v1/"
-QUERIES = {
-    "admin/sessions/one/": "?id=s1", "admin/sessions/export/": "?id=s1",
-    "api/v1/budgets": "", "api/v1/me": "", "api/v1/exports": "", "api/v1/schema": "", "api/v1/docs": "",
-    "api/v1/requests/": "", "api/v1/keys": "", "api/v1/upstreams": "", "api/v1/prices": "", "api/v1/users": "", "api/v1/teams": "", "api/v1/models": "", "api/v1/sessions/": "",
-    **dict.fromkeys(
-        [f"api/v1/{one}" for one in ("keys", "teams", "users", "models", "upstreams", "prices", "pauses", "webhooks", "deliveries", "reports")], ""
-    ),
-    "api/v1/": "?from=2026-11-20&to=2026-11-21",
-    "v1/organizations/usage_report/claude_code": "?starting_at=2026-11-20",
-    "v1/organizations/usage_report": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
-    "v1/organizations/cost_report": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
-    "v1/organizations/analytics": "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z",
-}  # fmt: skip
-
-
-def word_of(response):
-    """Return ``ok``, ``login`` (redirect to the sign-in), ``away`` (other redirect) or the status."""
-    if response.status_code == 302:
-        return "login" if "/login/" in response["Location"] else "away"
-    return "ok" if response.status_code == 200 else str(response.status_code)
 
 
 def methods(url):

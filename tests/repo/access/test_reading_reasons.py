@@ -13,7 +13,8 @@ from proxy.models import AuditEntry
 from proxy.permissions.readings import HEADER
 from proxy.reports.requests.raw_bodies import SIDES
 
-from .test_access_matrix import DJANGO, send
+from .access_requests import send
+from .test_access_matrix import DJANGO
 
 __all__ = ["send"]  # a fixture
 

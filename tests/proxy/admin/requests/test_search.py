@@ -18,7 +18,7 @@ PAGE = "/admin/search/texts/"
 GO = "/admin/search/go/"
 
 
-def ask(text, minute=0, **fields):
+def send_words(text, minute=0, **fields):
     body = request_body(messages=[{"role": "user", "content": text}])
     answer = answer_body({"type": "text", "text": "Done."})
     return record(at=NOON + timedelta(minutes=minute), body=body, answer=answer, **fields)
@@ -35,7 +35,7 @@ def without_token(page, query):
 
 
 def test_a_result_marks_the_match_and_links_to_the_request_and_session(root):
-    row = ask("Open src/app.py, please", opening={"session_id": "s 1"})
+    row = send_words("Open src/app.py, please", opening={"session_id": "s 1"})
 
     page = shown(root.get(PAGE, {"q": "src/app"}))
 
@@ -46,8 +46,8 @@ def test_a_result_marks_the_match_and_links_to_the_request_and_session(root):
 
 def test_filters_and_pages_are_links_to_the_same_search(root):
     for minute in range(25):
-        ask(f"word {minute}", minute, opening={"user": "ada"})
-    ask("word of another user", 30)
+        send_words(f"word {minute}", minute, opening={"user": "ada"})
+    send_words("word of another user", 30)
 
     first = shown(root.get(PAGE, {"q": "word", "user": "ada", "since": "2026-11-20"}))
     older = unescape(first.split('rel="next"')[0].rsplit('href="', 1)[1].split('"')[0])
@@ -72,8 +72,8 @@ def test_the_page_says_why_it_has_no_results(root, query, message):
 
 
 def test_a_lead_sees_only_texts_of_the_own_team(client):
-    ask("sharedword foreignword", 0, team="research")
-    ask("sharedword", 1)
+    send_words("sharedword foreignword", 0, team="research")
+    send_words("sharedword", 1)
     client.force_login(factories.ada())
 
     assert shown(client.get(PAGE, {"q": "sharedword"})).count("<mark>") == 1
@@ -103,11 +103,11 @@ def test_switched_off_the_page_says_so(root, settings):
 
 
 def test_hostile_texts_and_queries_stay_text(root):
-    ask("harmless needle000")
+    send_words("harmless needle000")
     plain = outline(root.get(PAGE, {"q": "needle000"})).seen
     for number, payload in enumerate(TESTED, 1):
         text = payload.encode(errors="replace").decode()
-        ask(f"{text} needle{number:03d}", number)
+        send_words(f"{text} needle{number:03d}", number)
 
         answer = root.get(PAGE, {"q": f"needle{number:03d}"})
 

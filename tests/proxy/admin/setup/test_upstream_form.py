@@ -9,7 +9,7 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils.html import escape
 
-from proxy.admin.setup.form_fields import kept_secret
+from proxy.admin.setup.form_fields import pending_secret
 from proxy.admin.setup.form_fields.upstream_fields import (
     CAPABILITIES,
     AssignmentsField,
@@ -38,7 +38,7 @@ def part_of(name):
 
 
 def token_in(page):
-    return re.search(r'name="kept_secret" value="([^"]+)"', page)[1]
+    return re.search(r'name="pending_secret" value="([^"]+)"', page)[1]
 
 
 def test_the_fields_make_the_columns(root):
@@ -142,7 +142,7 @@ def test_a_typed_secret_survives_the_error_of_another_field(root):
     token = token_in(wrong)
     stored = str([session.get_decoded() for session in Session.objects.all()])
 
-    answer = root.post(URL, form(kept_secret=token))
+    answer = root.post(URL, form(pending_secret=token))
 
     assert answer.status_code == 302, answer.content.decode()
     assert Upstream.objects.get().credential() == SECRET
@@ -150,26 +150,26 @@ def test_a_typed_secret_survives_the_error_of_another_field(root):
     assert token in stored
     assert SECRET not in wrong + stored
     left = [session.get_decoded() for session in Session.objects.all()]
-    assert not any(kept_secret.SESSION_KEY in session for session in left)
+    assert not any(pending_secret.SESSION_KEY in session for session in left)
     assert SECRET not in str(list(AuditEntry.objects.values()))
 
 
-def test_a_kept_secret_survives_several_errors_and_a_new_one_replaces_it(root):
+def test_a_pending_secret_survives_several_errors_and_a_new_one_replaces_it(root):
     first = root.post(URL, form(new_secret=SECRET, timeouts_0="soon")).content.decode()
-    again = root.post(URL, form(kept_secret=token_in(first), timeouts_0="soon")).content.decode()
+    again = root.post(URL, form(pending_secret=token_in(first), timeouts_0="soon")).content.decode()
 
-    root.post(URL, form(kept_secret=token_in(again), new_secret="sk-another"))
+    root.post(URL, form(pending_secret=token_in(again), new_secret="sk-another"))
 
     assert Upstream.objects.get().credential() == "sk-another"
 
 
 @pytest.mark.parametrize("later", [timedelta(minutes=9), timedelta(minutes=11)])
-def test_a_kept_secret_ends_after_ten_minutes(root, monkeypatch, later):
+def test_a_pending_secret_ends_after_ten_minutes(root, monkeypatch, later):
     wrong = root.post(URL, form(new_secret=SECRET, timeouts_0="soon")).content.decode()
-    at = kept_secret.time.time() + later.total_seconds()
-    monkeypatch.setattr(kept_secret.time, "time", lambda: at)
+    at = pending_secret.time.time() + later.total_seconds()
+    monkeypatch.setattr(pending_secret.time, "time", lambda: at)
 
-    root.post(URL, form(kept_secret=token_in(wrong)))
+    root.post(URL, form(pending_secret=token_in(wrong)))
 
     is_kept = later < timedelta(minutes=10)
     assert Upstream.objects.get().credential() == (SECRET if is_kept else "")
@@ -180,7 +180,7 @@ def test_a_token_of_another_session_recalls_nothing(root):
     other = Client()
     other.force_login(User.objects.create_superuser("rita"))
 
-    other.post(URL, form(kept_secret=token_in(wrong)))
+    other.post(URL, form(pending_secret=token_in(wrong)))
 
     assert Upstream.objects.get().credential() == ""
 

@@ -13,7 +13,7 @@ from tests.proxy.admin.factories import NOON, answer_body, record, request_body
 pytestmark = pytest.mark.django_db
 
 
-def ask(*messages, minute=0, answer="Done."):
+def send_words(*messages, minute=0, answer="Done."):
     return record(
         at=NOON + timedelta(minutes=minute),
         body=request_body(
@@ -32,7 +32,7 @@ def run(capsys, *args):
 
 
 def test_it_prints_the_matches_as_a_table_and_as_json(capsys):
-    row = ask("Find the needle\x1b[31m in [bold]hay[/bold]")
+    row = send_words("Find the needle\x1b[31m in [bold]hay[/bold]")
 
     table = run(capsys, "needle")
     (found,) = map(json.loads, run(capsys, "needle", "--json").splitlines())
@@ -59,9 +59,9 @@ def test_it_says_that_nothing_matches_and_what_is_wrong(capsys, settings):
 def conversation():
     """Record two requests of a conversation and a third one."""
     reply = {"role": "assistant", "content": [{"type": "text", "text": "Answer one"}]}
-    ask("Word one", answer="Answer one")
-    ask("Word one", reply, "Word two", minute=1, answer="Answer two")
-    ask("Word one", minute=2, answer="Answer three")
+    send_words("Word one", answer="Answer one")
+    send_words("Word one", reply, "Word two", minute=1, answer="Answer two")
+    send_words("Word one", minute=2, answer="Answer three")
 
 
 def index():

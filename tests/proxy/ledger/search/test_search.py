@@ -29,7 +29,7 @@ def texts(text, **options):
     return [passage for passage, _ in found(text, **options)]
 
 
-def ask(*messages, at=NOON, answer="Done.", **fields):
+def send_words(*messages, at=NOON, answer="Done.", **fields):
     body = request_body(
         messages=[{"role": "user", "content": m} if isinstance(m, str) else m for m in messages]
     )
@@ -47,7 +47,7 @@ def ask(*messages, at=NOON, answer="Done.", **fields):
     ],
 )  # fmt: skip
 def test_a_text_is_found_by_any_part_of_it(query):
-    ask(
+    send_words(
         "Read the rate limits in src/app/rate_limits.py:42, TokenBucketStore, 速率限制レート, "
         "naïve привет 100% it's a\\b_cde"
     )
@@ -57,7 +57,7 @@ def test_a_text_is_found_by_any_part_of_it(query):
 
 @pytest.mark.parametrize("query", ["rats limits", '"limits rate"', "app/limits", "制限", "stores"])
 def test_a_text_without_the_phrase_is_not_found(query):
-    ask("Read the rate limits in src/app/rate_limits.py: 速率限制, TokenBucketStore")
+    send_words("Read the rate limits in src/app/rate_limits.py: 速率限制, TokenBucketStore")
 
     assert found(query) == []
 
@@ -81,8 +81,8 @@ def test_an_invalid_query_gets_a_reason(query, reason):
      "'abc' | !def", "abc & def:*", "abc'; DROP TABLE proxy_part; --", "%abc%", "a_c abc"],
 )  # fmt: skip
 def test_operators_of_the_database_are_text(query):
-    ask(f"This contains {query} literally", at=NOON)
-    ask("abc def xyz", at=NOON + timedelta(minutes=1))
+    send_words(f"This contains {query} literally", at=NOON)
+    send_words("abc def xyz", at=NOON + timedelta(minutes=1))
 
     (passage,) = texts(query)
     assert "literally" in passage
@@ -127,9 +127,9 @@ def test_every_kind_of_text_is_found_and_binary_content_is_not():
 
 
 def test_a_repeated_history_is_found_once_in_the_request_that_sent_it():
-    first = ask("firstword", answer="answerword")
+    first = send_words("firstword", answer="answerword")
     reply = {"role": "assistant", "content": [{"type": "text", "text": "answerword"}]}
-    second = ask("firstword", reply, "secondword", at=NOON + timedelta(minutes=1))
+    second = send_words("firstword", reply, "secondword", at=NOON + timedelta(minutes=1))
 
     assert [pk for _, pk in found("firstword")] == [first.pk]
     assert [pk for _, pk in found("answerword")] == [first.pk]
@@ -137,12 +137,12 @@ def test_a_repeated_history_is_found_once_in_the_request_that_sent_it():
 
 
 def test_a_request_that_is_written_twice_is_indexed_completely():
-    at = ask("openword", closed=False)
+    at = send_words("openword", closed=False)
     assert found("openword") == [("openword", at.pk)]
 
 
 def test_pages_continue_and_end():
-    rows = [ask(f"common word {n}", at=NOON + timedelta(minutes=n)) for n in range(7)]
+    rows = [send_words(f"common word {n}", at=NOON + timedelta(minutes=n)) for n in range(7)]
 
     seen, below = [], None
     for _ in range(3):
@@ -154,9 +154,9 @@ def test_pages_continue_and_end():
 
 
 def test_a_long_scan_ends_the_page_and_the_next_page_continues(monkeypatch):
-    ask("rareword and common")
+    send_words("rareword and common")
     for n in range(1, 6):
-        ask(f"common rare word {n}", at=NOON + timedelta(minutes=n))
+        send_words(f"common rare word {n}", at=NOON + timedelta(minutes=n))
     # The limits are shortened: reaching them takes a million texts.
     monkeypatch.setattr(searching, "SCAN_S", -1)
     monkeypatch.setattr(searching, "BATCH", 2)
@@ -171,8 +171,8 @@ def test_a_long_scan_ends_the_page_and_the_next_page_continues(monkeypatch):
 
 
 def test_only_visible_requests_are_results_whatever_the_others_contain():
-    ask("sharedword secretword", team="research")
-    own = ask("sharedword", at=NOON + timedelta(minutes=1), team="platform")
+    send_words("sharedword secretword", team="research")
+    own = send_words("sharedword", at=NOON + timedelta(minutes=1), team="platform")
     visible = Exchange.objects.filter(team="platform")
 
     assert [pk for _, pk in found("sharedword", visible)] == [own.pk]
@@ -183,7 +183,7 @@ def test_only_visible_requests_are_results_whatever_the_others_contain():
 
 
 def test_a_text_of_two_teams_is_found_by_both():
-    both = [ask("sameword", at=NOON + timedelta(minutes=n), team=team)
+    both = [send_words("sameword", at=NOON + timedelta(minutes=n), team=team)
             for n, team in enumerate(("platform", "research"))]  # fmt: skip
 
     for row in both:
@@ -193,7 +193,7 @@ def test_a_text_of_two_teams_is_found_by_both():
 
 
 def test_a_team_that_stores_metadata_only_has_nothing_in_the_index():
-    ask("metadataword", with_content=False)
+    send_words("metadataword", with_content=False)
 
     assert found("metadataword") == []
     assert not SearchEntry.objects.exists()
@@ -202,7 +202,7 @@ def test_a_team_that_stores_metadata_only_has_nothing_in_the_index():
 def test_switched_off_no_index_is_written(settings):
     settings.SEARCH = False
 
-    ask("unindexedword")
+    send_words("unindexedword")
 
     assert not SearchEntry.objects.exists()
     assert not SearchOccurrence.objects.exists()
@@ -212,22 +212,22 @@ def term_count():
     return sum(len(batch) for batch in term_index.matches(parse_query("word").conditions, None))
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_retention_drops_texts_from_the_index(kept):
-    ask("oldword", at=NOON - timedelta(days=100), team="gone", answer="oldword too")
-    if kept:
-        ask("newword", at=datetime.now(UTC), team="gone", answer="newword too")
+@pytest.mark.parametrize("retained", [False, True])
+def test_retention_drops_texts_from_the_index(retained):
+    send_words("oldword", at=NOON - timedelta(days=100), team="gone", answer="oldword too")
+    if retained:
+        send_words("newword", at=datetime.now(UTC), team="gone", answer="newword too")
 
     list(retention.prune_transcripts(datetime.now(UTC)))
 
     assert found("oldword") == []
-    assert term_count() == (2 if kept else 0)
-    assert SearchEntry.objects.count() == SearchOccurrence.objects.count() == (2 if kept else 0)
+    assert term_count() == (2 if retained else 0)
+    assert SearchEntry.objects.count() == SearchOccurrence.objects.count() == (2 if retained else 0)
 
 
 def test_a_text_in_a_deleted_and_a_stored_request_stays():
-    ask("sameword", at=NOON - timedelta(days=100), team="gone")
-    new = ask("sameword", at=datetime.now(UTC), team="gone")
+    send_words("sameword", at=NOON - timedelta(days=100), team="gone")
+    new = send_words("sameword", at=datetime.now(UTC), team="gone")
 
     list(retention.prune_transcripts(datetime.now(UTC)))
     list(retention.prune_parts(datetime.now(UTC) + timedelta(days=1)))
@@ -235,8 +235,8 @@ def test_a_text_in_a_deleted_and_a_stored_request_stays():
     assert [pk for _, pk in found("sameword")] == [new.pk]
 
 
-def test_a_passage_marks_all_phrases_and_says_where_it_is_cut():
-    ask("x" * 500 + " the first phrase and the second phrase " + "y" * 500)
+def test_a_passage_marks_all_phrases_and_where_it_is_cut():
+    send_words("x" * 500 + " the first phrase and the second phrase " + "y" * 500)
 
     (result,) = search(parse_query("first second"), Exchange.objects.all(), limit=5).results
 
@@ -248,7 +248,9 @@ def test_a_passage_marks_all_phrases_and_says_where_it_is_cut():
 def test_texts_in_several_partitions_are_found_newest_first(monkeypatch):
     # A partition has 131,072 entries.
     monkeypatch.setattr(term_index, "ENTRIES_PER_PARTITION", 2)
-    rows = [ask(f"word {n}", at=NOON + timedelta(minutes=n), answer=f"A{n}") for n in range(7)]
+    rows = [
+        send_words(f"word {n}", at=NOON + timedelta(minutes=n), answer=f"A{n}") for n in range(7)
+    ]
 
     assert [pk for _, pk in found("word")] == [row.pk for row in reversed(rows)]
     assert [pk for _, pk in found('"word 0"')] == [rows[0].pk]
@@ -263,13 +265,13 @@ def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(monke
     before = ledger_writer.underived.total()
     monkeypatch.setattr(*broken, fail)
 
-    row = ask("firstword")
+    row = send_words("firstword")
 
     assert Exchange.objects.get(pk=row.pk).state == State.CLOSED
     assert ledger_writer.underived.total() > before
     monkeypatch.undo()
     assert found("thirdword") == []
-    ask("thirdword", at=NOON + timedelta(minutes=1))
+    send_words("thirdword", at=NOON + timedelta(minutes=1))
     assert len(found("thirdword")) == 1
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 PATH = "/api/v1/search/"
 
 
-def ask(text, minute=0, **fields):
+def send_words(text, minute=0, **fields):
     body = request_body(messages=[{"role": "user", "content": text}])
     return record(
         at=NOON + timedelta(minutes=minute),
@@ -28,7 +28,7 @@ def ids(response):
 
 
 def test_a_result_has_the_passage_with_its_match_and_the_request(get_report):
-    row = ask("Open src/app.py, please", opening={"session_id": "s-1", "user": "ada"})
+    row = send_words("Open src/app.py, please", opening={"session_id": "s-1", "user": "ada"})
 
     (result,) = get_report("search", q="SRC/app.py").json()["data"]
 
@@ -42,7 +42,7 @@ def test_a_result_has_the_passage_with_its_match_and_the_request(get_report):
 
 
 def test_pages_are_continued_by_their_cursor(get_report):
-    rows = [ask(f"word number {n}", n) for n in range(5)]
+    rows = [send_words(f"word number {n}", n) for n in range(5)]
 
     first = get_report("search", q="word", limit=3)
     second = get_report("search", q="word", limit=3, page=first.json()["next_page"])
@@ -64,7 +64,7 @@ def test_filters_restrict_the_requests(get_report, query, expected):
         {}, {"team": "research"}, {"key_name": "laptop"}, {"user": "ada"},
         {"model_requested": "gpt-x"}, {},
     ]  # fmt: skip
-    rows = [ask(f"word {n}", n, opening=opening) for n, opening in enumerate(openings)]
+    rows = [send_words(f"word {n}", n, opening=opening) for n, opening in enumerate(openings)]
 
     assert ids(get_report("search", q="word", **query)) == [rows[n].pk for n in expected]
 
@@ -87,8 +87,8 @@ def test_bad_parameters_get_a_400_that_says_why(get_report, query, message):
 
 
 def test_a_lead_finds_only_texts_of_the_own_team_and_no_trace_of_others(client):
-    ask("sharedword foreignword", 0, team="research")
-    own = ask("sharedword", 1, team="platform")
+    send_words("sharedword foreignword", 0, team="research")
+    own = send_words("sharedword", 1, team="platform")
     client.force_login(factories.ada())
 
     shared = client.get(PATH, {"q": "sharedword"})
@@ -101,8 +101,8 @@ def test_a_lead_finds_only_texts_of_the_own_team_and_no_trace_of_others(client):
 
 
 def test_a_member_finds_only_own_texts(client):
-    ask("memberword", 0, opening={"user": "ada"})
-    own = ask("memberword", 1, opening={"user": "ben"})
+    send_words("memberword", 0, opening={"user": "ada"})
+    own = send_words("memberword", 1, opening={"user": "ben"})
     client.force_login(factories.staff("ben", "view_own_exchange", "view_transcript"))
 
     assert ids(client.get(PATH, {"q": "memberword"})) == [own.pk]
@@ -148,7 +148,7 @@ def test_switched_off_the_search_is_a_404_with_the_reason(get_report, settings):
 
 def test_hostile_texts_are_found_unchanged(get_report):
     for number, payload in enumerate(PAYLOADS):
-        ask(f"before {payload} hostileword{number:03d}", number)
+        send_words(f"before {payload} hostileword{number:03d}", number)
 
     for number in range(0, len(PAYLOADS), 5):
         response = get_report("search", q=f"hostileword{number:03d}")
