@@ -95,8 +95,13 @@ def fill(rows: int, **fields: Callable[[int, Any], Any]) -> None:
 
 
 def copy_first_day(table: Any, day: int) -> None:
-    """Insert the first day's rows of a table again, this many days later, with new ids."""
+    """Insert the first day's rows of a table again, this many days later, with new ids.
+
+    The sessions of each day are others: their ids end with the date.
+    """
     sqlite = connection().vendor == "sqlite"
+    first = END - timedelta(days=DAYS)
+    date = f"{first + timedelta(days=day):-%m-%d}"
     columns, values = [], []
     meta = table._meta  # noqa: SLF001 -- Django's documented model API
     for field in meta.concrete_fields:
@@ -109,10 +114,11 @@ def copy_first_day(table: Any, day: int) -> None:
         elif field.get_internal_type() == "DateTimeField":
             shifted = f"strftime('%Y-%m-%d %H:%M:%f', {name}, '+{day} days')"
             values.append(shifted if sqlite else f"{name} + interval '{day} days'")
+        elif field.name == "session_id":
+            values.append(f"CASE WHEN {name} = '' THEN '' ELSE {name} || '{date}' END")
         else:
             values.append(name)
     when = "created" if "created" in {f.name for f in meta.concrete_fields} else "start"
-    first = END - timedelta(days=DAYS)
     with connection().cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {meta.db_table} ({', '.join(columns)}) "
