@@ -321,6 +321,7 @@ async def test_a_slow_disk_delays_requests_and_nothing_else(
     with locks.take(tmp_path) as lock:
         journal = Journal(lock, reserve_bytes=65_536)
         journal.start()
+        # A test cannot slow the disk down.
         monkeypatch.setattr(
             segments.Segment, "append", lambda *frames: (time.sleep(seconds), real(*frames))
         )

@@ -167,6 +167,7 @@ def test_a_pending_secret_survives_several_errors_and_a_new_one_replaces_it(root
 def test_a_pending_secret_ends_after_ten_minutes(root, monkeypatch, later):
     wrong = root.post(URL, form(new_secret=SECRET, timeouts_0="soon")).content.decode()
     at = pending_secret.time.time() + later.total_seconds()
+    # Nobody waits ten minutes; the module reads the clock.
     monkeypatch.setattr(pending_secret.time, "time", lambda: at)
 
     root.post(URL, form(pending_secret=token_in(wrong)))
