@@ -168,7 +168,7 @@ def test_a_process_without_requests_does_not_call_redis(
         monkeypatch.setattr(module, "budget_store", lambda: failover)
     clock = [1_000.0]
     # Ten minutes pass.
-    monkeypatch.setattr(maintenance_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(maintenance_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     maintenance = BudgetMaintenance()
     maintenance._try("publish", maintenance._publish_all)
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,7 +52,7 @@ def known_keys(monkeypatch):
         # The process has one directory and one clock, and these tests run no gateway.
         monkeypatch.setattr(directory, "snapshot", Snapshot(keys=keys))
         monkeypatch.setattr(directory, "fresh", fresh)
-        monkeypatch.setattr(auth.time, "time", lambda: NOW)
+        monkeypatch.setattr(auth, "time", SimpleNamespace(time=lambda: NOW))
         return expected_caller
 
     return make
