@@ -127,8 +127,8 @@ def test_metrics_are_short_whatever_labels_hold():
     for metric in METRICS:
         # A copy: the label sets of the metric itself would stay for the tests that follow.
         copy = type(metric)(metric.full_name, metric.family.documentation, metric.label_names)
-        for number in range(2 * MAX_LABEL_SETS if metric.label_names else 1):
-            labels = tuple(f"{number}" + '"\\' * 5_000 for _ in metric.label_names)
+        for number in range(MAX_LABEL_SETS + 10 if metric.label_names else 1):
+            labels = tuple(f"{number}" + '"\\' * 500 for _ in metric.label_names)
             child = copy.labels(*labels) if labels else copy
             child.observe(1.0) if metric.family.type == "histogram" else child.inc()
         [family] = copy.collect()
