@@ -38,6 +38,9 @@ LAST: Final = "tests/repo/lint/test_coverage.py"
 LIMIT: Final = "time limit"
 
 FIRST: Final = (
+    "tests/slow/faults/test_faults.py",
+    "tests/repo/access/test_access_matrix.py",
+    "tests/slow/browser/test_screens.py",
     "tests/e2e/recovery/test_outage_postgresql.py",
     "tests/e2e/recovery/test_outage_sqlite.py",
     "tests/repo/supply/test_wheels.py",

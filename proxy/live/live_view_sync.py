@@ -8,6 +8,7 @@ requests of this process.
 import contextlib
 import logging
 import threading
+import time
 from typing import Final
 
 from proxy.counters.budget_store import StoreUnavailable
@@ -67,7 +68,7 @@ class LiveViewSync:
         Each process does so once, when it reads the order, within about a second. Raises
         StoreUnavailable, after the requests of this process were stopped.
         """
-        order = StopOrder(column, value, who)
+        order = StopOrder(column, value, who, given=time.time())
         stop_selected(order)
         if self.store is not None:
             self.store.request_stop(order)
@@ -95,7 +96,7 @@ class LiveViewSync:
         """Synchronize once; return the seconds until the next synchronization."""
         watched, orders = store.read()
         new = frozenset(orders) - self._read_orders
-        self._read_orders = frozenset(orders)  # later requests must not be stopped
+        self._read_orders = frozenset(orders)
         for order in new:
             stop_selected(order)
         if not watched:

@@ -1,5 +1,6 @@
 """The registry of the requests that run in this process: one dict entry for each request."""
 
+import time
 from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 
@@ -83,15 +84,23 @@ class StopOrder(NamedTuple):
     who: str
     until: float = 0.0
     """When the shared store drops the order, in Unix seconds."""
+    given: float = 0.0
+    """When the order was given, in Unix seconds. An order of a column stops no later request."""
 
 
 def stop_selected(order: StopOrder) -> None:
-    """Stop the requests of this process that the order selects."""
+    """Stop the requests of this process that the order selects.
+
+    A process reads an order some time after it was given, so later requests may already run.
+    """
     if order.column == "id":
         stop_here(str(order.value), order.who)
         return
+    now = time.time()
     for request in list(RUNNING.values()):
-        if dict(request.live_row())[order.column] == order.value:
+        row = request.live_row()
+        started = now - row["age_ms"] / 1000
+        if dict(row)[order.column] == order.value and started <= order.given:
             request.stop_by(order.who)
 
 

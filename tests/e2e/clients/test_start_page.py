@@ -155,7 +155,7 @@ def test_commands_of_the_page_work_in_order(folder, provider):
 
 
 def test_new_environment_variable_needs_a_restart(folder):
-    gateway = PageGateway(folder, cwd=folder)
+    gateway = PageGateway(folder, cwd=folder, migrated=True)
     with gateway, Shell(gateway) as shell:
         first = key_in(gateway.log)
         shell.run(APPLY.rpartition("curl")[0])
@@ -174,7 +174,11 @@ def test_new_environment_variable_needs_a_restart(folder):
 @pytest.mark.parametrize(
     ("secret", "expected_text"),
     [
-        (None, "keys[0].secret: environment variable BRIDGE_KEY_CI is missing or empty"),
+        pytest.param(
+            None,
+            "keys[0].secret: environment variable BRIDGE_KEY_CI is missing or empty",
+            marks=pytest.mark.slow,
+        ),
         ("x" * 31, "keys[0].secret: has fewer than 32 characters"),
         ("x" * 32, "7 changes"),
     ],

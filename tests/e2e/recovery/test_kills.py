@@ -13,8 +13,8 @@ from tests.fakes.load.kill_process import RepeatedKills
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.lanes import repeat
 
-KILLS = repeat(fast=8, slow=100, variable="BRIDGE_TEST_GATEWAY_KILLS")
-RESTARTS = repeat(fast=8, slow=100, variable="BRIDGE_TEST_RESTARTS")
+KILLS = repeat(fast=4, slow=100, variable="BRIDGE_TEST_GATEWAY_KILLS")
+RESTARTS = repeat(fast=4, slow=100, variable="BRIDGE_TEST_RESTARTS")
 WITHIN_S = 6  # for each, on a loaded machine
 
 

@@ -93,6 +93,7 @@ def test_redis_deletes_what_expired(redis_server):
     ],
 )
 def test_the_oldest_entries_of_a_session_go_first(store, clock, monkeypatch, limit, expected):
+    # Entries up to the real limits would make the test slow and prove the same.
     monkeypatch.setattr(session_calls, *limit)
 
     for number in range(4):
@@ -106,6 +107,7 @@ def test_the_oldest_entries_of_a_session_go_first(store, clock, monkeypatch, lim
 
 
 def test_a_full_file_keeps_only_names(tmp_path, clock, monkeypatch):
+    # A file of the real size has many megabytes.
     monkeypatch.setattr(session_calls, "MAX_FILE_BYTES", 0)
     store = SqliteCalls(tmp_path / "calls.sqlite3", clock)
 

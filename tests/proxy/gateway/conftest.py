@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
@@ -25,6 +24,7 @@ from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
 from proxy.server.http_timeouts import GatewayHttpProtocol
+from tests.fakes.servers.prepared import copy_ledger
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 from . import upstream_scripts
@@ -39,16 +39,11 @@ UPSTREAM_SECRET = "sk-upstream-canary-0123456789"
 
 
 @pytest.fixture(scope="session")
-def empty_ledger(
-    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Path:
+def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with all tables and no rows, which each test file copies."""
-    path = tmp_path_factory.mktemp("empty-ledger") / "ledger.sqlite3"
-    with django_db_blocker.unblock(), default_connection(path):
-        call_command("migrate", verbosity=0)
-        with connections["default"].cursor() as cursor:
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the copy has only the main file
-    return path
+    data = tmp_path_factory.mktemp("empty-ledger") / "data"
+    copy_ledger(data)
+    return data / "ledger.sqlite3"
 
 
 @pytest.fixture(scope="module")

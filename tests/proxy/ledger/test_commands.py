@@ -208,6 +208,7 @@ def test_an_interrupted_verification_is_resumed_with_its_options_and_findings(
         with pytest.raises(Interrupted):
             run("verifyledger", "--json", "--no-bodies")
     rows = verifier._rows
+    # The command does not report how many rows it reads at once.
     monkeypatch.setattr(verifier, "_rows", count)
 
     code, text = finding("verifyledger", "--resume", "--json")

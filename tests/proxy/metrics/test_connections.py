@@ -1,5 +1,7 @@
 """Closed client connections: each is counted, few are logged."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from proxy.metrics import connections
@@ -13,7 +15,7 @@ SAMPLE = 'bridge_connections_closed_total{reason="test_flood"}'
 def clock(monkeypatch):
     times = [100.0]
     # A minute passes.
-    monkeypatch.setattr(connections.time, "monotonic", lambda: times[-1])
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: times[-1]))
     return times
 
 

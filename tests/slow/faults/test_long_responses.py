@@ -27,9 +27,9 @@ MOST_MB = 192
 
 DATABASE_AND_DIALECT = [
     ("sqlite", "chat"),
-    ("postgresql", "anthropic"),
-    pytest.param("sqlite", "anthropic", marks=pytest.mark.slow),
+    ("sqlite", "anthropic"),
     pytest.param("postgresql", "chat", marks=pytest.mark.slow),
+    pytest.param("postgresql", "anthropic", marks=pytest.mark.slow),
 ]
 
 

@@ -33,7 +33,7 @@ STALLS = "steady-chat-never"
 
 @pytest.mark.repeated
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", repeat(fast=[2], slow=[1, 2]))
 def test_sigterm_completes_or_ends_each_stream_with_an_error(tmp_path: Path, workers: int):
     with ScriptedUpstream() as upstream:
         first_part = script(["stream", "prologue", {"texts": 2}], "chat")

@@ -17,7 +17,7 @@ from tests.lanes import repeat
 from .clock import Deadlock, VirtualLoop
 from .world import World, reproduce_command
 
-WORLDS = repeat(fast=20, slow=500)  # of ten minutes and 200 requests: promises.md, G08
+WORLDS = repeat(fast=10, slow=500)  # of ten minutes and 200 requests: promises.md, G08
 REQUESTS = 200
 WORLDS_PER_TEST = min(25, WORLDS)  # ten seconds; forty on a slow machine
 FEW_REQUESTS = 40  # requests, for tests that need only a short world
@@ -85,6 +85,7 @@ def test_call_before_the_durable_record_is_a_fault(tmp_path: Path, monkeypatch):
     async def skip_wait(exchange: RequestContext) -> None:
         exchange.admission.accepted = True
 
+    # A bug is planted: the simulation must find it.
     monkeypatch.setattr(RequestContext, "wait_until_recorded", skip_wait)
     results = [World(seed, FEW_REQUESTS, tmp_path).run() for seed in range(1, 5)]
 

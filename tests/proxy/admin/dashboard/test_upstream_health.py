@@ -1,6 +1,7 @@
 """The running requests, the health of the upstreams, and cooldowns on the dashboard."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -62,7 +63,7 @@ def stopped_cooldown(monkeypatch):
     known = Cooldown(lambda: 100.0)
     # The gateway of this process registers its cooldown when it is imported.
     monkeypatch.setattr(cooldown_registry, "SOURCES", [known])
-    monkeypatch.setattr(cooldown_registry.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(cooldown_registry, "time", SimpleNamespace(monotonic=lambda: 100.0))
     return known
 
 

@@ -1,11 +1,13 @@
 """The store through which processes share their running requests: a file, or Redis."""
 
+import time
+
 import pytest
 
 from proxy.counters.redis_client import client_of
 from proxy.counters.shared_state import RedisStates, SqliteStates
 from proxy.live.live_view_sync import live_view_sync
-from proxy.live.running_requests import StopOrder
+from proxy.live.running_requests import RUNNING, StopOrder, stop_selected
 from proxy.live.shared_live_view import LiveViewStore
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 from tests.proxy.admin.live.live_fixtures import FakeRunningRequest
@@ -69,3 +71,15 @@ def test_a_single_process_needs_no_shared_store():
 
     assert live_view_sync.store is None
     assert live_view_sync.rows_elsewhere() == []
+
+
+def test_an_order_that_is_read_late_stops_no_later_request():
+    earlier = FakeRunningRequest("req_1", age_ms=3_600_000.0)
+    later = FakeRunningRequest("req_2", age_ms=1_000.0)
+    RUNNING.update(req_1=earlier, req_2=later)
+    try:
+        stop_selected(StopOrder("team", "platform", "ada", given=time.time() - 60))
+    finally:
+        del RUNNING["req_1"], RUNNING["req_2"]
+
+    assert (earlier.stopped_by, later.stopped_by) == ("ada", "")

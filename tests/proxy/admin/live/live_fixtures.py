@@ -31,7 +31,13 @@ WORDS = [f"canary{n} " for n in range(40)]
 def running(
     folder: Path, scripted: ScriptedUpstream, workers: int = 1, **environment: str
 ) -> Iterator[Gateway]:
-    upstream = {"dialect": "chat", "base_url": scripted.base_url, "profile": "generic"}
+    upstream = {
+        "dialect": "chat",
+        "base_url": scripted.base_url,
+        "profile": "generic",
+        # The upstream stalls until a test has stopped its request, on a busy machine for minutes.
+        "timeouts": {"first_byte_s": 900, "idle_s": 900},
+    }
     gateway = Gateway(
         folder,
         config=toml_for({"chat": upstream}, ROUTES),

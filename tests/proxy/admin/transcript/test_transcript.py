@@ -1,7 +1,6 @@
 """The transcript page: its content, its permissions, and its audit log."""
 
 import json
-import time
 
 import pytest
 
@@ -142,13 +141,10 @@ def test_a_very_large_transcript_is_truncated_and_links_to_the_whole_blocks(root
     ]
     exchange = factories.record(body=factories.request_body(messages=messages))
 
-    start = time.perf_counter()
     answer = page(root, exchange)
-    took = time.perf_counter() - start
 
     assert len(answer.content) < 600_000
     assert "path=messages.0.content.0" in answer.content.decode()
-    assert took < 20  # only guards against a hang
     whole = root.get(f"/admin/proxy/exchange/{exchange.pk}/part/?path=messages.0.content.0")
     assert len(whole.content) == len(big) + len("turn0 ")
 

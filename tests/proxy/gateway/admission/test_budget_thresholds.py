@@ -158,8 +158,8 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budg
 def test_a_process_without_requests_does_not_call_redis(
     budget, redis_server, tmp_path, monkeypatch
 ):
-    """Ten minutes with a thousand budgets; the calls are counted by Redis."""
-    owners = Team.objects.bulk_create(Team(name=f"team-{number}") for number in range(1_000))
+    """Ten minutes with many budgets; the calls are counted by Redis."""
+    owners = Team.objects.bulk_create(Team(name=f"team-{number}") for number in range(50))
     Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)
     local = SqliteBudgets(tmp_path / "counters.sqlite3")
     failover = FailoverBudgets(RedisBudgets(redis_server.url, REDIS_TIMEOUT_S), local)
@@ -168,7 +168,7 @@ def test_a_process_without_requests_does_not_call_redis(
         monkeypatch.setattr(module, "budget_store", lambda: failover)
     clock = [1_000.0]
     # Ten minutes pass.
-    monkeypatch.setattr(maintenance_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(maintenance_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     maintenance = BudgetMaintenance()
     maintenance._try("publish", maintenance._publish_all)
 
@@ -177,7 +177,7 @@ def test_a_process_without_requests_does_not_call_redis(
         return sum(each["calls"] for name, each in statistics.items() if name != "cmdstat_info")
 
     before = calls()
-    assert before > 1_000  # each counter was published
+    assert before > 50  # each counter was published
     for _ in range(600):
         clock[0] += maintenance_module.TICK_S
         maintenance._run_due()

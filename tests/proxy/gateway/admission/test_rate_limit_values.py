@@ -1,5 +1,8 @@
 """Exact values of rate limits, with a fixed clock and without a gateway."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from proxy.gateway.admission import rate_limits
@@ -22,7 +25,8 @@ REQUESTS, TOKENS = "anthropic-ratelimit-requests", "anthropic-ratelimit-tokens"
 def midnight(monkeypatch):
     """Fix Unix time at zero, so that a reset time is a number of seconds."""
     # Headers have the time of day, which is not an argument.
-    monkeypatch.setattr(rate_limits.time, "time", lambda: 0.0)
+    clock = SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic)
+    monkeypatch.setattr(rate_limits, "time", clock)
 
 
 def limit_state(requests=None, tokens=None, running=0, elsewhere=0) -> LimitState:

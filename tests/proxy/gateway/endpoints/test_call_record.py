@@ -181,6 +181,7 @@ def test_a_new_call_never_gets_the_id_of_a_recorded_one(gateway, scripted):
 
 
 def test_entries_over_the_limit_of_a_session_are_reported_as_gone(gateway, scripted, monkeypatch):
+    # Sessions up to the real limit would make the test slow and prove the same.
     monkeypatch.setattr(session_calls, "MAX_CALLS", 1)
     scripts = late_signature("call_1"), late_signature("call_2"), upstream_scripts.chat()
     scripted.on("chat-full", *scripts)
@@ -196,6 +197,7 @@ def test_entries_over_the_limit_of_a_session_are_reported_as_gone(gateway, scrip
 
 
 def test_an_entry_over_the_limit_of_one_call_is_not_recorded(gateway, scripted, monkeypatch):
+    # An entry of the real size would make the test slow and prove the same.
     monkeypatch.setattr(call_record, "MAX_CALL", 20)
     scripted.on("chat-large", late_signature())
     history: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
@@ -206,6 +208,7 @@ def test_an_entry_over_the_limit_of_one_call_is_not_recorded(gateway, scripted, 
 def test_an_expired_entry_is_reported_as_gone(gateway, scripted, monkeypatch):
     scripted.on("chat-old", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-old", "old")
+    # The gateway deletes an entry after a day.
     monkeypatch.setattr(session_calls, "KEPT_S", -60)
 
     assert GONE in turn(gateway, "chat-old", history, "old")
@@ -229,6 +232,7 @@ def test_without_redis_requests_go_on_with_a_note(gateway, scripted, monkeypatch
     scripted.on("chat-outage", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-outage", "outage")
     unreachable = RedisCalls(client_of(NO_SERVER))
+    # The gateway of this test file uses a store in a file, which is always available.
     monkeypatch.setattr(call_record, "call_store", lambda _: unreachable)
 
     assert call_record.NOT_READ.reason in turn(gateway, "chat-outage", history, "outage")
@@ -240,6 +244,7 @@ def test_without_redis_requests_go_on_with_a_note(gateway, scripted, monkeypatch
 def test_an_entry_that_another_program_wrote_counts_as_gone(gateway, scripted, monkeypatch):
     scripted.on("chat-foreign-entry", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-foreign-entry", "odd")
+    # No version of the gateway writes such an entry.
     monkeypatch.setattr(session_calls.SqliteCalls, "load", lambda *_: {"call_1": "{", "x": "[1]"})
 
     assert GONE in turn(gateway, "chat-foreign-entry", history, "odd")

@@ -199,5 +199,6 @@ def test_what_is_remembered_is_bounded_and_expires(monkeypatch):
     assert request_repairs.apply_learned("u", "m0", profile) is profile
     known = request_repairs.apply_learned("u", "m99", profile)
     assert (known.images, known.merge_users) == (False, True)
+    # What was learned is valid for an hour.
     monkeypatch.setattr(request_repairs, "REMEMBERED_S", 0)
     assert request_repairs.apply_learned("u", "m99", profile) is profile

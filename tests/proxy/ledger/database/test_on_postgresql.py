@@ -10,21 +10,26 @@ import psycopg
 import pytest
 
 from tests.fakes.servers.postgresql import Postgres
+from tests.lanes import repeat
 from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
 
-FILES = (
-    "maintenance/archive/test_reports.py",
+OWN_SQL = (
     "database/test_partitions.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_retention.py",
-    "maintenance/test_purge_schedule.py",
-    "maintenance/test_verifier.py",
     "posting/test_ledger_writer.py",
     "posting/test_rollups.py",
-    "search/test_command.py",
     "search/test_search.py",
+)
+"""Tests of code that has other SQL for PostgreSQL than for SQLite."""
+SAME_SQL = (
+    "maintenance/archive/test_reports.py",
+    "maintenance/test_purge_schedule.py",
+    "maintenance/test_verifier.py",
+    "search/test_command.py",
     "test_commands.py",
 )
+FILES = repeat(fast=OWN_SQL, slow=OWN_SQL + SAME_SQL)
 HERE = Path(__file__).parents[1]
 
 
@@ -37,6 +42,7 @@ def postgres() -> Iterator[Postgres]:
     server.remove()
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(900)
 def test_the_ledger_tests_pass_on_postgresql(postgres: Postgres) -> None:
     environment = {**os.environ, "DATABASE_URL": postgres.url}

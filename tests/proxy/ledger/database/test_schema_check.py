@@ -14,6 +14,7 @@ import pytest
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import CopiedTable
+from tests.fakes.servers.prepared import copy_ledger
 from tests.proxy.ledger.subprocess_driver import ROOT
 
 SERVE = ("manage.py", "serve", "--port", "0")
@@ -35,9 +36,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("migrated")
-    done = run(folder, "manage.py", "migrate", "--verbosity", "0")
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("migrated") / "data"
+    copy_ledger(folder)
     return folder
 
 
@@ -77,7 +77,7 @@ NEWER = "proxy.9999_future, which this version does not know"
     ("server", "sql", "named"),
     [
         pytest.param(SERVE, ADD, NEWER, id="newer-serve"),
-        pytest.param(UVICORN, ADD, NEWER, id="newer-uvicorn"),
+        pytest.param(UVICORN, ADD, NEWER, id="newer-uvicorn", marks=pytest.mark.slow),
         pytest.param(
             SERVE, BEFORE_1_0, "move the data directory (BRIDGE_DATA_DIR) away", id="before 1.0"
         ),

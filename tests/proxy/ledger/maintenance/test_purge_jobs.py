@@ -167,6 +167,7 @@ def test_progress_is_stored_during_a_purge(ada, monkeypatch):
             yield count
             progress.append(Purge.objects.values_list("step", "transcripts").get())
 
+    # The real function removes all of these few rows at once.
     monkeypatch.setattr(retention, "prune_transcripts", one_by_one)
     start_purge(ada, rewrite=False, expected=7)
     runner.join()

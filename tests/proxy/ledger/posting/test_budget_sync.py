@@ -314,6 +314,7 @@ def test_counters_are_published_later_if_the_store_is_unavailable(
     assert budget_sync.DIRTY.is_set()
 
     budget_sync.DIRTY.clear()
+    # A SQLite store that is open does not become unavailable.
     monkeypatch.setattr(store, "publish", unavailable)
     amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
     assert budget_sync.DIRTY.is_set()

@@ -67,6 +67,7 @@ def test_good_requests_and_errors_of_the_request_have_no_event():
 
 
 def test_the_classes_of_an_upstream_are_limited(monkeypatch):
+    # Errors up to the real limit would make the test slow and prove the same.
     monkeypatch.setattr(upstream_errors, "MAX_CLASSES", 2)
     for number in range(4):
         post(number + 1, {"status": None, "error": f"Error{number}"}, outcome="upstream_error")

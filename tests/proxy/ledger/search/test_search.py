@@ -263,6 +263,7 @@ def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(monke
             cursor.execute("SELECT 1 FROM a_missing_table")
 
     before = ledger_writer.underived.total()
+    # A bug is planted: no record can cause one.
     monkeypatch.setattr(*broken, fail)
 
     row = send_words("firstword")

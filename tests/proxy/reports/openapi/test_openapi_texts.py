@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 from django.contrib.staticfiles import finders
 from drf_spectacular.drainage import GENERATOR_STATS
@@ -22,9 +21,10 @@ OPERATIONS = [
 
 def validate(example, shape):
     """Raise if the example is invalid under the OpenAPI 3.0 schema, whose null is ``nullable``."""
-    jsonschema.Draft4Validator({**as_json_schema(shape), "components": COMPONENTS}).validate(
-        example
-    )
+    import jsonschema  # takes some seconds, in each process that collects this file
+
+    validator = jsonschema.Draft4Validator({**as_json_schema(shape), "components": COMPONENTS})
+    validator.validate(example)
 
 
 def as_json_schema(node):
@@ -76,6 +76,7 @@ def test_every_operation_is_in_a_described_group():
 
 
 def test_the_document_is_built_once_and_without_warnings(monkeypatch):
+    # Tests before this one may have built the document.
     monkeypatch.setattr(generator, "_built", [])
     GENERATOR_STATS.reset()
 
@@ -91,6 +92,7 @@ def test_the_document_is_built_once_and_without_warnings(monkeypatch):
     "query", ["lang=de", "lang=../../etc", "lang=%00", "version=2", f"lang={'x' * 3000}"]
 )
 def test_the_document_does_not_depend_on_the_query(client, monkeypatch, query):
+    # Tests before this one may have built the document.
     monkeypatch.setattr(generator, "_built", [])
 
     response = client.get(f"/api/v1/schema/?{query}")

@@ -37,6 +37,7 @@ def test_the_schema_is_built_once(gateway, monkeypatch):
             built.append(args)
         return build(*args, **kwargs)
 
+    # The builds are counted, from an empty cache: no response says that it was built.
     monkeypatch.setattr(SchemaGenerator, "get_schema", count_build)
     monkeypatch.setattr(generator, "_built", [])
     with ThreadPoolExecutor(20) as pool:

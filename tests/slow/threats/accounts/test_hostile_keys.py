@@ -74,6 +74,7 @@ def rejection(*headers: tuple[bytes, bytes]) -> tuple[int, str, str]:
 @pytest.fixture
 def known(monkeypatch):
     """Set a fresh snapshot with one key."""
+    # The process has one directory, and this test runs no gateway.
     monkeypatch.setattr(directory, "snapshot", Snapshot(keys={digest_of("sk-br-known"): None}))
     monkeypatch.setattr(directory, "fresh", True)
 

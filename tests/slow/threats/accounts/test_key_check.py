@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,9 +49,10 @@ def known_keys(monkeypatch):
     def make(fresh: bool = True, **fields) -> Caller:
         expected_caller = caller(**fields)
         keys = {digest_of(key): expected_caller for key in ("good", LONG)}
+        # The process has one directory and one clock, and these tests run no gateway.
         monkeypatch.setattr(directory, "snapshot", Snapshot(keys=keys))
         monkeypatch.setattr(directory, "fresh", fresh)
-        monkeypatch.setattr(auth.time, "time", lambda: NOW)
+        monkeypatch.setattr(auth, "time", SimpleNamespace(time=lambda: NOW))
         return expected_caller
 
     return make
@@ -160,6 +162,7 @@ def test_unresponsive_database_delays_neither_start_nor_stop(monkeypatch):
         released.wait(30)
         return Snapshot()
 
+    # A database that does not answer would delay the test by the real times.
     monkeypatch.setattr(module, "database_file", load)
     monkeypatch.setattr(module, "START_WAIT_S", 0.01)
     monkeypatch.setattr(module, "STOP_WAIT_S", 0.01)
@@ -179,6 +182,7 @@ def test_unresponsive_database_delays_neither_start_nor_stop(monkeypatch):
 def test_start_without_the_database_uses_and_logs_the_cached_snapshot(
     monkeypatch, caplog, tmp_path
 ):
+    # The settings of the tests have one data directory for all tests.
     monkeypatch.setattr(config_cache, "conf", replace(conf, data_dir=tmp_path))
     Team.objects.create(name="platform")
     key, _ = ApiKey.issue(Team.objects.get(), "ci")
@@ -189,6 +193,7 @@ def test_start_without_the_database_uses_and_logs_the_cached_snapshot(
     def unreachable() -> None:
         raise OSError("no route to it")
 
+    # The database of the tests is always available.
     monkeypatch.setattr(module, "database_file", unreachable)
     started = ConfigStore()
     for _ in range(2):
@@ -202,6 +207,7 @@ def test_start_without_the_database_uses_and_logs_the_cached_snapshot(
     assert (started.fresh, started.fault) == (False, "OSError")
     assert list(started.snapshot.keys) == [bytes(key.digest)]
 
+    # It is available again.
     monkeypatch.setattr(module, "database_file", lambda: None)
     cached_snapshot = started.snapshot
     started.poll()  # the same revision, but read from the database

@@ -20,6 +20,7 @@ def revoked_file(tmp_path, monkeypatch):
     """Use a temporary path for the node's list of revoked keys."""
     path = tmp_path / "revoked_keys"
     original = revoked_keys_file.update
+    # The settings of the tests have one data directory for all tests.
     monkeypatch.setattr(revoked_keys_file, "update", lambda keys: original(keys, path))
     return path
 

@@ -244,6 +244,7 @@ def test_unread_bytes_are_detected_before_a_connection_is_reused(
             readable_sockets.append(select.select([socket.fileno()], [], [], 60)[0])
         return find(pool, origin, *owner)
 
+    # The bytes must arrive between two steps of the pool.
     monkeypatch.setattr(ConnectionPool, "acquire_idle", late_stray)
     with ScriptedUpstream() as scripted:
         row = add_upstream("late", "chat", scripted.base_url)

@@ -92,6 +92,7 @@ MORE_STEPS = [
 )
 def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypatch, step):
     ids = all_rows()
+    # Rows for batches of the real size would make the test slow and prove the same.
     monkeypatch.setattr(outbox, "BATCH", 2)
     with monkeypatch.context() as patch:
         kill_at(patch, *step)
@@ -219,6 +220,7 @@ def test_a_backup_names_the_archive(ledger, archive, tmp_path):
 
 
 def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
+    # The test has one database, which is the original of no copy.
     monkeypatch.setattr(ledger_copy, "ORIGINAL", "default")
     audited = AuditEntry.objects.order_by("pk")
     states = [ledger_copy.source_state()]
