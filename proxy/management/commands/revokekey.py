@@ -20,8 +20,8 @@ class Command(BridgeCommand):
     example = "manage.py revokekey platform/ci"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("key", nargs="?", metavar="TEAM/NAME", help="the key")
-        parser.add_argument("--team", help="name of its team, instead of TEAM/NAME")
+        parser.add_argument("key", nargs="?", metavar="TEAM/NAME", help="team and name of the key")
+        parser.add_argument("--team", help="name of the key's team, instead of TEAM/NAME")
         parser.add_argument("--name", help="name of the key within its team")
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
