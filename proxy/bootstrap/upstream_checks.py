@@ -245,8 +245,8 @@ def _check_streaming(
     spread = arrivals[-1] - arrivals[0] if arrivals else 0.0
     text = f"{model} sent a stream in {len(arrivals)} reads over {spread:.2f} s"
     buffered = len(arrivals) < 2 or spread < BUFFERED_S
-    hint = "A proxy between gateway and upstream buffers; see docs/operate.md." if buffered else ""
-    yield Finding(subject, ok=not buffered, text=text, hint=hint)
+    hint = "Unless the model is extremely fast, a proxy before it buffers; see docs/operate.md."
+    yield Finding(subject, ok=not buffered, text=text, hint=hint if buffered else "")
 
 
 def _limit_field(upstream: Upstream) -> str:

@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.utils.timezone import now
 
+from proxy.decode_errors import did_you_mean
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.models import Pause, Upstream
 
@@ -32,7 +33,10 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         upstream = Upstream.objects.filter(name=options["upstream"]).first()
         if options["upstream"] and upstream is None:
-            raise CommandError(f"no upstream {options['upstream']!r}", returncode=MISUSE)
+            hint = did_you_mean(
+                options["upstream"], Upstream.objects.values_list("name", flat=True)
+            )
+            raise CommandError(f"no upstream {options['upstream']!r}{hint}", returncode=MISUSE)
         if options["resume"]:
             self._resume(upstream, options["model"])
             return
@@ -53,7 +57,7 @@ class Command(BridgeCommand):
         self.stdout.write(f"{pause} is paused")
 
     def _resume(self, upstream: Upstream | None, model: str) -> None:
-        paused = Pause.objects.filter(upstream=upstream, model=model)
-        if not paused.delete()[0]:
-            raise CommandError("no such pause", returncode=FINDING)
-        self.stdout.write(f"{model or 'every model'} at {upstream or 'every upstream'} is resumed")
+        named = f"{model or 'every model'} at {upstream or 'every upstream'}"
+        if not Pause.objects.filter(upstream=upstream, model=model).delete()[0]:
+            raise CommandError(f"there is no pause of {named}", returncode=FINDING)
+        self.stdout.write(f"{named} is resumed")

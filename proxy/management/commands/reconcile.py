@@ -154,7 +154,9 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
         try:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 invoice.read(lines, names, path.name)
-        except (BadExport, OSError, UnicodeDecodeError) as exc:
+        except OSError as exc:
+            raise CommandError(f"{path}: {exc.strerror}", returncode=MISUSE) from None
+        except (BadExport, UnicodeDecodeError) as exc:
             raise CommandError(str(exc), returncode=MISUSE) from None
     return invoice
 

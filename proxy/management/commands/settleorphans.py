@@ -28,8 +28,8 @@ class Command(BridgeCommand):
             "--older-than",
             type=parse_datetime,
             default="1h",
-            help="close only rows that are open for longer than this (default: 1h), longer than any "
-            "request can run",
+            help="close only rows that are open for longer than this (default: 1h), longer than "
+            "any request can run",
         )
         parser.add_argument(
             "--restore",

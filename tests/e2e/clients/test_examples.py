@@ -22,7 +22,7 @@ PROGRAMS = {
 """Name of a program -> a pattern of its output."""
 ARGUMENTS = {"new_team.py": ["mobile", "50"]}
 CONFIGURATIONS = ("failover.toml", "teams.toml")
-OTHERS = ("README.md", "claude_settings.json")
+OTHERS = ("index.md", "claude_settings.json")
 
 
 def start(name: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
@@ -70,10 +70,10 @@ def test_each_configuration_is_valid(name, monkeypatch):
 
 def test_the_page_lists_each_file_and_a_test_covers_it():
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    page = (EXAMPLES / "index.md").read_text(encoding="utf-8")
 
     assert files == {*PROGRAMS, *CONFIGURATIONS, *OTHERS}
-    assert [name for name in files - {"README.md"} if f"]({name})" not in page] == []
+    assert [name for name in files - {"index.md"} if f"]({name})" not in page] == []
     assert (
         "ANTHROPIC_BASE_URL" in json.loads((EXAMPLES / "claude_settings.json").read_text())["env"]
     )
