@@ -61,6 +61,9 @@ SECRET_KEY_PATH = DATA_DIR / "secret_key"
 SECRET_KEY = env_str("BRIDGE_SECRET_KEY") or stored_secret(SECRET_KEY_PATH)
 SECRET_KEY_FALLBACKS = env_list("BRIDGE_SECRET_KEY_FALLBACKS")
 
+# Django would print at each command that SQLite lacks two constraints, for rows with a null.
+SILENCED_SYSTEM_CHECKS = ["models.W047"]
+
 # Access to the admin and the reports.
 DEBUG = env_bool("BRIDGE_DEBUG")
 ALLOWED_HOSTS = env_list("BRIDGE_ALLOWED_HOSTS")

@@ -39,7 +39,7 @@ def fields_of(row: models.Model) -> dict[str, Any]:
     """Return the values of a row's settings by field name; a foreign key's is the row's name."""
     return {
         field.name: _value(row, field)
-        for field in row._meta.concrete_fields  # noqa: SLF001 - documented by Django
+        for field in row._meta.concrete_fields  # noqa: SLF001 - Django documents this name
         if field.name not in UNRECORDED
     }
 
@@ -51,7 +51,7 @@ def _value(row: models.Model, field: "models.Field[Any, Any]") -> Any:
     if isinstance(value, dict) and SEALED in value:
         return Secret(value)
     if isinstance(field, models.ForeignKey) and value is not None:
-        related = field.related_model._base_manager.filter(pk=value).first()  # noqa: SLF001 - documented by Django
+        related = field.related_model._base_manager.filter(pk=value).first()  # noqa: SLF001 - Django documents this name
         return str(related) if related else value
     return value
 
@@ -60,7 +60,7 @@ def _load_before(sender: type[models.Model], instance: Any, raw: bool = False, *
     """Read the row that the save replaces; None for a new row."""
     row = None
     if instance.pk is not None and not raw:
-        row = sender._base_manager.filter(pk=instance.pk).first()  # noqa: SLF001 - documented by Django
+        row = sender._base_manager.filter(pk=instance.pk).first()  # noqa: SLF001 - Django documents this name
     setattr(instance, BEFORE, fields_of(row) if row is not None else None)
 
 
@@ -89,7 +89,7 @@ def _record_save(
 def _action(sender: type[models.Model], before: Fields, after: Fields) -> Action:
     for (model, field), action in ACTIONS.items():
         is_changed = before.get(field) != after.get(field)
-        if sender._meta.model_name == model and is_changed and not _is_empty(after[field]):  # noqa: SLF001 - documented by Django
+        if sender._meta.model_name == model and is_changed and not _is_empty(after[field]):  # noqa: SLF001 - Django documents this name
             return action
     return Action.CHANGE
 
@@ -110,9 +110,9 @@ def _record_members(
     side = {"post_add": "after", "post_remove": "before", "pre_clear": "before"}.get(action)
     if side is None or (pk_set is not None and not pk_set):
         return
-    rows = model._base_manager.filter(pk__in=pk_set or ())  # noqa: SLF001 - documented by Django
+    rows = model._base_manager.filter(pk__in=pk_set or ())  # noqa: SLF001 - Django documents this name
     names = sorted(map(str, rows)) if pk_set is not None else "all"
-    field = str(model._meta.verbose_name_plural)  # noqa: SLF001 - documented by Django
+    field = str(model._meta.verbose_name_plural)  # noqa: SLF001 - Django documents this name
     before, after = ({field: names} if side == each else {} for each in ("before", "after"))
     record(Action.CHANGE, instance, before=before, after=after)
 
@@ -121,7 +121,7 @@ def connect() -> None:
     """Connect the signals. ``AppConfig.ready`` calls it once."""
     user = get_user_model()
     for model in (*WATCHED, Identity, SavedReport, Group, user):
-        uid = f"audit-{model._meta.label_lower}"  # noqa: SLF001 - documented by Django
+        uid = f"audit-{model._meta.label_lower}"  # noqa: SLF001 - Django documents this name
         pre_save.connect(_load_before, sender=model, dispatch_uid=uid)
         post_save.connect(_record_save, sender=model, dispatch_uid=uid)
         post_delete.connect(_record_deletion, sender=model, dispatch_uid=uid)

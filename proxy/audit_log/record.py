@@ -59,7 +59,7 @@ def record(
         key=actor.key,
         command=actor.command,
         address=actor.address,
-        model="" if obj is None else str(obj._meta.verbose_name)[:40],  # noqa: SLF001 - documented by Django
+        model="" if obj is None else str(obj._meta.verbose_name)[:40],  # noqa: SLF001 - Django documents this name
         object_id="" if obj is None else str(obj.pk)[:64],
         object_name="" if obj is None else _text(str(obj), 200),
         team=team_of(obj) if team is None else team,
@@ -73,7 +73,7 @@ def record(
 def changes_between(before: Fields, after: Fields) -> dict[str, Any]:
     """Return ``{field: {"before": ..., "after": ...}}`` for the fields that differ.
 
-    A field that one side does not have has only the other key.
+    A field that only one of the two versions has lacks the key of the other version.
     """
     changes: dict[str, Any] = {}
     for name in dict.fromkeys((*before, *after)):

@@ -157,12 +157,12 @@ def _describe_routes() -> Iterator[Finding]:
 
 def _describe_target(target: RouteTarget) -> str:
     upstream = target.upstream
-    name = f"as {target.model}" if target.model else "with the model that the client sent"
+    model = f"model {target.model}" if target.model else "the model that the client named"
     if upstream.dialect == DialectName.ANTHROPIC:
         how = "untranslated"
     else:
         how = f"by {upstream.get_dialect_display()}"
-    return f"{upstream} {name}, {how}, profile {upstream.profile}"
+    return f"upstream {upstream}, {model}, {how}, profile {upstream.profile}"
 
 
 def _check_pauses() -> Iterator[Finding]:
@@ -180,11 +180,11 @@ def _last_request() -> Finding:
         hint = "Configure a client with the settings below and run doctor again."
         return Finding("traffic", ok=None, text="no request was received yet", hint=hint)
     client = " ".join(filter(None, (last.client_name, last.client_version))) or "a client"
-    upstream = f"{last.upstream} {last.model_upstream}" if last.upstream else "no upstream"
+    sent_to = f"model {last.model_upstream} of {last.upstream}" if last.upstream else "no upstream"
     text = (
         f"the last request was received at {last.created:%Y-%m-%d %H:%M:%S} UTC from {client} with "
         f"key {last.team}/{last.key_name}: {last.model_requested or 'no model'}, sent to "
-        f"{upstream}, {last.outcome or 'running'}"
+        f"{sent_to}, {last.outcome or 'running'}"
     )
     return Finding("traffic", ok=None, text=text)
 

@@ -11,7 +11,7 @@ MODEL: Final = "claude-sonnet-5-5"
 
 def base_url(host: str, port: int) -> str:
     """Return the URL by which clients on the same machine reach this bind address."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - compared  # nosec B104
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - the address is only compared  # nosec B104
     named = reachable.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{named}:{port}"
 
@@ -29,7 +29,7 @@ def first_start_message(made: BootstrapResult, url: str, *, password_is_new: boo
             f"Gateway key:     {made.key}   (team default)",
             f"curl:\n  {_curl(url, made.key)}",
             f"Claude Code:\n  ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={made.key} claude",
-            f"Python SDK:\n  {_sdk(url, made.key)}",
+            f"Python SDK (after pip install anthropic):\n  {_sdk(url, made.key)}",
         ]
     if made.admin_password:
         password = made.admin_password if password_is_new else "(from BRIDGE_ADMIN_PASSWORD)"
@@ -71,4 +71,4 @@ def _sdk(url: str, key: str) -> str:
         f'.messages.create(model="{MODEL}", max_tokens=1024, '
         'messages=[{"role": "user", "content": "Hello"}]).content)'
     )
-    return f"python -c {shlex.quote(code)}"
+    return f"python3 -c {shlex.quote(code)}"

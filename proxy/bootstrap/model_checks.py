@@ -41,7 +41,7 @@ PICTURE: Final = (
 
 
 def check_model(upstream: Upstream, model: str, client: httpx.Client) -> Iterator[Finding]:
-    """Yield what is found out about the model; nothing for the other APIs."""
+    """Yield the findings about the model of a Chat Completions upstream; for other APIs, none."""
     if upstream.dialect != "chat":
         return
     subject = f"model {model} of {upstream}"

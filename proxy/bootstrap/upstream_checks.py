@@ -34,7 +34,7 @@ from .model_checks import check_model
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 SKEW_S: Final = 30
 BUFFERED_S: Final = 0.01
-"""Seconds; if all reads of a stream arrive within this time, a proxy on the way buffered them."""
+"""If all reads of a stream arrive within this number of seconds, a proxy buffered them."""
 TIMEOUT: Final = httpx.Timeout(30, connect=5)
 PROMPT: Final = "Count from one to twenty in words."
 STREAMED_TOKENS: Final = 64
@@ -57,7 +57,7 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
         upstream.clean()
         profile = profile_with(upstream.profile, upstream.capabilities)
         credential, source = _find_credential(upstream, profile)
-        way = resolve_connection(upstream.connection, upstream.base_url)
+        connection = resolve_connection(upstream.connection, upstream.base_url)
     except ValidationError as invalid:
         hint = "Correct it in bridge.toml, or in the admin."
         yield Finding(subject, ok=False, text=" ".join(invalid.messages), hint=hint)
@@ -70,8 +70,8 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
     if upstream.allow_http and upstream.base_url.startswith("http://"):
         hint = "Use https unless you trust the network."
         yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
-    yield from _describe(subject, way)
-    with _client(way, CredentialAuth(credential)) as client:
+    yield from _describe(subject, connection)
+    with _client(connection, CredentialAuth(credential)) as client:
         try:
             yield from _check_requests(subject, upstream, profile, client, stream=stream)
         except httpx.HTTPError as error:
@@ -79,21 +79,21 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
             yield Finding(subject, ok=False, text=text, hint=_hint(error))
 
 
-def _client(way: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
+def _client(connection: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
     """Return an HTTP client that connects as the gateway does."""
     proxy = None
-    if way.proxy is not None:
-        host = f"[{way.proxy.host}]" if ":" in way.proxy.host else way.proxy.host
-        fields = {"proxy-authorization": way.proxy.authorization} if way.proxy.authorization else {}
-        scheme = "https" if way.proxy.tls else "http"
-        trusted = tls_context(TlsFiles(ca=way.tls.ca)) if way.proxy.tls else None
+    if (through := connection.proxy) is not None:
+        host = f"[{through.host}]" if ":" in through.host else through.host
+        fields = {"proxy-authorization": through.authorization} if through.authorization else {}
+        scheme = "https" if through.tls else "http"
+        trusted = tls_context(TlsFiles(ca=connection.tls.ca)) if through.tls else None
         proxy = httpx.Proxy(
-            f"{scheme}://{host}:{way.proxy.port}", headers=fields, ssl_context=trusted
+            f"{scheme}://{host}:{through.port}", headers=fields, ssl_context=trusted
         )
-    context = tls_context(way.tls)
-    # The environment's proxies are in ``way`` already, which also knows the upstream's own.
+    context = tls_context(connection.tls)
+    # ``connection.proxy`` is the proxy of the environment or of the upstream's settings.
     return httpx.Client(
-        headers={**way.headers, **VERSION},
+        headers={**connection.headers, **VERSION},
         auth=auth,
         timeout=TIMEOUT,
         proxy=proxy,
@@ -109,16 +109,16 @@ def _raise_for_proxy(response: httpx.Response) -> None:
         raise httpx.ProxyError(f"status {PROXY_REFUSAL}")
 
 
-def _describe(subject: str, way: ResolvedConnection) -> Iterator[Finding]:
+def _describe(subject: str, connection: ResolvedConnection) -> Iterator[Finding]:
     """Report how the gateway connects, if it does not connect directly and with public CAs."""
     parts = []
-    if way.proxy is not None:
-        user = " with credentials" if way.proxy.authorization else ""
-        parts.append(f"through the proxy {way.proxy.host}:{way.proxy.port}{user}")
-    if way.tls.ca:
-        parts.append(f"trusts only the CAs in {way.tls.ca}")
-    if way.tls.cert:
-        parts.append(f"shows the certificate {way.tls.cert}")
+    if connection.proxy is not None:
+        user = " with credentials" if connection.proxy.authorization else ""
+        parts.append(f"through the proxy {connection.proxy.host}:{connection.proxy.port}{user}")
+    if connection.tls.ca:
+        parts.append(f"trusts only the CAs in {connection.tls.ca}")
+    if connection.tls.cert:
+        parts.append(f"shows the certificate {connection.tls.cert}")
     if parts:
         yield Finding(subject, ok=True, text="connects " + ", ".join(parts))
 
@@ -245,8 +245,8 @@ def _check_streaming(
     spread = arrivals[-1] - arrivals[0] if arrivals else 0.0
     text = f"{model} sent a stream in {len(arrivals)} reads over {spread:.2f} s"
     buffered = len(arrivals) < 2 or spread < BUFFERED_S
-    hint = "A proxy on the way buffers; see docs/operate.md." if buffered else ""
-    yield Finding(subject, ok=not buffered, text=text, hint=hint)
+    hint = "Unless the model is extremely fast, a proxy before it buffers; see docs/operate.md."
+    yield Finding(subject, ok=not buffered, text=text, hint=hint if buffered else "")
 
 
 def _limit_field(upstream: Upstream) -> str:

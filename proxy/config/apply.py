@@ -216,12 +216,18 @@ def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     This step must be the last, because the routes to these upstreams must be deleted first.
     """
     named = [entry.name for entry in file.upstreams]
+    priced = [entry.upstream for entry in file.prices]
     for upstream in Upstream.objects.filter(managed=True).exclude(name__in=named):
         route = Route.objects.filter(targets__upstream=upstream).first()
         if route:
             rows.mistakes.append(
                 f"upstream {upstream.name!r} is gone from the file, "
                 f"but route {route.model!r} of the admin still has it as a target"
+            )
+        elif upstream.name in priced:
+            place = priced.index(upstream.name)
+            rows.mistakes.append(
+                f"prices[{place}].upstream: upstream {upstream.name!r} is gone from the file"
             )
         else:
             rows.delete(upstream, upstream.name)

@@ -180,7 +180,9 @@ def _webhook(one: Webhook) -> Table:
 
 def dump_table(kind: str, table: Table) -> str:
     """Return one table of bridge.toml as TOML text, without absent and empty values."""
-    lines = [f"{name} = {_value(value)}" for name, value in table.items() if not _is_absent(value)]
+    lines = [
+        f"{name} = {toml_value(value)}" for name, value in table.items() if not _is_absent(value)
+    ]
     return "\n".join((f"[[{kind}]]", *lines, ""))
 
 
@@ -189,13 +191,14 @@ def _is_absent(value: Any) -> bool:
     return value is None or value in ({}, [], "")
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a value as TOML writes it."""
     match value:
         case dict():
-            pairs = (f"{_name(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+            pairs = (f"{_name(k)} = {toml_value(v)}" for k, v in value.items() if v is not None)
             return f"{{ {', '.join(pairs)} }}"
         case list():
-            return f"[{', '.join(map(_value, value))}]"
+            return f"[{', '.join(map(toml_value, value))}]"
         case Decimal():
             return f'"{value.normalize():f}"'
         case dt.date():  # matches datetime too, which is a subclass

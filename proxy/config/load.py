@@ -19,7 +19,7 @@ Read = TypeVar("Read")
 MAX_BYTES: Final = 4 * 2**20
 """Maximum size of a file; 10,000 keys take 2 MB."""
 MAX_MISTAKES: Final = 100
-"""Mistakes that one error lists."""
+"""The maximum number of mistakes that one error lists."""
 STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
 
 

@@ -13,6 +13,8 @@ from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream, Webhook
 from proxy.models.setup.upstreams import SEALED
 from proxy.secrets import ConfigError
 
+from .dump import toml_value
+
 Row = TypeVar("Row", ApiKey, Budget, Price, Route, Team, Upstream, Webhook)
 Named = TypeVar("Named", Team, Upstream)
 Sign = Literal["+", "~", "-", "="]
@@ -21,7 +23,7 @@ Sign = Literal["+", "~", "-", "="]
 WORDS: Final[Mapping[str, str]] = {
     "digest": "secret",  # the value is secret
     "prefix": "secret",
-    "url": "url",  # it may contain a token
+    "url": "url",  # the plan does not show the value, which may contain a token
     "dropped": "named again",
     "managed": "now managed by the file",
 }
@@ -174,5 +176,7 @@ def _difference(field: str, old: Any, new: Any) -> str:
 def _shortened(value: Any) -> str:
     if isinstance(value, dict) and SEALED in value:
         return "a stored secret"
-    text = str(value) if value not in (None, "", [], {}) else "none"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if value in (None, "", [], {}):
+        return "none"
+    text = toml_value(value) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -56,11 +56,11 @@ WINDOW newest AS (ORDER BY at DESC, name ROWS UNBOUNDED PRECEDING)
 DROP_ENTRIES: Final = f"""
 UPDATE calls SET entry = NULL WHERE origin = :origin AND session = :session AND name IN
 (SELECT name FROM ({RANKED}) WHERE number > :max_calls OR total > :max_session)
-"""  # noqa: S608 - built from constants  # nosec B608
+"""  # noqa: S608 - the statement consists of constants  # nosec B608
 DROP_NAMES: Final = f"""
 DELETE FROM calls WHERE origin = :origin AND session = :session AND name IN
 (SELECT name FROM ({RANKED}) WHERE number > :max_names)
-"""  # noqa: S608 - built from constants  # nosec B608
+"""  # noqa: S608 - the statement consists of constants  # nosec B608
 
 SAVE: Final = """
 local at, oldest, stored_s, remembered_s = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]

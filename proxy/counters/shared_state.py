@@ -124,7 +124,7 @@ class SqliteStates:
 class RedisStates:
     """States in Redis, for any number of machines, written by compare-and-swap.
 
-    For states that rarely have concurrent writers, such as those of the live view.
+    Use it for states that rarely have concurrent writers, such as those of the live view.
     """
 
     def __init__(self, client: Any) -> None:

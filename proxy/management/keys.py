@@ -21,6 +21,6 @@ def find_key(keys: QuerySet[ApiKey], team_name: str, name: str) -> ApiKey:
     team = find_team(team_name)
     key = keys.filter(team=team, name=name).first()
     if key is None:
-        known = team.keys.values_list("name", flat=True)
+        known = team.keys.filter(successor=None).values_list("name", flat=True)
         raise ConfigError(f"no key {name!r} of team {team}{did_you_mean(name, known)}")
     return key

@@ -1,4 +1,4 @@
-"""The outbox of the archive: which months of requests are in a Parquet file, and how far."""
+"""The state of the archive: which months of requests are, or will be, in a Parquet file."""
 
 from django.db import models
 

@@ -24,7 +24,7 @@ class Action(models.TextChoices):
 
 
 class ActorKind(models.TextChoices):
-    """What kind of actor an entry names."""
+    """The kinds of actors that an entry can name."""
 
     USER = "user", "User"
     KEY = "key", "Gateway key"

@@ -54,7 +54,9 @@ class SessionOutcomeDay(models.Model):
     test_runs_passed = counter_field()
     test_runs_failed = counter_field()
     commits_reported = counter_field()  # git printed the commit
-    commits_derived = counter_field()  # a successful git commit without output
+    commits_derived = (
+        counter_field()
+    )  # commits of successful ``git commit`` calls that printed nothing
     commit_lines_added = counter_field()  # as git printed it
     commit_lines_removed = counter_field()
     commits_without_lines = counter_field()

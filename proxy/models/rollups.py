@@ -164,7 +164,7 @@ class UsageByCallerQuarterHour(CountsByCaller):
 
 
 class UsageByCallerDay(CountsByCaller, HasLatencyHistogram):
-    """Usage of a UTC day by caller. Its names of users are those that the ledger knows."""
+    """Usage of a UTC day by caller. The ledger has requests of each user who is named here."""
 
     class Meta:
         indexes = [

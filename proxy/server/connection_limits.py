@@ -19,7 +19,7 @@ RESERVED_FILES: Final = 192
 """The number of file descriptors for all other purposes: an idle worker uses 40, and each thread
 with a database connection 3."""
 MIN_CONNECTIONS: Final = 16
-"""Connections that are accepted even if the limit of open files is lower."""
+"""The number of connections that is accepted even if the limit of open files is lower."""
 MAX_SHARE: Final = 0.75
 """Largest share of all connections for one address, so that others can still connect."""
 IPV6_PREFIX: Final = 64

@@ -1,4 +1,4 @@
-"""Load an ASGI application when its first request arrives: admin pages and the live feed."""
+"""Load an ASGI application (the admin pages, the live feed) when its first request arrives."""
 
 import asyncio
 import gc

@@ -135,12 +135,12 @@ def run(
         server_header=False,
         proxy_headers=bool(conf.trusted_proxies),
         forwarded_allow_ips=list(conf.trusted_proxies),
-        timeout_keep_alive=conf.keep_alive_s,  # type: ignore[arg-type]  # annotated as int
+        timeout_keep_alive=conf.keep_alive_s,  # type: ignore[arg-type]  # uvicorn annotates it as int
         timeout_graceful_shutdown=round(conf.drain_s),
     )
     if (interval := service_manager.watchdog_interval_s()) and workers == 1:
         config.callback_notify = _send_watchdog_message
-        config.timeout_notify = interval  # type: ignore[assignment]  # annotated as int
+        config.timeout_notify = interval  # type: ignore[assignment]  # uvicorn annotates it as int
     if workers > 1:
         shared_metrics.prepare(conf.data_dir)
         supervisor = _Supervisor(config, [listener])

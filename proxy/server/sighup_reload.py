@@ -57,7 +57,7 @@ class Reloader:
                     self._file = file
                     log.info("reload: %s is applied", self._path)
             except (ConfigError, DatabaseError) as mistake:
-                log.error("reload rejected, the old configuration stays active: %s", mistake)  # noqa: TRY400 - no traceback for a typing error
+                log.error("reload rejected, the old configuration stays active: %s", mistake)  # noqa: TRY400 - a wrong value in the file needs no traceback
             finally:
                 connections.close_all()  # close the connections of this thread
 
@@ -73,7 +73,7 @@ class Reloader:
             except DatabaseError:
                 return  # the next check tries again
             except ConfigError as mistake:
-                log.error("the secret of a gateway key is not changed: %s", mistake)  # noqa: TRY400 - as above
+                log.error("the secret of a gateway key is not changed: %s", mistake)  # noqa: TRY400 - a wrong value in the file needs no traceback
             finally:
                 connections.close_all()
             self._applied_contents = contents

@@ -19,7 +19,7 @@ class LiveFeedConnection(asyncio.Protocol):
 
 @lru_cache(maxsize=1)
 def _websocket_class() -> Any:
-    from uvicorn.protocols.websockets import websockets_sansio_impl  # noqa: PLC0415 - see above
+    from uvicorn.protocols.websockets import websockets_sansio_impl  # noqa: PLC0415 - most workers never need this import
 
     class GuardedWebSocket(websockets_sansio_impl.WebSocketsSansIOProtocol):
         """A WebSocket that releases its connection slot, and closes if the client does not read."""

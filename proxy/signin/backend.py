@@ -70,7 +70,7 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # mozilla-djang
             return super().authenticate(request, nonce=nonce, code_verifier=code_verifier)
         except SignInDenied as denied:
             log.warning("sign-in refused: %s", denied.reason)
-            request.sign_in_error = str(denied)  # type: ignore[attr-defined]  # shown by CallbackView
+            request.sign_in_error = str(denied)  # type: ignore[attr-defined]  # CallbackView shows it
         except (
             ProviderError,
             OSError,

@@ -14,7 +14,7 @@ from .oidc_settings import oidc_settings
 def begin(request: HttpRequest) -> HttpResponseBase:
     """Start a sign-in: redirect to the OpenID Connect provider."""
     _require_provider()
-    from .views import BeginView  # noqa: PLC0415 - see the module's docstring
+    from .views import BeginView  # noqa: PLC0415 - the module's docstring gives the reason
 
     response: HttpResponseBase = BeginView.as_view()(request)
     return response
@@ -23,7 +23,7 @@ def begin(request: HttpRequest) -> HttpResponseBase:
 def callback(request: HttpRequest) -> HttpResponseBase:
     """Handle the provider's redirect back to this site, which ends the sign-in."""
     _require_provider()
-    from .views import CallbackView  # noqa: PLC0415 - see the module's docstring
+    from .views import CallbackView  # noqa: PLC0415 - the module's docstring gives the reason
 
     response: HttpResponseBase = CallbackView.as_view()(request)
     return response

@@ -24,7 +24,7 @@ class _FixedSettings:
 
     def get_settings(self, attr: str, *default: Any) -> Any:
         fixed = {**SETTINGS, "LOGIN_REDIRECT_URL": "admin:index"}
-        return fixed[attr] if attr in fixed else super().get_settings(attr, *default)  # type: ignore[misc]  # defined by the view of mozilla-django-oidc
+        return fixed[attr] if attr in fixed else super().get_settings(attr, *default)  # type: ignore[misc]  # the view of mozilla-django-oidc defines it
 
 
 @method_decorator(never_cache, name="dispatch")

@@ -48,7 +48,7 @@ class AnthropicStream:
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
         self.validator = StreamValidator()
-        # Set from the first event on that arrives in an illegal order.
+        # None until the first event in an invalid order arrives.
         self._repair: StreamRepair | None = None
         self.notes: list[Note] = []
         self.call_records: dict[str, UpstreamCall] = {}  # an Anthropic upstream needs none

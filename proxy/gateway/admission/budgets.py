@@ -137,7 +137,7 @@ async def reserve(
             _thread.submit(_reserve_in_store, planned.id, amount, counters, at)
         )
     except BaseException as exc:
-        # This includes a cancellation, because the thread may still reserve.
+        # A cancelled request comes here, too: its thread may still reserve the amount.
         reservation.settle(None)
         reason = UNCHECKED.get(type(exc))
         if reason is None:

@@ -10,8 +10,11 @@ from typing import Final
 from proxy.conf import conf
 
 TICK_S: Final = 0.05
-# late ticks that mean overload; one blocking call, however long, causes only one
 IN_A_ROW: Final = 8
+"""The event loop is overloaded after this many late timer calls in succession.
+
+One blocking call, however long, causes only one late timer call.
+"""
 
 
 class LoadShedder:

@@ -164,7 +164,9 @@ async def parse_body(
         kind = head.text(b"content-type").partition(";")[0].strip().lower()
         if kind not in {"", "application/json", "text/plain"}:
             raise HttpError(
-                415, "invalid_request_error", f"content-type is {kind[:80]!r}; send JSON"
+                415,
+                "invalid_request_error",
+                f"content-type is {kind[:80]!r}; send 'application/json'",
             )
     if len(body) <= LARGE_BODY:
         values = count_values_limited(body)

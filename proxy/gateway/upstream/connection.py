@@ -159,7 +159,7 @@ class UpstreamConnection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """Whether the connection can send another request."""
         return (
-            self._keep_alive  # implies that the response is complete and the connection not lost
+            self._keep_alive  # true only if the response is complete and the connection is not lost
             and not self._pieces
             and not self._transport.is_closing()
             and not self._unsent

@@ -44,7 +44,7 @@ MAIL: Final = 0
 
 
 def waiting() -> QuerySet[WebhookDelivery]:
-    """Return the deliveries that wait for an attempt. Those of a disabled webhook wait on."""
+    """Return the deliveries that wait for an attempt, except those of disabled webhooks."""
     rows = WebhookDelivery.objects.filter(state=DeliveryState.WAITING)
     return rows.filter(Q(webhook=None) | Q(webhook__enabled=True))
 

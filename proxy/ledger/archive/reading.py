@@ -34,7 +34,7 @@ Position = tuple[Any, ...]
 
 
 def within(since: datetime | None, until: datetime | None) -> Q:
-    """Match the months with a part of the time range; None: no bound."""
+    """Return a filter for months that overlap the time range; a bound of None has no effect."""
     months = Q()
     if since is not None:
         months &= Q(month__gte=since.astimezone(UTC).date().replace(day=1))

@@ -32,7 +32,7 @@ class Failure(NamedTuple):
 
 
 def has_failed(row: AnyRow) -> bool:
-    """Whether an attempt of the request may have failed. Most rows have none that did."""
+    """Return whether an attempt of the request may have failed. In most rows none has."""
     status = row.upstream_status or 0
     return status >= 400 or row.outcome in FAILED or len(row.attempts) > 1
 

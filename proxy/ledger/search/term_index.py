@@ -63,7 +63,7 @@ def _sqlite_partitions(cursor: Any) -> list[int]:
 
 
 def add(terms: Mapping[int, Iterable[str]]) -> None:
-    """Index entries, given as the terms of each entry id."""
+    """Add entries to the index. ``terms`` has the terms of each entry, by its id."""
     if not terms:
         return
     with connection.cursor() as cursor:

@@ -21,9 +21,9 @@ class Command(BridgeCommand):
             "path", type=Path, help="the data directory of the host, a copy of it, or one journal"
         )
         parser.add_argument(
-            "--host", help="its host name: end the notice that this host has waiting records"
+            "--host", help="name of the host; the notice that it has waiting records ends"
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

@@ -32,14 +32,14 @@ class Command(BridgeCommand):
             "--before",
             type=parse_month,
             metavar="YYYY-MM",
-            help="only months before this one; at most until the last month that has ended",
+            help="only months before this one (default: all months that have ended)",
         )
         parser.add_argument(
             "--to",
             metavar="LOCATION",
             default=str(conf.data_dir / "archive"),
             help="a folder that all hosts of the gateway can read, or s3://bucket/prefix "
-            "(archive in the data directory)",
+            "(default: the folder archive in the data directory)",
         )
         parser.add_argument(
             "--remove",
@@ -48,7 +48,7 @@ class Command(BridgeCommand):
             "of their transcripts has ended",
         )
         parser.add_argument("--list", action="store_true", help="only show the archived months")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["list"]:

@@ -29,12 +29,22 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--since", type=parse_datetime, help="accepted at or after: 2026-11-01, 7d"
+            "--since",
+            type=parse_datetime,
+            help="only requests accepted since this time: 2026-11-01, 7d",
         )
-        parser.add_argument("--until", type=parse_datetime, help="accepted before")
-        parser.add_argument("--format", choices=sorted(FORMATS), default="ndjson")
-        parser.add_argument("--open", action="store_true", help="also requests that still run")
-        parser.add_argument("--output", type=FileType("w", encoding="utf-8"), help="else stdout")
+        parser.add_argument(
+            "--until", type=parse_datetime, help="only requests accepted before this time"
+        )
+        parser.add_argument(
+            "--format", choices=sorted(FORMATS), default="ndjson", help="default: ndjson"
+        )
+        parser.add_argument("--open", action="store_true", help="include requests that still run")
+        parser.add_argument(
+            "--output",
+            type=FileType("w", encoding="utf-8"),
+            help="file for the rows (default: stdout)",
+        )
         self.add_reason_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

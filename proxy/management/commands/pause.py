@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.utils.timezone import now
 
+from proxy.decode_errors import did_you_mean
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.models import Pause, Upstream
 
@@ -19,16 +20,23 @@ class Command(BridgeCommand):
     example = 'manage.py pause --upstream openai --minutes 30 --message "OpenAI is down"'
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--upstream", default="", help="name of the upstream (else: every)")
-        parser.add_argument("--model", default="", help="model name or glob (else: every)")
+        parser.add_argument(
+            "--upstream", default="", help="name of the upstream (default: all upstreams)"
+        )
+        parser.add_argument("--model", default="", help="model name or glob (default: all models)")
         parser.add_argument("--message", default="", help="the error message that clients get")
-        parser.add_argument("--minutes", type=int, help="end the pause after this time")
-        parser.add_argument("--resume", action="store_true", help="end this pause now")
+        parser.add_argument("--minutes", type=int, help="end the pause after so many minutes")
+        parser.add_argument(
+            "--resume", action="store_true", help="end the pause of this upstream and model now"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         upstream = Upstream.objects.filter(name=options["upstream"]).first()
         if options["upstream"] and upstream is None:
-            raise CommandError(f"no upstream {options['upstream']!r}", returncode=MISUSE)
+            hint = did_you_mean(
+                options["upstream"], Upstream.objects.values_list("name", flat=True)
+            )
+            raise CommandError(f"no upstream {options['upstream']!r}{hint}", returncode=MISUSE)
         if options["resume"]:
             self._resume(upstream, options["model"])
             return
@@ -49,7 +57,7 @@ class Command(BridgeCommand):
         self.stdout.write(f"{pause} is paused")
 
     def _resume(self, upstream: Upstream | None, model: str) -> None:
-        paused = Pause.objects.filter(upstream=upstream, model=model)
-        if not paused.delete()[0]:
-            raise CommandError("no such pause", returncode=FINDING)
-        self.stdout.write(f"{model or 'every model'} at {upstream or 'every upstream'} is resumed")
+        named = f"{model or 'every model'} at {upstream or 'every upstream'}"
+        if not Pause.objects.filter(upstream=upstream, model=model).delete()[0]:
+            raise CommandError(f"there is no pause of {named}", returncode=FINDING)
+        self.stdout.write(f"{named} is resumed")

@@ -25,13 +25,23 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--sizes", action="store_true", help="only show the size of each table")
-        parser.add_argument("--batch", type=int, default=500, help="rows in one transaction")
-        parser.add_argument("--now", type=parse_datetime, help="use this time instead of now")
-        parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
         parser.add_argument(
-            "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
+            "--batch", type=int, default=500, help="number of rows in one transaction"
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument(
+            "--now",
+            type=parse_datetime,
+            help="delete what is past its retention at this time, not now",
+        )
+        parser.add_argument(
+            "--keep-space", action="store_true", help="do not return the freed space to the disk"
+        )
+        parser.add_argument(
+            "--full",
+            action="store_true",
+            help="return the space of PostgreSQL to the disk; this locks the tables (VACUUM FULL)",
+        )
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         before = sizes()

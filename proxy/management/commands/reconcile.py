@@ -58,7 +58,9 @@ class Command(BridgeCommand):
     example = "manage.py reconcile --upstream openai usage.csv costs.csv"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("files", nargs="+", type=Path, help="CSV of usage, of costs, or both")
+        parser.add_argument(
+            "files", nargs="+", type=Path, help="CSV files with usage, costs or both"
+        )
         parser.add_argument(
             "--upstream",
             action="append",
@@ -67,14 +69,17 @@ class Command(BridgeCommand):
         )
         parser.add_argument(
             "--model", action="append", default=[], metavar="THEIRS=OURS",
-            help="the provider's name of a model and ours; may be repeated",
+            help="name of a model in the files and in the ledger; may be repeated",
         )  # fmt: skip
-        parser.add_argument("--by-day", action="store_true", help="compare each UTC day")
+        parser.add_argument("--by-day", action="store_true", help="compare each UTC day separately")
         parser.add_argument(
-            "--tolerance", type=Decimal, default=Decimal("0.1"), help="in per cent (0.1)"
+            "--tolerance",
+            type=Decimal,
+            default=Decimal("0.1"),
+            help="difference in percent that is not reported (default: 0.1)",
         )
-        parser.add_argument("--all", action="store_true", help="show equal figures too")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--all", action="store_true", help="show equal figures, too")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         invoice = _read(options["files"], dict(_renamed(options["model"])))
@@ -149,7 +154,9 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
         try:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 invoice.read(lines, names, path.name)
-        except (BadExport, OSError, UnicodeDecodeError) as exc:
+        except OSError as exc:
+            raise CommandError(f"{path}: {exc.strerror}", returncode=MISUSE) from None
+        except (BadExport, UnicodeDecodeError) as exc:
             raise CommandError(str(exc), returncode=MISUSE) from None
     return invoice
 

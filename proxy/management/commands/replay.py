@@ -22,10 +22,18 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("request_id", help="the request-id that the client saw")
-        parser.add_argument("--events", action="store_true", help="print today's event stream")
+        parser.add_argument(
+            "--events",
+            action="store_true",
+            help="print the event stream that the current translator makes",
+        )
         parser.add_argument("--raw", action="store_true", help="print the upstream's stored bytes")
-        parser.add_argument("--request", action="store_true", help="print today's upstream body")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument(
+            "--request",
+            action="store_true",
+            help="print the upstream body that the current translator makes",
+        )
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
         self.add_reason_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

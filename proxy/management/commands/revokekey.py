@@ -20,8 +20,8 @@ class Command(BridgeCommand):
     example = "manage.py revokekey platform/ci"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("key", nargs="?", metavar="TEAM/NAME", help="the key")
-        parser.add_argument("--team", help="name of its team, instead of TEAM/NAME")
+        parser.add_argument("key", nargs="?", metavar="TEAM/NAME", help="team and name of the key")
+        parser.add_argument("--team", help="name of the key's team, instead of TEAM/NAME")
         parser.add_argument("--name", help="name of the key within its team")
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -37,18 +37,18 @@ class Command(BridgeCommand):
         elif changed:
             self.stdout.write(f"Key {key} is revoked; it stops working within seconds.")
         if not changed:
-            raise CommandError(f"key {key} was revoked before, {revoked}", returncode=FINDING)
+            raise CommandError(f"key {key} was revoked before, at {revoked}", returncode=FINDING)
 
 
 def _names(key: str | None, team: str | None, name: str | None) -> tuple[str, str]:
     """Return the team and name of a key, from ``key`` (TEAM/NAME) or from ``team`` and ``name``.
 
-    Raises ConfigError if both ways or neither are used.
+    Raises ConfigError if both or neither are given.
     """
     if key and not team and not name:
         team, _, name = key.partition("/")
     elif key:
-        raise ConfigError("TEAM/NAME, or --team and --name: not both")
+        raise ConfigError("give TEAM/NAME, or --team and --name, not both")
     if not team or not name:
-        raise ConfigError("which key? TEAM/NAME, or --team and --name")
+        raise ConfigError("no key is named: give TEAM/NAME, or --team and --name")
     return team, name

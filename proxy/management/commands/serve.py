@@ -36,7 +36,12 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", default=8000, type=int, help="port to listen on; 0: any")
+        parser.add_argument(
+            "--port",
+            default=8000,
+            type=int,
+            help="port to listen on; with 0 the system chooses one",
+        )
         parser.add_argument(
             "--workers", default=settings.WORKERS, type=int, help="number of server processes"
         )

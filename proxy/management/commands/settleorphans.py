@@ -28,7 +28,8 @@ class Command(BridgeCommand):
             "--older-than",
             type=parse_datetime,
             default="1h",
-            help="close open rows accepted before this time; longer than any request runs (1h)",
+            help="close only rows that are open for longer than this (default: 1h), longer than "
+            "any request can run",
         )
         parser.add_argument(
             "--restore",
@@ -37,7 +38,7 @@ class Command(BridgeCommand):
             help="after a restore: post the journals again; exit 1 if SINCE, the time of the "
             "backup, is before their first record",
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         now = datetime.now(UTC)

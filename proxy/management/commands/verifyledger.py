@@ -32,18 +32,23 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         scope = parser.add_mutually_exclusive_group()
-        scope.add_argument("--day", type=parse_datetime, help="only the links of one UTC day")
         scope.add_argument(
-            "--month", type=parse_month, metavar="YYYY-MM", help="only the links of one month (UTC)"
+            "--day", type=parse_datetime, help="verify only the links of one UTC day"
+        )
+        scope.add_argument(
+            "--month",
+            type=parse_month,
+            metavar="YYYY-MM",
+            help="verify only the links of one month (UTC)",
         )
         scope.add_argument(
             "--resume", action="store_true",
             help="continue the verification that was interrupted, with its options",
         )  # fmt: skip
-        parser.add_argument("--no-bodies", action="store_true", help="skip transcripts")
-        parser.add_argument("--no-sums", action="store_true", help="skip rollups")
+        parser.add_argument("--no-bodies", action="store_true", help="do not verify transcripts")
+        parser.add_argument("--no-sums", action="store_true", help="do not verify rollups")
         parser.add_argument("--heads", action="store_true", help="print each day's last digest")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = conf.data_dir / FILE

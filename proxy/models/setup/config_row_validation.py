@@ -54,8 +54,8 @@ def fetch_all(model: type[models.Model]) -> list[Any]:
 
     Raises Django's database errors if the database is not available.
     """
-    order = [name for name in model._meta.ordering or () if "__" not in str(name)]  # noqa: SLF001 - documented
-    return fetch_rows(model._default_manager.order_by(*order))  # noqa: SLF001 - documented
+    order = [name for name in model._meta.ordering or () if "__" not in str(name)]  # noqa: SLF001 - Django documents this name
+    return fetch_rows(model._default_manager.order_by(*order))  # noqa: SLF001 - Django documents this name
 
 
 def fetch_rows(rows: "models.QuerySet[Any]") -> list[Any]:
@@ -64,8 +64,8 @@ def fetch_rows(rows: "models.QuerySet[Any]") -> list[Any]:
     A field whose value cannot be converted is deferred. A queryset converts all rows in one pass,
     so a single such value would make all rows unreadable.
     """
-    fields = rows.model._meta.concrete_fields  # noqa: SLF001 - documented
-    columns = [field.get_col(rows.model._meta.db_table) for field in fields]  # noqa: SLF001 - documented
+    fields = rows.model._meta.concrete_fields  # noqa: SLF001 - Django documents this name
+    columns = [field.get_col(rows.model._meta.db_table) for field in fields]  # noqa: SLF001 - Django documents this name
     converters = [
         [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
         for column in columns
@@ -168,13 +168,13 @@ def split_readable(rows: Rows, *, query_missing: bool) -> tuple[Rows, list[Unrea
 
 def is_readable(row: models.Model) -> bool:
     """Read the row from the database again; return whether all its fields can be read."""
-    same = type(row)._default_manager.filter(pk=row.pk)  # noqa: SLF001 - documented
+    same = type(row)._default_manager.filter(pk=row.pk)  # noqa: SLF001 - Django documents this name
     return all(first_problem(found) is None for found in fetch_rows(same))
 
 
 def first_problem(row: models.Model) -> tuple[str, str] | None:
     """Return name and reason of the first unreadable field; None if all fields can be read."""
-    for field in row._meta.concrete_fields:  # noqa: SLF001 - documented
+    for field in row._meta.concrete_fields:  # noqa: SLF001 - Django documents this name
         try:
             _check_value(field, row.__dict__.get(field.attname, MISSING))
         except ValidationError as error:
@@ -221,7 +221,7 @@ def _check_rules(row: models.Model) -> None:
             for field, message in row.field_errors():
                 raise ValidationError({field: message})
         case Route():
-            # ``Route.clean`` compares with other rows; a database constraint enforces the same
+            # ``Route.clean`` compares the row with others; so does a database constraint
             pass
         case _:
             row.clean()
@@ -234,7 +234,7 @@ def _link(
 
     Return the first field whose related row does not exist, and the reason.
     """
-    for field in row._meta.concrete_fields:  # noqa: SLF001 - documented
+    for field in row._meta.concrete_fields:  # noqa: SLF001 - Django documents this name
         pk, related = row.__dict__.get(field.attname), cast("Any", field.related_model)
         if related not in known or pk is None:
             continue
@@ -249,7 +249,7 @@ def _link(
 
 def _links(row: models.Model) -> Iterator[tuple[Any, Any]]:
     """Yield the model and the primary key of each row that this row refers to."""
-    for field in row._meta.concrete_fields:  # noqa: SLF001 - documented
+    for field in row._meta.concrete_fields:  # noqa: SLF001 - Django documents this name
         if field.related_model:
             yield field.related_model, row.__dict__.get(field.attname)
 
@@ -265,7 +265,7 @@ def _pays(budget: Any, key: Any) -> bool:
 
 
 def _unreadable(row: Any, field: str, why: str) -> UnreadableRow:
-    meta = row._meta  # noqa: SLF001 - documented
+    meta = row._meta  # noqa: SLF001 - Django documents this name
     return UnreadableRow(
         kind=str(meta.verbose_name),
         id=row.pk,

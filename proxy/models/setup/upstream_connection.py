@@ -69,7 +69,7 @@ class HttpProxy(NamedTuple):
     host: str
     port: int
     authorization: Secret = Secret("")  # the value of ``proxy-authorization``
-    tls: bool = False  # whether the gateway speaks TLS with the proxy
+    tls: bool = False  # whether the connection to the proxy uses TLS
 
     @property
     def credentials(self) -> Secret:
@@ -163,7 +163,7 @@ def resolve_connection(stored: Mapping[str, Any], base_url: str) -> ResolvedConn
     return ResolvedConnection(
         proxy=_parse_proxy(proxy_url, auth) if proxy_url else None,
         tls=files,
-        headers={**settings.headers, **secrets},  # type: ignore[dict-item]  # secrets replace refs
+        headers={**settings.headers, **secrets},  # type: ignore[dict-item]  # the secrets replace their references
         secrets=tuple(secrets.values()),
         forwarded=_matching(settings.forward_headers),
     )

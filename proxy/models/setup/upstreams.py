@@ -17,7 +17,7 @@ from .credential_types import AnySettings, CommandSettings, check_extra, parse_c
 from .upstream_connection import check_connection, secret_files_in
 
 API_VERSION = re.compile(r"20\d\d-\d\d-\d\d(-preview)?|preview|latest")
-"""The values of ``api-version`` that Azure knows."""
+"""The values of ``api-version`` that Azure accepts."""
 SEALED = "sealed"
 """The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
 TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")

@@ -19,7 +19,7 @@ from .upstreams import SEALED, is_private, split_url
 
 MAX_WEBHOOKS: Final = 100
 """Maximum rows. Each webhook may occupy one sending thread while its receiver does not respond."""
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public prefix of every secret
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - this is the public prefix of every secret
 MIN_SECRET_BYTES: Final = 24
 MAX_SECRET_BYTES: Final = 64
 ASSOCIATED: Final = "webhook signing secret"

@@ -66,7 +66,7 @@ KINDS: Final[Mapping[type[Model], str]] = {
 
 
 class Reference(serializers.Field[Any, Any, Any, Any]):
-    """A reference in a row that is not a model's: the value is the reference itself."""
+    """A reference in a row that no Django model stores. The value is the reference itself."""
 
     def __init__(self, kind: str, **kwargs: Any) -> None:
         self.kind = kind

@@ -127,7 +127,7 @@ def run_fork_server() -> None:
                 call_command("serve", *arguments)
             finally:
                 os._exit(0)
-        print(child, flush=True)  # noqa: T201 - the output of the program
+        print(child, flush=True)  # noqa: T201 - this is the output of the program
         _, status = os.waitpid(child, 0)
         print(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else status, flush=True)  # noqa: T201
 
@@ -146,7 +146,7 @@ class ForkServerGateway(Gateway):
         command = [sys.executable, "-m", "tests.fakes.load.crash_points", "--host", "127.0.0.1",
                    "--port", str(self.port), "--config", str(self.folder / "bridge.toml")]  # fmt: skip
         with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own command line
+            self.process = subprocess.Popen(  # noqa: S603 - the test wrote this command
             command, cwd=REPOSITORY, env=self._environment(), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip

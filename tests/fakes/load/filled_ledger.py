@@ -21,7 +21,7 @@ def fill_ledger(requests: int, environment: Mapping[str, str], days_before: int 
 
     ``days_before``: how long before ``NOON`` the first request was.
     """
-    subprocess.run(  # noqa: S603 -- our own program
+    subprocess.run(  # noqa: S603 -- the test runs a program of this project
         [sys.executable, "-m", "tests.fakes.load.filled_ledger", str(requests), str(days_before)],
         check=True, env={"PATH": os.environ["PATH"], **environment},
     )  # fmt: skip

@@ -56,7 +56,7 @@ class RepeatedKills:
 
     def kill_times(self, times: int, *, seed: int = 1, at_most_s: float = 1.5) -> Iterator[int]:
         """Kill the gateway ``times`` times; yield the number of upstream calls that each kill cut."""
-        rng = random.Random(seed)  # noqa: S311 -- not for secrets
+        rng = random.Random(seed)  # noqa: S311 -- the numbers are no secrets
         with reserved_port() as self.gateway.port:
             self.gateway.start_fork_server()
             try:

@@ -77,7 +77,7 @@ class LoadClients:
             self.sent.append(Sent(number, *classify_response(raw), raw))
             if not raw and not self.continues_after_cut:
                 return
-            await asyncio.sleep(random.random() * self.pause_s)  # noqa: S311 -- not for secrets
+            await asyncio.sleep(random.random() * self.pause_s)  # noqa: S311 -- the numbers are no secrets
 
     async def _send(self, number: int) -> bytes:
         reader, writer = await self._connect()
@@ -142,7 +142,7 @@ def chat_response(request: ReceivedRequest) -> Script:
     """Build a chat stream of 1 to 40 deltas within two seconds; deterministic for a number."""
     number = number_of(request)
     prompt, completion = tokens_of(number)
-    pace = Sleep(random.Random(number).random() * 2 / completion)  # noqa: S311 -- not for secrets
+    pace = Sleep(random.Random(number).random() * 2 / completion)  # noqa: S311 -- the numbers are no secrets
     events = [_choice({"content": f"word {n} "}) for n in range(completion)]
     events.append(_choice({}, finish_reason="stop"))
     events.append(
@@ -165,7 +165,7 @@ class Verdict(NamedTuple):
     sent: set[int]
     called: set[int]
     completed: set[int]
-    lost: set[int]  # accepted according to upstream or client, but without a row
+    lost: set[int]  # the upstream or the client has them as accepted, but the ledger has no row
     duplicated: set[int]  # more than one row, or more than one call of the upstream
     left_open: set[int]
     wrong: set[int]  # completed, but with other tokens than the upstream reported

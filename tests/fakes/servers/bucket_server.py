@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name there
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class names the argument so
         pass
 
 

@@ -133,7 +133,7 @@ def _handler_of(identity: CloudIdentity) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(200, make(identity))
 
-        do_GET = do_PUT = do_POST = _answer  # noqa: N815 -- the names of the base class
+        do_GET = do_PUT = do_POST = _answer  # noqa: N815 -- the base class has these names
 
         def _send(self, status: int, value: Any) -> None:
             is_text = isinstance(value, str)

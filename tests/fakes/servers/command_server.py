@@ -32,7 +32,7 @@ class CommandServer:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - for ``close``
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - ``close`` closes the file
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fakes.servers.command_server"],
             cwd=REPOSITORY, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -72,7 +72,7 @@ def fork_for_each_request() -> list[str]:
         if child == 0:
             return [str(each) for each in json.loads(line)]
         _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the response
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - this is the response
     sys.exit()
 
 

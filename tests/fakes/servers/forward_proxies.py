@@ -1,4 +1,4 @@
-"""Forward proxies on loopback: Debian's tinyproxy, which requires a password, and our own.
+"""Forward proxies on loopback: Debian's tinyproxy, which requires a password, and one written here.
 
 tinyproxy does not speak TLS with its clients; ``TlsFront`` does it in front of the proxy, as
 stunnel would.
@@ -59,7 +59,7 @@ def running_tinyproxy(folder: Path) -> Iterator[Tinyproxy]:
         port = free.getsockname()[1]
     config, log = folder / "tinyproxy.conf", folder / "tinyproxy.log"
     config.write_text(CONFIG.format(port=port, log=log, address=ADDRESS))
-    process = subprocess.Popen([program, "-d", "-c", str(config)])  # noqa: S603 - a test server
+    process = subprocess.Popen([program, "-d", "-c", str(config)])  # noqa: S603 - the test wrote this command
     try:
         _wait_until_listening(port)
         yield Tinyproxy(port, log)

@@ -117,7 +117,7 @@ class Gateway:
             copy_ledger(data)
         command = self._command()
         with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own command line
+            self.process = subprocess.Popen(  # noqa: S603 - the test wrote this command
                 command,
                 cwd=self.cwd,
                 env=self._environment(),
@@ -192,7 +192,7 @@ class Gateway:
         """
         if not environment and self.process is not None and self.process.poll() is None:
             return self._command_server().run(*arguments)
-        result = subprocess.run(  # noqa: S603 - our own command line
+        result = subprocess.run(  # noqa: S603 - the test wrote this command
             [sys.executable, str(REPOSITORY / "manage.py"), *arguments],
             cwd=REPOSITORY,
             env={**self._environment(), **environment},

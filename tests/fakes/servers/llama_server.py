@@ -42,7 +42,7 @@ BUILD_OPTIONS: Final = (
 
 
 def skip_without_model() -> None:
-    """Skip the test with a warning if the model is missing."""
+    """Skip the test and print a warning if the model is missing."""
     if not MODEL.exists():
         skip_loudly(f"NO REAL ENGINE: the tiny model is not beside this clone ({MODEL})")
 
@@ -74,7 +74,7 @@ def running_llama_server(log: Path, build: Build = "xllamacpp") -> Iterator[str]
         port = free.getsockname()[1]
     command = COMMANDS[build](port)
     with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command line
+        process = subprocess.Popen(  # noqa: S603 - the test wrote this command
             command, stdout=output, stderr=output, cwd=REPOSITORY
         )
     try:
@@ -119,7 +119,7 @@ def _sources(folder: Path) -> Path:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the test wrote this command
     if done.returncode:
         skip_loudly(f"NO LLAMA-SERVER: {command[0]} failed: {done.stderr[-500:]}")
 
@@ -128,7 +128,7 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
     deadline = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310 - loopback
+            with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310 - the URL is on loopback
                 return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.05)

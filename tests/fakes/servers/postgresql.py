@@ -21,7 +21,7 @@ BINARIES = ("initdb", "pg_ctl", "postgres")
 
 
 def find_binaries() -> Path:
-    """Return the folder of the PostgreSQL binaries; without them skip or fail, see ``absent``."""
+    """Return the folder of the PostgreSQL binaries. If there are none, ``absent`` skips or fails."""
     places = [*Path("/usr/lib/postgresql").glob("*/bin"), *map(Path, os.get_exec_path())]
     matches = (place for place in places if all((place / name).exists() for name in BINARIES))
     return next(matches, None) or skip_or_fail(
@@ -69,7 +69,7 @@ class Postgres:
         Path(self._files).rename(target)
 
     def _copy(self, source: Path) -> None:
-        subprocess.run(["cp", "--archive", source, self._files], check=True)  # noqa: S603, S607 - keeps the owner
+        subprocess.run(["cp", "--archive", source, self._files], check=True)  # noqa: S603, S607 - ``cp`` keeps the owner of the files
 
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.home} -c fsync=off"
@@ -97,6 +97,6 @@ class Postgres:
                 "--clear-groups",
                 *command,
             ]
-        subprocess.run(  # noqa: S603 -- our own command line
+        subprocess.run(  # noqa: S603 -- the test wrote this command
             command, check=True, cwd=self.home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -34,7 +34,7 @@ class RedisServer:
         self.client = redis.Redis.from_url(self.url)
 
     def start(self) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+        self._process = subprocess.Popen(  # noqa: S603 - the test wrote these arguments
             [shutil.which("redis-server") or "redis-server", *self._file, "--port", str(self.port),
              "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder), "--daemonize", "no",
              "--loglevel", "warning", *self._arguments],

@@ -63,7 +63,7 @@ class SocketHandler:
             for signal in (request_started, request_finished):
                 signal.connect(close_old_connections)
         response = decode_response(raw, environ["REQUEST_METHOD"])
-        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]  # set by Django's test client too
+        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]  # Django's test client sets it too
         return response
 
 

@@ -44,7 +44,7 @@ def recordings(kind: str) -> list[Path]:
 
 @cache
 def index() -> dict[str, dict[str, Any]]:
-    """Return the corpus' index by file."""
+    """Return the entries of the corpus' index, by the name of the recording."""
     entries = json.loads((CORPUS / "index.json").read_bytes())["entries"]
     return {entry["file"]: entry for entry in entries}
 
@@ -134,7 +134,10 @@ def _add_item(reading: ResponseSummary, item: dict[str, Any], events: list[dict[
 
 
 def _as_streamed(whole: str, item_id: str, events: list[dict[str, Any]]) -> str:
-    """Return the streamed text of a message; it differs only in hand-edited recordings."""
+    """Return the text of the stream that ends with this message.
+
+    The texts differ only in recordings that were edited by hand.
+    """
     text_events = {"response.output_text.delta", "response.refusal.delta"}
     deltas = "".join(
         e["delta"] for e in events if e["type"] in text_events and e.get("item_id") == item_id

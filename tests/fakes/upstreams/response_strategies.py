@@ -44,7 +44,7 @@ class GeneratedResponse:
 
     def chance(self) -> random.Random:
         """Return the random generator of the encoding; the same sequence on each call."""
-        return random.Random(f"encoded by {self.seed}")  # noqa: S311 - seeded for repeatable tests
+        return random.Random(f"encoded by {self.seed}")  # noqa: S311 - a fixed seed makes the test repeatable
 
 
 SEEDS = st.integers(0, 2**24 - 1)  # Hypothesis draws larger ranges unevenly (mostly small numbers)
@@ -72,7 +72,7 @@ def generated_responses(draw: st.DrawFn, *, texts: int = 3) -> GeneratedResponse
     """Draw up to two thinking items, ``texts`` texts and three calls, in any order."""
     kinds = draw(KINDS_BY_TEXT_LIMIT[texts])
     seed = draw(SEEDS)
-    chance = random.Random(seed)  # noqa: S311 - seeded for repeatable tests
+    chance = random.Random(seed)  # noqa: S311 - a fixed seed makes the test repeatable
     items = []
     for n, kind in enumerate(chance.sample(kinds, len(kinds))):
         if kind == "call":

@@ -16,7 +16,7 @@ from .script_steps import Script, json_response, stream
 from .upstream import ReceivedRequest
 
 SUMMARY_REQUEST = "create a detailed summary"
-"""The words by which Claude Code asks for a summary of the conversation."""
+"""The words with which Claude Code requests a summary of the conversation."""
 SUMMARY = "<summary>The user keeps a number in note.txt; remember the word marigold.</summary>"
 NUMBERS = itertools.count(1)
 
@@ -44,7 +44,7 @@ class Conversation:
 
     prompts: list[str] = field(default_factory=list)  # all texts of the user, in order
     rounds: int = 0  # answers with tool calls since the last prompt with a plan
-    results: list[str] = field(default_factory=list)  # of tools, since that prompt
+    results: list[str] = field(default_factory=list)  # the results of tools since that prompt
     tools: list[str] = field(default_factory=list)
     plan: Plan | None = None
 

@@ -20,7 +20,7 @@ def pieces(raw: bytes, cut: Cut) -> Iterator[bytes]:
         case "lines":
             yield from raw.splitlines(keepends=True)
         case seed:
-            yield from _random_pieces(raw, random.Random(seed))  # noqa: S311 - seeded for repeatable tests
+            yield from _random_pieces(raw, random.Random(seed))  # noqa: S311 - a fixed seed makes the test repeatable
 
 
 def _random_pieces(raw: bytes, rng: random.Random) -> Iterator[bytes]:

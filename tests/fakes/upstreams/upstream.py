@@ -24,7 +24,7 @@ Ending = Literal["answered", "client_gone", "closed", "reset", "stopped"]
 ENDING_BY_LAST_STEP: dict[type[Step], Ending] = {Reset: "reset", Close: "closed"}
 """The ending of a script that ran to its last step; by default "answered"."""
 POLL_S = 0.005
-"""Seconds between two checks of a gate or of a condition."""
+"""The seconds between two checks of a condition or of an event that the test sets."""
 
 
 @dataclass(slots=True)

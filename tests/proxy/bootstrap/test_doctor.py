@@ -259,8 +259,8 @@ def test_each_route_is_described_with_its_translation():
 
     assert by_subject["route claude-*"][0] is None
     assert by_subject["route claude-*"][1].split("; else ") == [
-        "vllm as qwen3, by Chat Completions, profile vllm",
-        "claude with the model that the client sent, untranslated, profile anthropic",
+        "upstream vllm, model qwen3, by Chat Completions, profile vllm",
+        "upstream claude, the model that the client named, untranslated, profile anthropic",
     ]
     assert by_subject["route gone"] == (False, "has no upstream")
     assert by_subject["route x of team research"][0] is None

@@ -317,6 +317,16 @@ def test_an_upstream_that_a_route_of_the_admin_uses_is_not_deleted(toml):
         lines("")
 
 
+def test_a_price_of_an_upstream_that_is_gone_from_the_file_is_a_mistake(toml):
+    lines(toml)
+    price = toml[toml.index("[[prices]]") :].partition("\n\n")[0]
+
+    with pytest.raises(ConfigError, match=r"prices\[0\]\.upstream: upstream 'openai' is gone"):
+        lines(price)
+
+    assert Price.objects.count() == 1
+
+
 def test_an_export_applied_again_changes_nothing(toml):
     lines(toml)
 

@@ -144,9 +144,9 @@ def test_createkey_with_a_wrong_team_or_name_exits_with_2(team, name, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "which key"),
-        (("ci",), "which key"),
-        (("--team", "platform"), "which key"),
+        ((), "no key is named"),
+        (("ci",), "no key is named"),
+        (("--team", "platform"), "no key is named"),
         (("platform/ci", "--name", "ci"), "not both"),
         (("platform/c",), "no key 'c' of team platform; did you mean 'ci'"),
         (("platfrom/ci",), "no team 'platfrom'; did you mean 'platform'"),

@@ -40,7 +40,7 @@ def test_a_webhook_is_applied_exported_changed_and_deleted():
 
     plan = apply.apply(load.read(FILE.replace("token", "other").replace("previous_", "# ")))
     assert [str(change) for change in plan] == [
-        "~ webhook ops: url, previous_secret {'file': '/run/secrets/old'} -> none"
+        '~ webhook ops: url, previous_secret { file = "/run/secrets/old" } -> none'
     ]
     plan = apply.apply(load.read('[[teams]]\nname = "platform"\n'))
     assert [str(change) for change in plan] == ["- webhook ops"]

@@ -25,7 +25,7 @@ def finished_request(**fields) -> FinishedRequest:
 
 
 def added_by(*requests: FinishedRequest) -> dict[str, float]:
-    """Return what these requests add to each sample."""
+    """Return the increase of each metric's sample by these requests."""
     before = samples()
     for request in requests:
         count_request(request)

@@ -10,6 +10,7 @@ from django.urls import get_resolver
 
 from bridge_project.env import TABLE
 from proxy.routing import EXACT_PATHS
+from tests.slow.faults.catalogue import catalogue
 from translator.openai_chat.request import request_body as chat_request
 from translator.openai_responses.request import request_body as responses_request
 from translator.openai_responses.stream.event_table import EVENT_MAPPINGS, IGNORED, PINGS
@@ -88,6 +89,16 @@ def test_links_between_the_pages_have_a_target(repository):
 
     assert len(pages) > 10
     assert broken == []
+
+
+def test_counts_of_the_readme_are_reached(repository):
+    page = (repository / "README.md").read_text(encoding="utf-8")
+    claimed = {what: int(count) for count, what in re.findall(r"more than (\d+) (\w+)", page)}
+    cases = [case for case in (repository / "tests/cases").glob("*/*") if case.is_dir()]
+
+    assert claimed.keys() == {"faults", "unusual"}
+    assert len(catalogue()) > claimed["faults"]
+    assert len(cases) > claimed["unusual"]
 
 
 COMMAND = re.compile(

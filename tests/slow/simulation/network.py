@@ -155,7 +155,7 @@ class SimulatedPeer:
 
 
 class Upstream:
-    """All upstreams of a world, with random behavior."""
+    """All upstreams of one simulated gateway, with random behavior."""
 
     def __init__(self, rng: SeededRandom, disk: Disk) -> None:
         self.rng, self.disk = rng, disk

@@ -86,7 +86,7 @@ def read(case: Path, name: str) -> Any:
 
 
 def opened(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event; show the content of a signed carrier instead of its text."""
+    """Return the event with the content of its signature in readable form, if it has a valid one."""
     signature = event.get("delta", {}).get("signature")
     carrier = reasoning_signature.verify(signature, KEYS) if signature else None
     if carrier is None:

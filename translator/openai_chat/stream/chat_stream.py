@@ -158,7 +158,7 @@ class ChatStream:
         if not self.upstream_model:
             self.upstream_model = str(chunk.get("model") or "")
         for name in SOURCE_FIELDS:
-            if name in chunk and chunk[name]:  # noqa: RUF019 - the name is rarely present
+            if name in chunk and chunk[name]:  # noqa: RUF019 - this form saves a call, because the name is rarely present
                 self.composer.add_note(
                     Note(name, "dropped", "the response has no field for sources")
                 )

@@ -66,7 +66,7 @@ def stop_string_in(choice: dict[str, Any]) -> str | None:
     """Return the stop string that a choice reports as matched; None if it reports none."""
     stop_string = None
     for name in STOP_FIELDS:
-        value = choice[name] if name in choice else None  # noqa: SIM401 - saves a call
+        value = choice[name] if name in choice else None  # noqa: SIM401 - this form saves a call for each event
         if type(value) is str and value and value not in FINISH_REASONS:
             stop_string = value
     return stop_string

@@ -92,7 +92,7 @@ class TextBlocks:
         self._composer.add_thinking(self._key, piece)
 
     def take_hidden_details(self) -> list[dict[str, Any]]:
-        """Return the entries that no block shows, for the next tool call, whose id carries them."""
+        """Return the entries that no block shows; the id of the next tool call contains them."""
         details, self._hidden_details = self._hidden_details, []
         return merge_details(details)
 

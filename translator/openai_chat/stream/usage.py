@@ -42,8 +42,8 @@ NO_COUNTS: Final[Counts] = {}
 def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     """Return the usage object of a chunk or response; None if there is none.
 
-    Groq and Moonshot nest usage elsewhere. llama.cpp reports timings even if no usage was
-    requested.
+    Groq and Moonshot nest the usage object in another field. llama.cpp reports timings
+    even if no usage was requested.
     """
     counts = chunk.get("usage")
     if type(counts) is not dict:

@@ -95,7 +95,7 @@ class PartState:
 class ItemState:
     """The state of one output item."""
 
-    key: int  # unique, chosen by the gateway
+    key: int  # the gateway chose it; it is unique
     type: str = ""  # the type is empty until an event contains it
     id: str = ""
     call_id: str = ""

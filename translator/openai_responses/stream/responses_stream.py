@@ -301,7 +301,7 @@ class ResponsesStream:
             self._blocks.add_initial_arguments(item, body.get("arguments"))
         else:
             for name in PART_FIELDS:
-                if name in body and body[name]:  # noqa: RUF019 - saves a call
+                if name in body and body[name]:  # noqa: RUF019 - this form saves a call for each event
                     self._blocks.add_initial_parts(item, body[name])
 
     def _finish_item(self, event: UpstreamEvent) -> None:
@@ -352,7 +352,7 @@ class ResponsesStream:
 
         A reasoning part is handled like a ``response.reasoning_text.done`` event.
         """
-        part = event["part"] if "part" in event else None  # noqa: SIM401 - saves a call
+        part = event["part"] if "part" in event else None  # noqa: SIM401 - this form saves a call for each event
         if type(part) is dict and "type" in part and part["type"] == "reasoning_text":
             text = part.get("text")
             event = {**event, "type": "response.reasoning_text.done", "text": text}

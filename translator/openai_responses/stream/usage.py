@@ -21,7 +21,7 @@ CHAT_NAMES: Final = {
     "completion_tokens": "output_tokens",
     "completion_tokens_details": "output_tokens_details",
 }
-"""Count names of Chat Completions -> those of the Responses API; some servers use the former."""
+"""Count names of Chat Completions, which some servers use here -> those of this API."""
 
 SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
 """OpenAI's service tiers -> Anthropic's; any other tier that is reported gives ``standard``."""

@@ -116,7 +116,7 @@ def test_a_rotated_secret_is_used_while_the_database_is_unreachable(
     assert store.snapshot is unchanged
 
     with monkeypatch.context() as away:
-        # The test's rows are in an open transaction, so the database cannot be taken away.
+        # The test's rows are in an open transaction, so the test cannot stop the database.
         away.setattr("proxy.gateway.snapshot.config_snapshot.database_file", unreachable)
         away.setattr(connection, "close", lambda: None)  # the test's transaction goes on
         secret.write_text("two")

@@ -52,9 +52,10 @@ def drained(gateway: GatewayClient, scripted: ScriptedUpstream, reload):
 
 
 def gated_script(pieces: list[bytes], gate: threading.Event, sent: int, *ending: Step) -> Script:
-    """Return an event stream that waits at the gate after the first ``sent`` pieces.
+    """Return an event stream that waits for ``gate`` after the first ``sent`` pieces.
 
-    The rest is one write: without an end soon after the last event, the gateway disconnects.
+    The other pieces are sent in one write, because the gateway disconnects if the end of the
+    stream does not follow its last event soon.
     """
     chunks = [chunk(piece) for piece in pieces]
     rest = Send(upstream_scripts.sent_bytes([*chunks[sent:], LAST_CHUNK]))

@@ -198,7 +198,7 @@ def test_a_host_name_that_does_not_resolve_is_an_error(gateway: GatewayClient, r
 
 @pytest.mark.parametrize("script", [not_http(), [Reset()], [Close()], [Stall()]])
 def test_a_failure_on_a_new_connection_is_not_retried(gateway: GatewayClient, script, reload):
-    with ScriptedUpstream() as mute:  # its own: no pooled connection
+    with ScriptedUpstream() as mute:  # an upstream of its own has no pooled connection yet
         mute.on("mute-x", script)
         brief = PATIENT | {"first_byte_s": 1}
         upstream = add_upstream("mute", "chat", mute.base_url, timeouts=brief)

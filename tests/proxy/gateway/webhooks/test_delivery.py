@@ -29,7 +29,7 @@ def record(team: str = "", event_type: str = KEY_REVOKED, **data):
 
 
 def make_due() -> None:
-    """Let the waiting time of all deliveries end."""
+    """Set the time of the next attempt of all deliveries to now."""
     WebhookDelivery.objects.update(due=now() - timedelta(seconds=1))
 
 

@@ -120,7 +120,9 @@ def test_repository_and_branch_come_from_the_prompt(tmp_path: Path) -> None:
 
     row = SessionOutcomeDay.objects.get()
     assert (row.repository, row.branch) == ("maps", "feature/tiles")
-    factories.record(opening={"session_id": session.session_id})  # a side call without the prompt
+    factories.record(
+        opening={"session_id": session.session_id}
+    )  # a request beside the conversation, without its prompt
     row.refresh_from_db()
     assert (row.repository, row.branch) == ("maps", "feature/tiles")
 

@@ -45,7 +45,7 @@ def test_responses_of_failed_attempts_are_not_part_of_the_stream() -> None:
 
 
 def test_the_stream_of_an_earlier_attempt_is_stored_as_failed() -> None:
-    """It is stored with the target of that earlier attempt."""
+    """The stored stream has the target of the earlier attempt."""
     pk = exchange_id(1)
     stored = stored_of(
         opening(1, target={"upstream": "openai"}),
