@@ -46,8 +46,8 @@ def release(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verify(folder: Path, key: Path) -> list[int]:
-    """Run the commands of docs/versions.md; return their exit statuses."""
-    text = (REPOSITORY / "docs/versions.md").read_text(encoding="utf-8")
+    """Run the commands of docs/reference/versions.md; return their exit statuses."""
+    text = (REPOSITORY / "docs/reference/versions.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```sh\n(ssh-keygen -Y verify.*?)```", text, re.DOTALL)
     (folder.parent / "allowed_signers").write_text(
         f"{SIGNER} {key.with_suffix('.pub').read_text()}"
