@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import textwrap
+from importlib.metadata import version
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility, get_commands, load_command_class
@@ -19,6 +20,9 @@ The gateway:
 Django and its packages:
 {others}
 """
+
+
+WINDOWS = "Messages Bridge does not run on Windows; use Linux, for example in WSL 2"
 
 
 class Utility(ManagementUtility):
@@ -44,6 +48,12 @@ def _first_sentence(text: str) -> str:
 
 
 def main() -> None:
+    if sys.platform == "win32":  # its files have other locks, and its processes other signals
+        sys.stderr.write(f"error: {WINDOWS}\n")
+        sys.exit(2)
+    if sys.argv[1:] in (["version"], ["--version"]):  # Django would print its own version
+        sys.stdout.write(f"{version('messages-bridge')}\n")
+        return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
     if sys.argv[1:2] == ["serve"]:
         # Objects created at startup live until the process ends, so collecting garbage there is

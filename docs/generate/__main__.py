@@ -17,6 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 # These imports need the path and the settings from above.
 import corpus_table  # noqa: E402
 import layers  # noqa: E402
+import license_table  # noqa: E402
 import promise_tables  # noqa: E402
 import translation_tables  # noqa: E402
 from django.core.management import get_commands, load_command_class  # noqa: E402
@@ -78,6 +79,7 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "commands": command_table,
     "metrics": metrics_table,
     **corpus_table.PARTS,
+    **license_table.PARTS,
     **promise_tables.PARTS,
     **translation_tables.PARTS,
 }

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from argparse import RawDescriptionHelpFormatter
+from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
 from django.core.management.base import (
@@ -63,6 +64,10 @@ class BridgeCommand(BaseCommand):
         style = self.stderr.style_func
         self.stderr = VisibleOutput(stderr or sys.stderr)
         self.stderr.style_func = style
+
+    def get_version(self) -> str:
+        """Return the gateway's version for ``--version``, instead of Django's."""
+        return version("messages-bridge")
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         kwargs["epilog"] = f"example:\n  {self.example}"

@@ -3,11 +3,13 @@
 import io
 import re
 import sys
+from importlib.metadata import version
 
 import pytest
 from django.core.management import get_commands, load_command_class
 from rich.progress import Progress
 
+from bridge_project import command
 from bridge_project.command import Utility
 from proxy.management import rich_output
 from proxy.management.base import COMMON
@@ -45,6 +47,30 @@ def test_an_error_is_one_line_without_the_name_of_an_exception():
 
     assert ended.value.code == 2
     assert errors.getvalue() == "error: /missing.yaml: No such file or directory\n"
+
+
+@pytest.mark.parametrize("words", [["serve"], ["doctor", "--json"], ["version"], []])
+def test_windows_is_refused_with_one_line(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "argv", ["messages-bridge", *words])
+
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"error: {command.WINDOWS}\n"
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_the_version_is_that_of_the_gateway(word, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["messages-bridge", word])
+
+    command.main()
+
+    assert capsys.readouterr().out == f"{version('messages-bridge')}\n"
+    assert load_command_class("proxy", "serve").get_version() == version("messages-bridge")
 
 
 def test_progress_is_a_line_now_and_then_without_a_terminal():

@@ -30,9 +30,9 @@ print(*(name for name in {LAZY_MODULES!r} if name in sys.modules))
 """
 
 
-def test_the_start_does_not_import_modules_that_only_pages_need(tmp_path: Path) -> None:
-    result = subprocess.run(  # noqa: S603 -- our own program
-        [sys.executable, "-c", LOADED],
+def run(program: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, "-c", program],
         cwd=ROOT,
         env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path), "DATABASE_URL": "sqlite:///:memory:",
              "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
@@ -40,6 +40,29 @@ def test_the_start_does_not_import_modules_that_only_pages_need(tmp_path: Path) 
         text=True,
         check=False,
     )  # fmt: skip
+
+
+def test_the_start_does_not_import_modules_that_only_pages_need(tmp_path: Path) -> None:
+    result = run(LOADED, tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+PAGES = """
+import sys
+sys.argv = ["manage.py", "serve"]
+import bridge_project.asgi
+import django.core.asgi
+django.core.asgi.get_asgi_application()
+from django.urls import reverse
+reverse("admin:index")  # loads the pages
+print(*(name for name in ("daphne", "twisted") if name in sys.modules))
+"""
+
+
+def test_serve_never_imports_daphne_and_twisted(tmp_path: Path) -> None:
+    result = run(PAGES, tmp_path)
 
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []

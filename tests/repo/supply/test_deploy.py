@@ -247,6 +247,7 @@ def test_the_image_is_small_and_has_no_rights():
     last = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER 10001$", last, re.MULTILINE)
     assert re.search(r'^ENTRYPOINT \["(.+)"\]$', last, re.MULTILINE)[1] in project["scripts"]
+    assert f'org.opencontainers.image.version="{project["version"]}"' in last
     assert set(re.findall(r"(BRIDGE_\w+)=", last)) <= set(VARIABLES)
     assert "--require-hashes" in text
     assert "\nRUN apt" not in text

@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from . import root_file_system as rootfs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).parents[3]
 QUESTION = {"model": "claude-x", "max_tokens": 200, "messages": [{"role": "user", "content": "Hi"}]}
+REVISION = "a" * 40
 SOURCES = (
     "manage.py",
     "pyproject.toml",
@@ -71,7 +73,7 @@ def image(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
     call("commit", "-q", container, f"docker.io/library/python:{minor}-slim")
     call(
         "build", "--pull=never", "--format", "docker", "--build-arg", f"PYTHON={minor}",
-        "-v", f"{wheels}:/wheels:ro", "-v", f"{wheels / 'pip.conf'}:/etc/pip.conf:ro",
+        "--build-arg", f"REVISION={REVISION}", "-v", f"{wheels}:/wheels:ro", "-v", f"{wheels / 'pip.conf'}:/etc/pip.conf:ro",
         "-f", "deploy/Dockerfile", "-t", "messages-bridge:test", ".",
     )  # fmt: skip
     [config] = [
@@ -79,6 +81,9 @@ def image(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
     ]
     assert (config["User"], config["Entrypoint"]) == (str(rootfs.USER), ["messages-bridge"])
     assert "Healthcheck" in config
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    label = {name.rpartition(".")[2]: text for name, text in config["Labels"].items()}
+    assert (label["version"], label["revision"], label["licenses"]) == (version, REVISION, "MIT")
     container = call("from", "--pull=never", "localhost/messages-bridge:test")
     try:
         yield Path(call("mount", container))

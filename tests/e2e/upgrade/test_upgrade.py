@@ -1,0 +1,64 @@
+"""Each version starts on the data directory of each release and has everything that was in it."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.fakes.servers.gateway import Gateway
+from tests.fakes.upstreams.upstream import ScriptedUpstream
+
+from .make_release import STORED_SECRET, answer, post
+from .releases import RELEASES, differences, expectation, read_back, serve, unpack
+
+
+class Upgraded(NamedTuple):
+    """A gateway of this version on the data directory of a release, and what that release said."""
+
+    gateway: Gateway
+    expected: dict[str, Any]
+    upstream: ScriptedUpstream
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def upgraded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Upgraded]:
+    folder, expected = tmp_path_factory.mktemp("upgrade"), expectation(request.param)
+    unpack(request.param, folder / "data")
+    with ScriptedUpstream() as upstream:
+        upstream.choose(answer)
+        with serve(folder, upstream, key=expected["key"]) as gateway:
+            yield Upgraded(gateway, expected, upstream)
+
+
+def test_there_is_a_data_directory_of_the_first_release() -> None:
+    assert "1.0.0" in RELEASES
+
+
+def test_reports_transcripts_and_export_are_as_the_release_gave_them(upgraded: Upgraded) -> None:
+    gateway, expected, _ = upgraded
+
+    gateway.closed_rows(*expected["unposted"])
+
+    assert list(differences(expected["said"], read_back(gateway, expected["until"]))) == []
+
+
+def test_the_hash_chain_of_the_release_is_intact(upgraded: Upgraded) -> None:
+    upgraded.gateway.closed_rows(*upgraded.expected["unposted"])
+
+    assert "everything is as it was written" in upgraded.gateway.manage("verifyledger")
+
+
+def test_a_key_and_a_stored_secret_of_the_release_work(upgraded: Upgraded) -> None:
+    reply = post(upgraded.gateway, 0, "Does the old key work?")
+
+    assert reply.status == 200, reply.body
+    [received] = upgraded.upstream.requests
+    assert received.headers["authorization"] == f"Bearer {STORED_SECRET}"
+
+
+def test_a_missing_or_changed_value_is_a_difference_and_a_new_field_is_not() -> None:
+    assert list(differences({"a": [{"b": 1}]}, {"a": [{"b": 1, "new": 2}], "c": 3})) == []
+    assert list(differences({"a": [{"b": 1}]}, {"a": [{}]})) == [".a[0].b is missing"]
+    assert list(differences({"a": [1]}, {"a": []})) == [".a: [1] became []"]
