@@ -117,7 +117,7 @@ def _wait_for_requests(person: Person) -> None:
         + journals.erase(conf.data_dir, person, only_count=True).waiting
     ):
         if time.monotonic() > deadline:
-            raise StillRunning(f"{waiting} requests of the user are not finished")
+            raise StillRunning(f"requests of the user that are not finished: {waiting}")
         time.sleep(0.2)
     if local_files.is_export_running():
         raise StillRunning("an export is being written, which may contain rows of the user")

@@ -126,7 +126,7 @@ class Command(BridgeCommand):
             from proxy.erasure import erase  # noqa: PLC0415
 
             count = erase.erase_again()
-            self.stdout.write(f"Erased {count} users again: the database is an older backup.")
+            self.stdout.write(f"The database is an older backup; users erased again: {count}")
 
     def _make_admin(self, due: first_start.AdminPassword | None) -> None:
         """Create the admin user after the server has started, because hashing is slow."""

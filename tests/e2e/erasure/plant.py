@@ -43,8 +43,9 @@ from tests.proxy.admin import factories
 
 this_month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 User.objects.create_superuser("root")
-factories.price()
-Price.objects.create(model="{MODEL}", since=datetime(2026, 1, 1).date(), input=3, output=15)
+for model in ("gpt-5.2", "{MODEL}"):
+    Price.objects.get_or_create(upstream=None, model=model, since=datetime(2026, 1, 1).date(),
+        defaults={{"input": 3, "output": 15}})
 team = Team.objects.get(name="e2e")
 keys = {{}}
 for name, secret, mark in {[(name, secret, name.partition(".")[2]) for name, secret in KEYS.items()]!r}:

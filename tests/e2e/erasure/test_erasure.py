@@ -81,9 +81,7 @@ def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
             wait_until_drained(gateway)
         assert plant.found_in(data) == {}
 
-        for file in data.glob("ledger.sqlite3*"):
-            file.unlink()
-        shutil.copy(backup, data / "ledger.sqlite3")
+        restore(backup, data)
         assert {name.partition(":")[0] for name in plant.found_in(data)} == {"ledger.sqlite3"}
         plant.totals(gateway, RESTORE)
         assert plant.found_in(data) == {}
@@ -130,13 +128,17 @@ def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
-    """The process gets SIGKILL when it has revoked the keys, and when it has written a month."""
+    """The process gets SIGKILL before it revokes the keys, and when it has written a month.
+
+    A start with an older backup erases the person again.
+    """
     data = tmp_path / "gateway/data"
     with ScriptedUpstream() as upstream:
         upstream.choose(plant.respond)
         config = toml_for(plant.upstream_config(upstream), plant.ROUTES)
         with Gateway(tmp_path / "gateway", config=config) as gateway:
             others = prepare(gateway)
+            gateway.manage("backup", str(tmp_path / "backup.sqlite3"))
             totals, read = plant.totals(gateway), transcripts(gateway, others)
             for pattern in ("erased_users", "archive/*-v2.parquet"):
                 assert kill_when_exists(gateway, data, pattern)
@@ -147,6 +149,19 @@ def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
             assert plant.found_in(data) == {}
             assert plant.totals(gateway) == totals
             assert transcripts(gateway, others) == read
+
+            gateway.stop()
+            restore(tmp_path / "backup.sqlite3", data)
+            gateway.start()
+
+            assert "users erased again: 1" in gateway.log
+            assert plant.found_in(data) == {}
+
+
+def restore(backup: Path, data: Path) -> None:
+    for file in data.glob("ledger.sqlite3*"):
+        file.unlink()
+    shutil.copy(backup, data / "ledger.sqlite3")
 
 
 def kill_when_exists(gateway: Gateway, data: Path, pattern: str) -> bool:
