@@ -475,6 +475,7 @@ class Migration(migrations.Migration):
                 ('month', models.DateField(primary_key=True, serialize=False)),
                 ('state', models.CharField(choices=[('writing', 'Writing'), ('archived', 'Archived'), ('removing', 'Removing'), ('removed', 'Removed')], default='writing', max_length=8)),
                 ('location', models.CharField(max_length=500)),
+                ('version', models.PositiveIntegerField(default=1)),
                 ('sha256', models.CharField(blank=True, max_length=64)),
                 ('file_bytes', models.PositiveBigIntegerField(default=0)),
                 ('rows', models.PositiveBigIntegerField(default=0)),
@@ -542,7 +543,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('created', models.DateTimeField(default=django.utils.timezone.now)),
-                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested'), ('run', 'Ran a command')], max_length=16)),
+                ('action', models.CharField(choices=[('add', 'Added'), ('change', 'Changed'), ('delete', 'Deleted'), ('revoke', 'Revoked'), ('rotate', 'Rotated'), ('read', 'Read a transcript'), ('search', 'Searched transcripts'), ('export', 'Exported'), ('purge', 'Purged'), ('stop', 'Stopped requests'), ('test', 'Tested'), ('run', 'Ran a command'), ('erase', 'Erased a user')], max_length=16)),
                 ('actor_kind', models.CharField(choices=[('user', 'User'), ('key', 'Gateway key'), ('command', 'Command'), ('system', 'The gateway itself')], max_length=8)),
                 ('user', models.CharField(blank=True, max_length=150)),
                 ('key', models.CharField(blank=True, max_length=140)),

@@ -23,6 +23,9 @@ class ArchivedMonth(models.Model):
         max_length=8, choices=ArchiveState.choices, default=ArchiveState.WRITING
     )
     location = models.CharField(max_length=500)  # a folder, or s3://bucket/prefix
+    # Raised when a user is erased from a month whose rows are only in the file: the new file has a
+    # name of its own, so that the row names one of both at any time.
+    version = models.PositiveIntegerField(default=1)
     sha256 = models.CharField(max_length=64, blank=True)  # of the file, in hexadecimal
     file_bytes = models.PositiveBigIntegerField(default=0)
     rows = models.PositiveBigIntegerField(default=0)
@@ -45,4 +48,9 @@ class ArchivedMonth(models.Model):
     @property
     def file(self) -> str:
         """The name of the file at its location."""
-        return f"requests-{self.month:%Y-%m}.parquet"
+        return self.file_of(self.version)
+
+    def file_of(self, version: int) -> str:
+        """Return the name of the file of another version."""
+        suffix = "" if version == 1 else f"-v{version}"
+        return f"requests-{self.month:%Y-%m}{suffix}.parquet"

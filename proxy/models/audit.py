@@ -21,6 +21,7 @@ class Action(models.TextChoices):
     STOP = "stop", "Stopped requests"
     TEST = "test", "Tested"
     RUN = "run", "Ran a command"
+    ERASE = "erase", "Erased a user"
 
 
 class ActorKind(models.TextChoices):

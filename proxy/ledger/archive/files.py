@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -89,6 +89,22 @@ def stored_sha256(location: str, name: str) -> str:
     except ArchiveError:
         return ""
     return digest.hexdigest()
+
+
+def remove(location: str, name: str) -> None:
+    """Delete a stored file, if it exists; a bucket with versions keeps the deleted object."""
+    if location.startswith(BUCKET_SCHEME):
+        with _s3_errors(location):
+            s3_client().delete_object(**_object(location, name))
+    else:
+        (Path(location) / name).unlink(missing_ok=True)
+
+
+def remove_copies(kept: Collection[str]) -> None:
+    """Delete the local copies of files in buckets, except those with a digest in ``kept``."""
+    for copy in (conf.data_dir / "archive-copies").glob("*.parquet"):
+        if copy.stem not in kept:
+            copy.unlink(missing_ok=True)
 
 
 def _put_in_folder(folder: Path, path: Path) -> None:

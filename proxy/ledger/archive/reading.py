@@ -63,8 +63,13 @@ def read_both(
         before = _positions(months)
         found = [read(rows)]
         if before:
-            with reading(map(_file_of, before), timeout_s):
-                found.append(read(rows.using(ARCHIVE)))
+            try:
+                with reading(map(_file_of, before), timeout_s):
+                    found.append(read(rows.using(ARCHIVE)))
+            except files.ArchiveError:
+                if _positions(months) == before:
+                    raise
+                continue  # a user was erased: another file has the rows now
         if _positions(months) == before:
             return found
 
@@ -87,7 +92,7 @@ def _opened(rows: QuerySet[Any, Any]) -> Iterator[Any]:
 
 def _positions(months: Q) -> list[Position]:
     removed = ArchivedMonth.objects.filter(months, state__in=ONLY_ARCHIVED)
-    columns = ("month", "state", "location", "sha256", "removed_to")
+    columns = ("month", "state", "location", "sha256", "removed_to", "version")
     return [
         position
         for position in removed.values_list(*columns)
@@ -96,8 +101,9 @@ def _positions(months: Q) -> list[Position]:
 
 
 def _file_of(position: Position) -> ArchivedFile:
-    month, state, location, sha256, removed_to = position
-    path = files.local_path(location, ArchivedMonth(month=month).file, sha256)
+    month, state, location, sha256, removed_to, version = position
+    name = ArchivedMonth(month=month, version=version).file
+    path = files.local_path(location, name, sha256)
     return ArchivedFile(str(path), None if state == ArchiveState.REMOVED else removed_to)
 
 

@@ -17,6 +17,8 @@ from zlib import crc32
 
 import zstandard
 
+from .records import CHUNK
+
 HEADER: Final = Struct("<4s8s")  # magic bytes, id of the writer
 HEADER_MAGIC: Final = b"BRJ1"
 FRAME: Final = Struct("<4sII")  # magic bytes, length of the payload, its CRC-32
@@ -113,6 +115,18 @@ def body_of(frame: bytes) -> bytes:
         with contextlib.suppress(zstandard.ZstdError):
             body = zstandard.decompress(body)
     return body
+
+
+def erased(frame: bytes) -> bytes:
+    """Return a frame of the same length and request id without a record.
+
+    It is a ``CHUNK``: the reader ignores chunks of requests that are not open.
+    """
+    number, at, _, _, id_length = META.unpack_from(frame, FRAME.size)
+    name = frame[FRAME.size + META.size :][:id_length]
+    meta = META.pack(number, at, CHUNK, 0, id_length) + name
+    body = bytes(len(frame) - FRAME.size - len(meta))
+    return FRAME.pack(FRAME_MAGIC, len(meta) + len(body), crc32(body, crc32(meta))) + meta + body
 
 
 class _Window:

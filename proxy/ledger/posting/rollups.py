@@ -215,17 +215,18 @@ def _group_by_table(table: type[UsageCounts], finest: Iterable[Bucket]) -> dict[
     for one in finest:
         bucket = _bucket(buckets, start_of(table, one.start), group_of(one.dimensions))
         bucket.add(one.counts, *one.histograms)
-    return {_key(group): bucket for group, bucket in buckets.items()}
+    return {key_of_group(group): bucket for group, bucket in buckets.items()}
 
 
 def key_of(table: type[UsageCounts], row: AnyRow) -> bytes:
     """Return the primary key of the table's row to which this ledger row is added."""
-    return _key(
+    return key_of_group(
         (start_of(table, row.created), *(dimension(row, name) for name in DIMENSIONS[table]))
     )
 
 
-def _key(group: tuple[Any, ...]) -> bytes:
+def key_of_group(group: tuple[Any, ...]) -> bytes:
+    """Return the primary key of the row for a start and the values of the table's dimensions."""
     values = [group[0].isoformat(), *group[1:]]
     return hashlib.sha256(_canonical(values)).digest()[:16]
 

@@ -45,7 +45,7 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
             sums[1] += sign
     lines = [
         {
-            "id": _key(group),
+            "id": key_of_group(group),
             "start": group[0],
             **dict(zip((*COLUMNS, "tool"), group[1:], strict=True)),
             **dict(zip(COUNTS, sums, strict=True)),
@@ -55,6 +55,7 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     write(StopReasonDay, lines, added=COUNTS)
 
 
-def _key(group: Group) -> bytes:
+def key_of_group(group: Group) -> bytes:
+    """Return the primary key of the row for a day, the values of ``COLUMNS`` and a tool."""
     values = [group[0].isoformat(), *group[1:]]
     return hashlib.sha256(_canonical(values)).digest()[:16]

@@ -158,6 +158,7 @@ def _also_needed() -> Iterator[tuple[str, str]]:
     yield "secrets", ", ".join(sorted(secrets)) or "none is named"
     yield "bridge.toml", "the file of serve --config, if there is one"
     yield "revoked keys", f"{conf.data_dir}/revoked_keys, for a restore on another machine"
+    yield "erased users", f"{conf.data_dir}/erased_users, for a restore on another machine"
     archives = ArchivedMonth.objects.order_by("location").values_list("location", flat=True)
     yield "archives", ", ".join(archives.distinct()) or "no month is archived"
     yield "journals", f"{conf.data_dir}/journal-*, for requests after the copy"

@@ -24,6 +24,7 @@ from proxy.conf import conf
 from proxy.config import apply, load
 from proxy.config.schema import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
+from proxy.erasure import erased_users
 from proxy.ledger.journal.locks import refuse_old_records
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.server import server, service_manager
@@ -103,6 +104,7 @@ class Command(BridgeCommand):
                 env_check.check_environment(os.environ, file)
                 for change in apply.apply(file) if file else ():
                     self.stdout.write(str(change))
+                self._erase_again()
                 check_used_upstreams()
                 sandbox_socket = sandbox.free_socket(sandbox_url().port or 0)
                 stack.callback(sandbox_socket.close)
@@ -121,6 +123,15 @@ class Command(BridgeCommand):
             self.stdout.write(f"\n{first_start_output.SANDBOX_NOTICE}")
         self.stdout.flush()
         return due
+
+    def _erase_again(self) -> None:
+        """Erase users whose data came back with an older backup."""
+        if erased_users.people_with_data():
+            # Few starts need this import, which takes half a second.
+            from proxy.erasure import erase  # noqa: PLC0415
+
+            count = erase.erase_again()
+            self.stdout.write(f"The database is an older backup; users erased again: {count}")
 
     def _make_admin(self, due: first_start.AdminPassword | None) -> None:
         """Create the admin user after the server has started, because hashing is slow."""

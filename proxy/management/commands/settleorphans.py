@@ -1,6 +1,7 @@
 """Close the open request rows of dead gateway processes.
 
-The command can also add the requests that a restored database lacks, from the journals.
+The command can also add the requests that a restored database lacks, from the journals. Then it
+also erases the users again that were erased after the backup.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,9 @@ from typing import Any, Final
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
+from proxy.bootstrap import data_directory
 from proxy.conf import conf
+from proxy.erasure import erase
 from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
 from proxy.ledger.posting.journal_posting import KEEP_POSTED_S, post_again
 from proxy.management.base import FINDING, BridgeCommand
@@ -35,8 +38,9 @@ class Command(BridgeCommand):
             "--restore",
             type=parse_datetime,
             metavar="SINCE",
-            help="after a restore: post the journals again; exit 1 if SINCE, the time of the "
-            "backup, is before their first record",
+            help="after a restore, before the gateway starts: post the journals again, and erase "
+            "users again that were erased since; exit 1 if SINCE, the time of the backup, is "
+            "before the first record of the journals",
         )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -47,6 +51,9 @@ class Command(BridgeCommand):
         restored = post_again(conf.data_dir) if options["restore"] else 0
         journals, rows = close_stale_rows(conf.data_dir, options["older_than"], now)
         counts = {"journals_drained": journals, "rows_closed": rows, "records_restored": restored}
+        if options["restore"]:
+            data_directory.ensure_secret_key()
+            counts["users_erased_again"] = erase.erase_again()
         if options["json"]:
             self.stdout.write(msgspec.json.encode(counts).decode())
         else:

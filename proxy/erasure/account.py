@@ -1,0 +1,161 @@
+"""Erase the account of a person, the keys, and the name in the audit log and in other texts."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db import models, transaction
+from django.utils.timezone import now
+
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Export,
+    Purge,
+    Revision,
+    SavedReport,
+    SavedView,
+    WebhookDelivery,
+    WebhookEvent,
+)
+
+from .person import Person, key_name_of, new_name_of
+
+TEXTS: Final[Sequence[tuple[type[models.Model], tuple[str, ...]]]] = (
+    (Export, ("query", "reader")),
+    (Purge, ("username",)),
+    (SavedReport, ("query",)),
+    (SavedView, ("query",)),
+)
+"""The columns of other tables in which names of users occur."""
+
+
+def revoke_keys(person: Person) -> None:
+    """Revoke the keys and deactivate the account, so that no new request begins."""
+    for key in ApiKey.objects.filter(pk__in=person.keys):
+        key.revoke()
+    if person.user_id is not None:
+        for user in _users().filter(pk=person.user_id, is_active=True):
+            user.is_active = False
+            user.save(update_fields=["is_active"])
+
+
+def is_last_superuser(person: Person) -> bool:
+    superusers = _users().filter(is_superuser=True, is_active=True)
+    return (
+        superusers.filter(pk=person.user_id).exists()
+        and not superusers.exclude(pk=person.user_id).exists()
+    )
+
+
+@transaction.atomic
+def erase(person: Person) -> int:
+    """Delete the account and replace the person's names; return how many audit entries changed.
+
+    It is one transaction: until it ends, a run that was interrupted finds the account and the keys.
+    """
+    _delete_sign_ins(person)
+    for budget in Budget.objects.all():
+        if person.email and person.email in budget.emails:
+            budget.emails = [each for each in budget.emails if each != person.email]
+            budget.save(update_fields=["emails"])
+    if person.email:
+        WebhookDelivery.objects.filter(email=person.email).delete()
+    Budget.objects.filter(key__in=person.keys).delete()
+    for pk in person.keys:
+        ApiKey.objects.filter(pk=pk).update(
+            name=key_name_of(pk), user=None, prefix="", digest=None, ip_allow=[], options={},
+            last_used=None, revoked=now(), dropped=False,
+        )  # fmt: skip
+    for user in _users().filter(pk=person.user_id):
+        user.delete()
+    Revision.bump()
+    changed = _replace_in_audit_log(person)
+    _replace_in_events(person)
+    for table, columns in TEXTS:
+        for row in table._default_manager.iterator():  # noqa: SLF001 - documented by Django
+            _replace(row, person, columns)
+    for row in apps.get_model("admin", "LogEntry").objects.iterator():
+        _replace(row, person, ("object_repr", "change_message"))
+    return changed
+
+
+def _users() -> Any:
+    return get_user_model()._default_manager  # noqa: SLF001 - documented by Django
+
+
+def _delete_sign_ins(person: Person) -> None:
+    """Delete the sessions of the admin, and the log of sign-ins with the person's name."""
+    if person.user_id is not None:
+        for session in apps.get_model("sessions", "Session").objects.iterator():
+            if session.get_decoded().get("_auth_user_id") == str(person.user_id):
+                session.delete()
+    for name in ("AccessAttempt", "AccessFailureLog", "AccessLog"):
+        apps.get_model("axes", name).objects.filter(username__iexact=person.name).delete()
+
+
+def audit_entries(person: Person) -> Iterator[tuple[AuditEntry, list[str]]]:
+    """Yield the entries that name the person, changed but not saved, with the changed columns."""
+    keys = {name: new_name_of(pk, name) for pk, name in person.keys.items()}
+    for entry in AuditEntry.objects.filter(created__lte=person.until).iterator():
+        before = {name: getattr(entry, name) for name in AUDIT_COLUMNS}
+        if entry.user == person.name:
+            entry.address = ""
+        entry.key = keys.get(entry.key, entry.key)
+        if (entry.model, entry.object_id) in person.own:
+            entry.changes, entry.object_name = {}, person.pseudonym
+        key_id = (
+            int(entry.object_id) if entry.model == "key" and entry.object_id.isdigit() else None
+        )
+        for name in ("user", "subject", "object_name", "changes", "detail", "reason"):
+            setattr(entry, name, person.replace_in(getattr(entry, name), key_id=key_id))
+        if changed := [name for name in AUDIT_COLUMNS if getattr(entry, name) != before[name]]:
+            yield entry, changed
+
+
+AUDIT_COLUMNS: Final = (
+    "user", "key", "address", "object_name", "subject", "changes", "detail", "reason",
+)  # fmt: skip
+
+
+def _replace_in_audit_log(person: Person) -> int:
+    """Keep the entries, which show what was done, with the pseudonym in place of the name."""
+    count = 0
+    for entry, changed in audit_entries(person):
+        values = {name: _fitting(entry, name) for name in changed}
+        AuditEntry.objects.filter(pk=entry.pk).update(**values)
+        count += 1
+    return count
+
+
+def _replace_in_events(person: Person) -> None:
+    for event in WebhookEvent.objects.iterator():
+        body = json.loads(event.body)
+        data = body.get("data", {})
+        is_key = data.get("kind") == "key" and str(data.get("id")).isdigit()
+        key_id = int(data["id"]) if is_key else None
+        replaced = person.replace_in(body, key_id=key_id)
+        if replaced != body:
+            text = json.dumps(replaced, separators=(",", ":"))
+            WebhookEvent.objects.filter(pk=event.pk).update(body=text)
+
+
+def _replace(row: models.Model, person: Person, columns: Sequence[str]) -> None:
+    before = {name: getattr(row, name) for name in columns}
+    after = {name: person.replace_in(value) for name, value in before.items()}
+    changed = [name for name in columns if before[name] != after[name]]
+    if changed:
+        for name in changed:
+            setattr(row, name, after[name])
+        values = {name: _fitting(row, name) for name in changed}
+        type(row)._default_manager.filter(pk=row.pk).update(**values)  # noqa: SLF001 - documented by Django
+
+
+def _fitting(row: models.Model, name: str) -> Any:
+    """Return a column's value, cut to the column: a pseudonym may be longer than the name."""
+    value, field = getattr(row, name), row._meta.get_field(name)  # noqa: SLF001 - documented by Django
+    limit = getattr(field, "max_length", None)
+    return value[:limit] if isinstance(value, str) and limit else value

@@ -1,0 +1,176 @@
+"""Erase the requests of a person in the database: rows, transcripts, search index and sums."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from django.db import transaction
+from django.db.models import Model, QuerySet
+
+from proxy.ledger.archive import outbox
+from proxy.ledger.database.bulk_sql import MAX_KEYS, write
+from proxy.ledger.maintenance.retention import FIRST
+from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
+from proxy.ledger.posting.exchange_columns import set_columns
+from proxy.ledger.search import indexer
+from proxy.ledger.transcripts import zstd_dictionary
+from proxy.ledger.transcripts.encoding import unpack
+from proxy.ledger.transcripts.storage import part_ids_in
+from proxy.ledger.usage.latency_histogram import merge_histograms
+from proxy.models import (
+    ArchivedMonth,
+    ArchiveState,
+    Exchange,
+    Part,
+    SessionOutcomeDay,
+    State,
+    StopReasonDay,
+    Transcript,
+    UsageBySessionDay,
+)
+
+from .person import Person
+
+Key = TypeVar("Key")
+
+BATCH: Final = 200
+SUMS_BY_USER: Final = tuple(
+    table for table in rollups.TABLES if "user" in rollups.DIMENSIONS[table]
+)
+"""The tables of sums with a column for the user."""
+
+
+def rows_of(person: Person) -> QuerySet[Exchange]:
+    return Exchange.objects.filter(person.is_of_person, created__lte=person.until)
+
+
+def open_rows_of(person: Person) -> QuerySet[Exchange]:
+    return rows_of(person).filter(state=State.OPEN)
+
+
+def transcripts_of(person: Person) -> QuerySet[Transcript]:
+    return Transcript.objects.filter(exchange__in=rows_of(person))
+
+
+def finish_removals() -> None:
+    """Delete the rows of months whose removal to the archive was interrupted."""
+    started = ArchivedMonth.objects.filter(state=ArchiveState.REMOVING)
+    for month in list(started.values_list("month", flat=True)):
+        for _ in outbox.remove(month):
+            pass
+
+
+def erase_rows(person: Person) -> Iterator[int]:
+    """Delete the transcripts and change the rows of closed requests; yield the size of each batch.
+
+    Each batch is one transaction, so a kill leaves whole requests.
+    """
+    last = ""
+    while True:
+        closed = rows_of(person).filter(pk__gt=last, state=State.CLOSED).order_by("pk")
+        ids = list(closed.values_list("pk", flat=True)[:BATCH])
+        if not ids:
+            return
+        with transaction.atomic():
+            head = hash_chain.lock_ledger()
+            rows = list(Exchange.objects.filter(pk__in=ids, state=State.CLOSED).order_by("pk"))
+            for row in rows:
+                values = person.columns(row)
+                set_columns(row, values)
+                row.save(update_fields=list(values))
+            _delete_transcripts(ids)
+            hash_chain.append_links(head, [(row, None) for row in rows], datetime.now(UTC))
+        last = ids[-1]
+        yield len(ids)
+
+
+def _delete_transcripts(ids: Sequence[str]) -> None:
+    """Delete transcripts, and let the next pruning delete those of their parts that are unused.
+
+    The caller has the ledger lock. A part that another request stores meanwhile gets a new
+    ``used``, so it stays.
+    """
+    parts: set[int] = set()
+    stored = Transcript.objects.filter(pk__in=ids)
+    for manifest in stored.values_list("manifest", flat=True):
+        parts |= part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest))))
+    indexer.forget_exchanges(ids)
+    stored.delete()
+    for some in slices(sorted(parts)):
+        Part.objects.filter(pk__in=some).update(used=FIRST)
+
+
+def rename_sums(person: Person) -> int:
+    """Move the person's sums to the pseudonym, in one transaction; return the number of rows.
+
+    No total of a team, a model or a day changes.
+    """
+    with transaction.atomic():
+        hash_chain.lock_ledger()
+        return sum(_rename(table, person) for table in (*SUMS_BY_USER, StopReasonDay))
+
+
+def _rename(table: Any, person: Person) -> int:
+    """Add the sums of each row to the row of its new dimensions, and delete the old one."""
+    old = list(table.objects.filter(person.is_of_person, start__lte=person.until))
+    has_latency = table in rollups.WITH_LATENCY
+    lines: dict[bytes, dict[str, Any]] = {}
+    keys: dict[bytes, bytes] = {}
+    for row in old:
+        values = _values_of(row)
+        values |= person.dimensions(values)
+        values["id"] = keys[bytes(row.pk)] = _key_of(table, values)
+        line = lines.setdefault(values["id"], values)
+        if line is not values:
+            _add(table, line, values)
+    if table is UsageBySessionDay:
+        _move_outcomes(keys)
+    if has_latency:
+        for some in slices(list(lines)):
+            for stored in table.objects.filter(pk__in=some):
+                line = lines[bytes(stored.pk)]
+                line["latency"] = merge_histograms([stored.latency, line["latency"]])
+    replaced = ("latency",) if has_latency else ()
+    write(table, lines.values(), added=_counts_of(table), replaced=replaced)
+    for some in slices([row.pk for row in old]):
+        table.objects.filter(pk__in=some).delete()
+    return len(old)
+
+
+def _key_of(table: Any, values: dict[str, Any]) -> bytes:
+    if table is StopReasonDay:
+        names: Sequence[str] = (*stop_reasons.COLUMNS, "tool")
+        return stop_reasons.key_of_group((values["start"], *(values[name] for name in names)))
+    dimensions = (values[name] for name in rollups.DIMENSIONS[table])
+    return rollups.key_of_group((values["start"], *dimensions))
+
+
+def _counts_of(table: Any) -> Sequence[str]:
+    return stop_reasons.COUNTS if table is StopReasonDay else rollups.COUNTS
+
+
+def _add(table: Any, line: dict[str, Any], values: dict[str, Any]) -> None:
+    for name in _counts_of(table):
+        line[name] += values[name]
+    if "latency" in line:
+        line["latency"] = merge_histograms([line["latency"], values["latency"]])
+
+
+def _move_outcomes(keys: dict[bytes, bytes]) -> None:
+    """Move the outcomes to the new keys of their sums, without the names of what was edited."""
+    for some in slices(list(keys)):
+        found = SessionOutcomeDay.objects.filter(pk__in=some)
+        for row in list(found):
+            values = _values_of(row) | {"repository": "", "branch": ""}
+            values["usage_id"] = keys[bytes(row.pk)]
+            write(SessionOutcomeDay, [values], added=outcomes.COUNTS)
+        found.delete()
+
+
+def _values_of(row: Model) -> dict[str, Any]:
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
+
+
+def slices(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Yield the keys in parts that fit into one SQL query."""
+    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))

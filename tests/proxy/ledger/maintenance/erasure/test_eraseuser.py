@@ -1,0 +1,308 @@
+"""eraseuser: what it refuses, what a kill leaves, and what a second run and a restore do."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db.models import Sum
+
+from proxy.conf import conf
+from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
+from proxy.erasure.person import Person, pseudonym_of
+from proxy.ledger.archive import files, reading
+from proxy.ledger.journal import locks, records
+from proxy.ledger.journal.journal import Journal
+from proxy.ledger.maintenance import verifier
+from proxy.models import (
+    ApiKey,
+    ArchivedMonth,
+    AuditEntry,
+    Exchange,
+    Part,
+    SessionOutcomeDay,
+    Transcript,
+    UsageByCallerDay,
+)
+from tests.proxy.admin import factories
+
+pytestmark = pytest.mark.django_db(databases=["default", "archive"])
+OCTOBER = datetime(2026, 10, 30, tzinfo=UTC)
+NAME, MARK = "ada.zyxquokka", "zyxquokka"
+
+
+@pytest.fixture
+def data_dir(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    assert conf.data_dir == tmp_path
+    return tmp_path
+
+
+@pytest.fixture
+def ledger(data_dir):
+    """Requests of Ada and of Ben: two of each in an archived month, and two with transcripts."""
+    factories.price()
+    User.objects.create_superuser("root")
+    for name, mark in ((NAME, MARK), ("ben", "vwnarwhal")):
+        user = User.objects.create(
+            username=name, email=f"{mark}@example.com", first_name=f"A{mark}"
+        )
+        key = factories.key(f"{mark}-laptop", user=user)[0]
+        for day in range(2):
+            opening = {"user": name, "session_id": f"{mark}-{day}", "tags": {"app": f"{mark}-tag"}}
+            at = OCTOBER + timedelta(days=day)
+            factories.record(at=at, key=key, with_content=False, opening=opening)
+            body = factories.request_body(
+                messages=[{"role": "user", "content": f"{mark} asks {day}"}], system="shared words"
+            )
+            factories.record(
+                at=factories.NOON + timedelta(days=day), key=key, body=body, opening=opening
+            )
+    call_command("archivemonths", "--before", "2026-11", "--remove", verbosity=0)
+    return totals()
+
+
+def totals():
+    counts = UsageByCallerDay.objects.values("team", "start").order_by("team", "start")
+    return list(
+        counts.annotate(Sum("requests"), Sum("cost_nanousd"), Sum("input_reported"), Sum("errors"))
+    )
+
+
+def run(*options, name=NAME):
+    call_command("eraseuser", name, *options, verbosity=0)
+
+
+def columns_with_the_mark():
+    """Return the columns of all tables that contain the mark, also in the archive."""
+    found = set()
+    for model in apps.get_models(include_auto_created=True):
+        for row in model._base_manager.values():
+            found |= {
+                f"{model.__name__}.{name}" for name, value in row.items() if MARK in str(value)
+            }
+    for side in reading.read_both(Exchange.objects.all(), list, reading.within(None, None)):
+        found |= {"archive" for row in side if MARK in repr(vars(row))}
+    return found
+
+
+def findings():
+    state = verifier.Checkpoint(sums_until=OCTOBER.date())
+    for _ in verifier.steps(state):
+        pass
+    return [f"{finding.what}: {finding.where}: {finding.why}" for finding in state.findings]
+
+
+class Killed(BaseException):
+    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+
+
+STEPS = [
+    (account, "revoke_keys"),
+    (requests, "_delete_transcripts"),
+    (requests, "erase_rows"),
+    (archived_months, "adopt"),
+    (files, "put"),
+    (archived_months, "remove_old_files"),
+    (requests, "rename_sums"),
+    (requests, "_move_outcomes"),
+    (journals, "erase"),
+    (account, "_replace_in_audit_log"),
+    (account, "erase"),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "when"),
+    [
+        (archived_months, "remove_old_files", "before"),
+        *(
+            pytest.param(*step, when, marks=pytest.mark.slow)
+            for step in STEPS
+            for when in ("before", "after")
+        ),
+    ],
+)
+def test_a_run_after_a_kill_erases_the_rest(ledger, monkeypatch, owner, step, when):
+    monkeypatch.setattr(requests, "BATCH", 1)
+    function = getattr(owner, step)
+
+    def killed(*arguments, **options):
+        if when == "after":
+            result = function(*arguments, **options)
+            if not isinstance(result, int | type(None) | journals.JournalRecords):
+                list(result)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, killed)
+        with pytest.raises(Killed):
+            run("--yes")
+
+    run("--yes")
+
+    assert columns_with_the_mark() == set()
+    assert totals() == ledger
+    assert findings() == []
+    assert UsageByCallerDay.objects.filter(user="ben").aggregate(n=Sum("requests"))["n"] == 4
+    assert Transcript.objects.count() == 2
+    assert [path.name for path in (conf.data_dir / "archive").iterdir()] == [
+        "requests-2026-10-v2.parquet"
+    ]
+
+
+def test_the_row_stays_under_a_pseudonym_without_personal_columns(ledger, capsys):
+    before = {row.pk: row for row in Exchange.objects.filter(user=NAME)}
+
+    run("--yes", "--json")
+
+    result = json.loads(capsys.readouterr().out)
+    assert (result["requests"], result["transcripts"], result["archived_requests"]) == (2, 2, 2)
+    for row in Exchange.objects.filter(user=pseudonym_of(NAME)):
+        old = before.pop(row.pk)
+        assert (row.cost_nanousd, row.input_tokens) == (old.cost_nanousd, old.input_tokens)
+        assert (row.key_id, row.key_name) == (old.key_id, f"erased-{old.key_id}")
+        assert (row.prompt, row.tags, row.ip) == ("", {}, None)
+        assert row.session_id == pseudonym_of(old.session_id)
+    assert before == {}
+    entry = AuditEntry.objects.get(action="erase")
+    assert (entry.subject, entry.command) == (pseudonym_of(NAME), "eraseuser")
+    assert not ApiKey.objects.exclude(revoked=None).exclude(name__startswith="erased-").exists()
+    assert Part.objects.count() > 0
+    assert SessionOutcomeDay.objects.exists()
+
+
+def test_a_dry_run_changes_nothing(ledger, capsys):
+    run("--dry-run", "--json")
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["accounts"], found["keys"], found["requests"], found["archived_requests"]) == (
+        1,
+        1,
+        2,
+        2,
+    )
+    assert User.objects.filter(username=NAME, is_active=True).exists()
+    assert not (conf.data_dir / erased_users.FILE).exists()
+
+
+def test_misuse_erases_nothing(ledger):
+    for options, name, message in (
+        ((), NAME, "--yes"),
+        (("--yes",), "nobody", "no user and no request"),
+        (("--yes",), "root", "last superuser"),
+        (("--yes",), pseudonym_of(NAME), "no user and no request"),
+    ):
+        with pytest.raises(CommandError, match=message) as caught:
+            run(*options, name=name)
+        assert caught.value.returncode == 2
+    assert User.objects.count() == 3
+
+
+def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger, monkeypatch):
+    monkeypatch.setattr(erase, "POSTED_WITHIN_S", 0)
+    key = ApiKey.objects.get(name=f"{MARK}-laptop")
+    row = factories.record(at=factories.NOON, key=key, closed=False, opening={"user": NAME})
+    with pytest.raises(CommandError, match="not finished: 1") as caught:
+        run("--yes")
+    assert caught.value.returncode == 1
+    key.refresh_from_db()
+    assert key.revoked is not None
+
+    assert Exchange.objects.filter(pk=row.pk, user=NAME).exists()
+
+
+def test_records_of_a_journal_are_overwritten_in_place(ledger):
+    """A waiting record of the person is reported; the records of other people stay."""
+    key = ApiKey.objects.get(name=f"{MARK}-laptop")
+    mine = factories.exchange_records(at=factories.NOON, key=key, opening={"user": NAME})
+    other = factories.exchange_records(at=factories.NOON, opening={"user": "ben"})
+    with locks.take(conf.data_dir) as lock:
+        journal = Journal(lock, reserve_bytes=65_536)
+        journal.start()
+        journal.append_and_wait(mine.opening, mine.closing, other.opening, other.closing)
+        person = Person.load(NAME)
+        assert journals.erase(conf.data_dir, person, only_count=True).waiting == 1
+        journal.stop()
+    sizes = [path.stat().st_size for path in conf.data_dir.glob("journal-*/*.segment")]
+
+    run("--yes")
+
+    segments = list(conf.data_dir.glob("journal-*/*.segment"))
+    assert [path.stat().st_size for path in segments] == sizes
+    content = b"".join(path.read_bytes() for path in segments)
+    assert MARK.encode() not in content
+    assert other.opening.body in content
+    assert records.CHUNK != records.OPEN
+    assert Exchange.objects.filter(pk=mine.opening.id, user=pseudonym_of(NAME)).exists()
+
+
+def test_a_restored_backup_is_erased_again_but_not_a_new_user_of_that_name(ledger):
+    person = Person.load(NAME)
+    erased_users.add(person)
+    User.objects.filter(username="ben").update(date_joined=person.until + timedelta(days=1))
+    erased_users.add(Person.load("ben", datetime(2020, 1, 1, tzinfo=UTC)))
+
+    assert [each.name for each in erased_users.people_with_data()] == [NAME]
+    assert erase.erase_again() == 1
+
+    assert columns_with_the_mark() == set()
+    assert erase.erase_again() == 0
+    assert User.objects.filter(username="ben").exists()
+    assert findings() == []
+
+
+def test_a_restored_database_takes_the_newer_file_of_a_month(ledger):
+    before = ArchivedMonth.objects.values().get()
+    run("--yes")
+    after = ArchivedMonth.objects.values().get()
+    ArchivedMonth.objects.update(**before)
+
+    for _ in archived_months.adopt_newer_versions({pseudonym_of(NAME)}):
+        pass
+
+    assert {**ArchivedMonth.objects.values().get(), "archived": None} == {**after, "archived": None}
+
+
+def test_a_damaged_list_of_erased_users_is_reported(data_dir):
+    (data_dir / erased_users.FILE).write_text("abc\n")
+
+    with pytest.raises(Exception, match="line 1: 'abc' is not a digest and a time"):
+        erased_users.people_with_data()
+
+
+def test_names_are_replaced_as_whole_words_only():
+    User.objects.create(username="ann", email="ann@example.com", first_name="Ann", last_name="Lee")
+    person = Person.load("ann")
+    new = person.pseudonym
+
+    for text, expected in (
+        ("Ann read it", f"{new} read it"),
+        ("user=ann&q=1", f"user={new}&q=1"),
+        ("to=ann%40example.com", f"to={new}"),
+        ("Ann Lee asked.", f"{new} asked."),
+        ("the annex of joann", "the annex of joann"),
+        ("ann@other.example", "ann@other.example"),
+        ("ann-marie and ann.b", "ann-marie and ann.b"),
+    ):
+        assert person.replace_in({"a": [text]}) == {"a": [expected]}
+
+
+def test_an_archived_month_that_is_still_in_the_database_is_written_again(ledger, data_dir):
+    """The rows of September are in the file and in the database."""
+    key = ApiKey.objects.get(name=f"{MARK}-laptop")
+    at = OCTOBER - timedelta(days=40)
+    factories.record(at=at, key=key, with_content=False, opening={"user": NAME})
+    call_command("archivemonths", "--before", "2026-10", verbosity=0)
+
+    run("--yes")
+
+    month = ArchivedMonth.objects.get(month="2026-09-01")
+    assert (month.state, month.version) == ("archived", 1)
+    assert files.stored_sha256(month.location, month.file) == month.sha256
+    table = duckdb.read_parquet(f"{month.location}/{month.file}").fetchall()
+    assert len(table) == 1
+    assert MARK not in repr(table)
