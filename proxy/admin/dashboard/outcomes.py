@@ -18,7 +18,6 @@ from proxy.admin.core.session_links import session_url, short_id
 from proxy.permissions.row_permissions import reader_of_user
 
 from . import queries
-from .comparison import shorten
 from .queries import load_zone, midnight
 from .views import Card, change
 
@@ -209,7 +208,7 @@ def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> 
 def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
     row = queries.outcome_row((by,), found)
     value = row[by]
-    name = "(none)" if value is None else short_id(value) if by == "session" else shorten(value)
+    name = "(none)" if value is None else short_id(value) if by == "session" else value
     title = titles.get(value or "", "") if by == "session" else ""
     url = session_url(value) if by == "session" and value else ""
     figures = (

@@ -59,14 +59,21 @@ def read_both(
     ``months``: which archived months to read. ``timeout_s``: limit of a query of the archive; it
     raises QueryTimeout. Both are read again if rows were moved meanwhile.
     """
+    stored = read(rows)
+    if not (after := _positions(months)):  # no row had left the database when it was read
+        return [stored]
     while True:
-        before = _positions(months)
+        before = after
         found = [read(rows)]
-        if before:
-            with reading(map(_file_of, before), timeout_s):
-                found.append(read(rows.using(ARCHIVE)))
-        if _positions(months) == before:
+        with reading(map(_file_of, before), timeout_s):
+            found.append(read(rows.using(ARCHIVE)))
+        if (after := _positions(months)) == before:
             return found
+
+
+def has_archived(months: Q) -> bool:
+    """Return whether rows of these months are only in files."""
+    return bool(_positions(months))
 
 
 def iterate_both(
