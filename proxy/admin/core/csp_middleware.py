@@ -4,13 +4,16 @@ The headers block scripts, styles and frames of other origins. Of the project's 
 viewer of PDFs allows to be framed.
 """
 
+import logging
 import re
 from typing import Final, TypeVar
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
 
+from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.transcripts.visible_text import INVISIBLE, show_invisible
 
 Response = TypeVar("Response", bound=HttpResponseBase)
@@ -24,6 +27,8 @@ CSP: Final = (
 FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea[^<]*</textarea>)')
 """The parts of a page that a form sends back; they stay unchanged. Django escapes `<` in them."""
 BARE_CSP: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
+
+logger = logging.getLogger(__name__)
 
 
 def set_security_headers(response: Response, *, csp: str = CSP) -> Response:
@@ -45,6 +50,13 @@ class AdminCspMiddleware(MiddlewareMixin):
         """Raise Http404 if the path contains a NUL, because PostgreSQL raises an error on it."""
         if "\x00" in request.path and request.path.startswith(reverse("admin:index")):
             raise Http404("no such page")
+
+    def process_exception(self, request: HttpRequest, exc: Exception) -> HttpResponse | None:
+        """Show a page with the reason if archived requests cannot be read."""
+        if not isinstance(exc, ArchiveError) or not request.path.startswith(reverse("admin:index")):
+            return None
+        logger.error("archived requests of %s cannot be read: %s", request.path[:200], exc)
+        return render(request, "503.html", status=503)
 
     def process_response(self, request: HttpRequest, response: Response) -> Response:
         if not request.path.startswith(reverse("admin:index")):

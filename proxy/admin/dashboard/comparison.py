@@ -19,11 +19,6 @@ from .queries import Key
 from .views import DashboardQuery, form_context, parse_query, request_list_links
 
 MAX_ROWS: Final = 50
-LABEL_WIDTH: Final = 190
-VALUE_WIDTH: Final = 110
-BAR_WIDTH: Final = 620
-ROW_HEIGHT: Final = 30
-MAX_LABEL: Final = 30  # characters; the whole name is the title
 
 GROUPS: Final[Mapping[str, tuple[str, str]]] = {  # value -> (label, filter of the request list)
     "model": ("Model", "model_requested"),
@@ -86,15 +81,12 @@ class Cell(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One row of the chart, in units of the drawing."""
+    """One row of the chart. ``percent``: its length, compared with the longest bar."""
 
-    label: str
-    title: str
+    name: str
     url: str
     value: str
-    y: int
-    middle: int
-    width: float
+    percent: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +145,7 @@ def comparison_view(request: HttpRequest) -> HttpResponse:
         "columns": FIGURES,
         "rows": [
             {
-                "name": shorten(_name(key)),
-                "title": _name(key),
+                "name": _name(key),
                 "url": links(key),
                 "cells": _cells(figures[key], before.get(key)),
                 "cut": now[key].cut,
@@ -164,10 +155,6 @@ def comparison_view(request: HttpRequest) -> HttpResponse:
         ],
         "figure": BY_NAME[params.figure],
         "bars": bars_of(params, figures, links),
-        "chart_width": LABEL_WIDTH + VALUE_WIDTH + BAR_WIDTH,
-        "chart_height": ROW_HEIGHT * len(figures) + 4,
-        "label_end": LABEL_WIDTH - 10,
-        "bar_start": LABEL_WIDTH + VALUE_WIDTH,
         "more": max(0, len(ranked) - MAX_ROWS),
         "compared": f"{earlier.start.astimezone(time_range.zone):%d %b %Y, %H:%M}",
         "csv_url": _csv_url(params),
@@ -201,11 +188,6 @@ def _choices(
     ]
 
 
-def shorten(name: str) -> str:
-    """Return a long name without its middle."""
-    return name if len(name) <= MAX_LABEL else f"{name[:16]}…{name[-10:]}"
-
-
 def _name(key: Key) -> str:
     return str(key[0] or "(none)")
 
@@ -236,14 +218,10 @@ def bars_of(
     order = sorted(values, key=lambda key: (values[key] is None, -(values[key] or 0)))
     return [
         Bar(
-            label=shorten(name),
-            title=f"{name}: {figure.format(values[key])}",
+            name=_name(key),
             url=links(key),
             value=figure.format(values[key]),
-            y=ROW_HEIGHT * number + 4,
-            middle=ROW_HEIGHT * number + 17,
-            width=round(BAR_WIDTH * (values[key] or 0) / most, 1),
+            percent=round(100 * (values[key] or 0) / most, 2),
         )
-        for number, key in enumerate(order)
-        if (name := _name(key))
+        for key in order
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -12,13 +13,12 @@ from django.template.response import TemplateResponse
 from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
-from proxy.admin.core.number_format import UNKNOWN, percent, short_count
+from proxy.admin.core.number_format import NANO, UNKNOWN, dollars, percent, short_count
 from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.permissions.row_permissions import reader_of_user
 
 from . import queries
-from .comparison import shorten
 from .queries import load_zone, midnight
 from .views import Card, change
 
@@ -191,10 +191,8 @@ def _per_commit(row: Mapping[str, Any]) -> str:
 
 
 def _dollars(amount: str | None) -> str:
-    """Format a decimal string of dollars with 2 decimals; an amount below a dollar has 4."""
-    if amount is None:
-        return UNKNOWN
-    return f"${float(amount):,.2f}" if float(amount) >= 1 else f"${float(amount):.4f}"
+    """Format a decimal string of dollars as on all other pages."""
+    return UNKNOWN if amount is None else dollars(int(Decimal(amount) * NANO))
 
 
 def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -209,7 +207,7 @@ def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> 
 def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
     row = queries.outcome_row((by,), found)
     value = row[by]
-    name = "(none)" if value is None else short_id(value) if by == "session" else shorten(value)
+    name = "(none)" if value is None else short_id(value) if by == "session" else value
     title = titles.get(value or "", "") if by == "session" else ""
     url = session_url(value) if by == "session" and value else ""
     figures = (

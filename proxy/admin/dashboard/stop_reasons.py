@@ -15,7 +15,6 @@ from proxy.admin.core.permissions import require_reader
 from proxy.permissions.row_permissions import reader_of_user
 
 from . import queries
-from .comparison import shorten
 from .outcomes import RANGES, DayQuery, choices, parse_query
 from .queries import TimeRange, load_zone
 from .views import request_list_links
@@ -105,8 +104,7 @@ def _row(
     total = counts.total()
     rest = total - sum(counts[reason] for reason in columns)
     return {
-        "name": shorten(name),
-        "title": name,
+        "name": name,
         "url": link(key),
         "requests": short_count(total),
         "cells": [

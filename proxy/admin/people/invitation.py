@@ -157,7 +157,7 @@ def invitation_view(request: HttpRequest) -> HttpResponse:
         "button": "Invite",
         "back_url": reverse("admin:index"),
         "explanation": [
-            "Creates the user, the key and its budget together.",
+            "This form creates the user, the key and its budget together.",
             "The next page shows the key and the password once.",
         ],
     }

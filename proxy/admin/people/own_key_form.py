@@ -101,7 +101,7 @@ def own_key_view(request: HttpRequest) -> HttpResponse:
     """Show the form (GET), or create the key and show its secret once (POST)."""
     form = OwnKeyForm(request.user, request.POST if request.method == "POST" else None)
     if not form.teams:
-        raise PermissionDenied("none of your teams lets its members make keys")
+        raise PermissionDenied("None of your teams lets its members create keys")
     if request.method == "POST" and form.is_valid() and (issued := form.issue()):
         key, secret = issued
         return secret_page(request, key, secret, back_url=reverse("admin:proxy_me"))

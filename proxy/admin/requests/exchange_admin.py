@@ -1,5 +1,6 @@
 """The list of requests and the page of one request in the admin, read-only (threat T30)."""
 
+from operator import attrgetter
 from typing import Any, Final
 
 from django.contrib import admin
@@ -15,6 +16,7 @@ from proxy.admin.core.model_admin import ReadOnlyAdmin
 from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
+from proxy.ledger.archive.reading import iterate_both
 from proxy.models import ApiKey, Exchange
 from proxy.permissions.readings import needs_reason
 from proxy.permissions.row_permissions import (
@@ -27,7 +29,8 @@ from proxy.permissions.row_permissions import (
 from . import saved_views
 from .filter_kinds import FormFilter
 from .filters import FILTERS, LINKED_FIELDS
-from .keyset_changelist import GROUP, KeysetChangeList
+from .keyset_changelist import GROUP
+from .request_changelist import RequestChangeList
 from .request_row import group_rows, list_row
 
 LIST_FIELDS = (
@@ -94,8 +97,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         rows = visible_exchanges(reader_of_user(request.user)).only(*LIST_FIELDS)
         return rows.annotate(error_start=Left("error_message", ERROR_CHARS))
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
-        return KeysetChangeList
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RequestChangeList]:
+        return RequestChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         if lookup in LINKED_FIELDS:
@@ -132,11 +135,13 @@ class ExchangeAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            cl = self.get_changelist_instance(request)
+            cl: Any = self.get_changelist_instance(request)
         except IncorrectLookupParameters as exc:
             raise BadRequest(str(exc)) from None
         rows = cl.get_queryset(request).defer(None).order_by("-created", "-pk")
-        records = map(request_row, rows.iterator(chunk_size=1000))
+        months = cl.archived_months(None, None)
+        found = iterate_both(rows, months, attrgetter("created", "pk"), reverse=True)
+        records = map(request_row, found)
         return set_security_headers(
             stream_rows(request, records, "csv", "requests", column_names(RequestRow()))
         )

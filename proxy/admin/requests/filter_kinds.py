@@ -12,6 +12,8 @@ from django.utils.functional import cached_property
 
 from proxy.admin.core.time_zone import viewer_zone
 
+TimeBounds = tuple[datetime | None, datetime | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -58,6 +60,10 @@ class FormFilter(admin.ListFilter):
 
     def condition(self) -> Q:
         raise NotImplementedError
+
+    def bounds(self) -> TimeBounds:
+        """Return between which times the matching rows are; None: the value sets no bound."""
+        return None, None
 
     def select_choices(self) -> Iterable[tuple[str, str]]:
         """Return (value, label) of each choice, if ``kind`` is select."""
@@ -125,11 +131,17 @@ class SinceFilter(TimestampFilter):
     parameter_name = "since"
     lookup = "created__gte"
 
+    def bounds(self) -> TimeBounds:
+        return self.at, None
+
 
 class UntilFilter(TimestampFilter):
     title = "until"
     parameter_name = "until"
     lookup = "created__lt"
+
+    def bounds(self) -> TimeBounds:
+        return None, self.at
 
 
 class TextFilter(FormFilter):

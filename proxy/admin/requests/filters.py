@@ -18,7 +18,14 @@ from proxy.models.ledger import UNPRICED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 
-from .filter_kinds import FixedFilter, FormFilter, SinceFilter, TextFilter, UntilFilter
+from .filter_kinds import (
+    FixedFilter,
+    FormFilter,
+    SinceFilter,
+    TextFilter,
+    TimeBounds,
+    UntilFilter,
+)
 
 MAX_CHOICES: Final = 300
 MAX_NUMBER: Final = 10**9
@@ -38,9 +45,13 @@ class WithinFilter(FormFilter):
     def select_choices(self) -> Iterable[tuple[str, str]]:
         return [(value, label) for value, (label, _) in self.ranges.items()]
 
-    def condition(self) -> Q:
+    def bounds(self) -> TimeBounds:
         time_range = self.ranges.get(self.value)
-        return Q(created__gte=now() - time_range[1]) if time_range else Q()
+        return (now() - time_range[1] if time_range else None), None
+
+    def condition(self) -> Q:
+        since, _ = self.bounds()
+        return Q(created__gte=since) if since else Q()
 
 
 class OutcomeFilter(FixedFilter):

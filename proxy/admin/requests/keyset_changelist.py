@@ -1,13 +1,19 @@
 """A change list with keyset pagination: it needs no COUNT or OFFSET, so every page is fast."""
 
+import logging
+from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.archive.files import ArchiveError
+from proxy.ledger.archive.reading import has_archived, read_both
+from proxy.ledger.database.query_timeout import TIMEOUT_S, QueryTimeout, with_query_timeout
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
@@ -15,6 +21,9 @@ GROUP: Final = "group"
 """Query parameter of the layout; with the value ``session``, the page groups its rows."""
 LAYOUT: Final = frozenset({BEFORE, AFTER, GROUP})
 """The query parameters that are no filters."""
+NO_MONTHS: Final = Q(pk__in=())
+
+logger = logging.getLogger(__name__)
 
 
 class KeysetChangeList(CheckedChangeList):
@@ -37,8 +46,12 @@ class KeysetChangeList(CheckedChangeList):
         return ["-created", "-pk"]
 
     def get_results(self, request: HttpRequest) -> None:
-        """Load the rows of the page; set ``timed_out`` if the query exceeded the time limit."""
-        self.timed_out = False
+        """Load the rows of the page.
+
+        Set ``timed_out`` if the query exceeded the time limit, and ``archive_failed`` if the page
+        may have rows of archived months that cannot be read now.
+        """
+        self.timed_out = self.archive_failed = False
         try:
             with with_query_timeout(), reject_bad_values():
                 page_rows, more_newer, more_older = self._fetch_page()
@@ -59,6 +72,13 @@ class KeysetChangeList(CheckedChangeList):
         self.multi_page = False
         self.paginator = Paginator(page_rows, self.list_per_page)
 
+    def archived_months(self, since: datetime | None, until: datetime | None) -> Q:
+        """Match the archived months in which the list has rows of this time; the default is none.
+
+        None: no bound. ``until`` is inclusive.
+        """
+        return NO_MONTHS
+
     def _fetch_page(self) -> tuple[list[Any], bool, bool]:
         """Return the rows of the page, whether newer rows exist, and whether older rows exist.
 
@@ -72,7 +92,7 @@ class KeysetChangeList(CheckedChangeList):
             newer = rows.filter(created__gte=after.created).exclude(
                 created=after.created, pk__lte=after.pk
             )
-            page_rows = list(newer.order_by("created", "pk")[: size + 1])
+            page_rows = self._first_rows(newer.order_by("created", "pk"), size + 1, after)
             more_newer, more_older = len(page_rows) > size, True
             page_rows = page_rows[:size][::-1]
         else:
@@ -80,10 +100,33 @@ class KeysetChangeList(CheckedChangeList):
                 rows = rows.filter(created__lte=before.created).exclude(
                     created=before.created, pk__gte=before.pk
                 )
-            page_rows = list(rows[: size + 1])
+            page_rows = self._first_rows(rows, size + 1, before, newest_first=True)
             more_newer, more_older = before is not None, len(page_rows) > size
             page_rows = page_rows[:size]
         return page_rows, more_newer, more_older
+
+    def _first_rows(
+        self, rows: QuerySet[Any], limit: int, start: Any, *, newest_first: bool = False
+    ) -> list[Any]:
+        """Return the first rows of the database and of the archive together, in their order.
+
+        ``start``: the row next to the page, or None. The archive is read only if a month of it can
+        have a row on the page, which is rare.
+        """
+        found = list(rows[:limit])
+        edge = found[-1].created if len(found) == limit else None
+        bound = start.created if start else None
+        months = self.archived_months(*((edge, bound) if newest_first else (bound, edge)))
+        try:
+            if not has_archived(months):
+                return found
+            sides = read_both(rows, lambda rows: list(rows[:limit]), months, TIMEOUT_S)
+        except ArchiveError as exc:
+            logger.warning("the list shows no archived months: %s", exc)
+            self.archive_failed = True
+            return found
+        both = sorted(chain(*sides), key=lambda row: (row.created, row.pk), reverse=newest_first)
+        return both[:limit]
 
     def _boundary_row(self, key: str) -> Any:
         """Return the row with this id, which is next to the page; None if there is no such row."""

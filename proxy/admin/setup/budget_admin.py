@@ -118,6 +118,7 @@ class WhenSpentFilter(admin.BooleanFieldListFilter):
 
 @admin.register(Budget)
 class BudgetAdmin(ManagedAdmin):
+    empty_text = "A budget limits the cost of a team, a key or a user in a day, a week or a month."
     form = BudgetForm
     list_display = ("owner", "limit", "status_display", "resets", "when_spent", "from_file")
     list_display_links = ("owner",)

@@ -23,6 +23,7 @@ POLICY_KINDS: Final = {kind: PolicyKind(kind) for kind in DriftKind if kind in P
 class DriftAdmin(ReadOnlyAdmin):
     """Names that a new release of a client or an upstream added to the API, newest first."""
 
+    empty_text = "Names of the protocol appear here when a request has them for the first time."
     list_display = ("name", "kind", "support", "requests", "first_seen", "last_seen",
                     "first_request_link", "policy")  # fmt: skip
     list_display_links = None
@@ -75,6 +76,7 @@ class DriftAdmin(ReadOnlyAdmin):
 
 @admin.register(UpstreamPolicy)
 class UpstreamPolicyAdmin(ChecksWrites):
+    empty_text = "Without a policy, a name is sent if the API format of the upstream supports it."
     actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     list_display = ("name", "kind", "action", "upstream_display", "position")
     list_editable = ("action", "position")

@@ -136,6 +136,7 @@ class RotateForm(forms.Form):
 
 @admin.register(ApiKey)
 class KeyAdmin(ManagedAdmin):
+    empty_text = "A client needs a key to send requests."
     form = KeyForm
     list_display = (
         "name",

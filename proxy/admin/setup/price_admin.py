@@ -44,6 +44,7 @@ class PriceForm(ModelForm):
 class PriceAdmin(ManagedAdmin):
     """Prices are never changed: a new price is a new row that starts on a later day."""
 
+    empty_text = "Without a price, the cost of a model is unknown, and budgets do not count it."
     form = PriceForm
 
     list_display = (

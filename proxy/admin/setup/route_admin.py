@@ -78,6 +78,9 @@ def _managed(route: Any) -> bool:
 
 @admin.register(Route)
 class RouteAdmin(ManagedAdmin):
+    empty_text = (
+        "A route sends the requests for a model to an upstream; without one they are rejected."
+    )
     list_display = ("model", "team_display", "targets_display", "position", "from_file")
     list_select_related = ("team",)
     search_fields = ("model",)

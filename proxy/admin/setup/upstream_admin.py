@@ -17,6 +17,7 @@ from .upstream_form import UpstreamForm, describe_credential, secret_location
 class UpstreamAdmin(ManagedAdmin):
     """Upstreams. They get API keys and conversations; only superusers change them (threat T12)."""
 
+    empty_text = "An upstream is a server to which the gateway sends requests."
     form = UpstreamForm
     list_display = ("name", "dialect", "address", "secret_display", "enabled", "from_file")
     list_filter = ("dialect", "enabled")

@@ -57,6 +57,7 @@ class WebhookForm(ModelForm):
 class WebhookAdmin(ManagedAdmin):
     """Webhooks. The gateway calls their URLs, so only superusers change them."""
 
+    empty_text = "A webhook receives signed events, such as a budget that reached 80 %."
     form = WebhookForm
     list_display = ("name", "team_display", "events_display", "last_delivery", "enabled",
                     "from_file")  # fmt: skip
@@ -89,7 +90,7 @@ class WebhookAdmin(ManagedAdmin):
         last = obj.deliveries.exclude(attempted=None).order_by("-attempted").first()
         if last is None:
             return UNKNOWN
-        return f"{last.state}, {localtime(last.attempted):%Y-%m-%d %H:%M}"
+        return f"{last.state}, {localize(localtime(last.attempted))}"
 
     @admin.display(description="secret")
     def secret_display(self, obj: Webhook) -> str:
@@ -189,6 +190,10 @@ class WebhookAdmin(ManagedAdmin):
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
     """Events of the last 30 days for each receiver, newest first."""
 
+    empty_text = (
+        "Events appear here when a webhook or a mail address gets one. The"
+        " page of a webhook sends a test event."
+    )
     list_display = ("event_type", "receiver", "state_display", "attempts", "status", "created",
                     "attempted")  # fmt: skip
     list_filter = ("state", "webhook")
@@ -222,7 +227,7 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
     def state_display(self, obj: WebhookDelivery) -> str:
         if obj.state != DeliveryState.WAITING:
             return obj.state
-        return f"waiting, next attempt {obj.due:%Y-%m-%d %H:%M:%S} UTC"
+        return f"waiting, next attempt {localize(localtime(obj.due))}"
 
     @admin.display(description="created")
     def created(self, obj: WebhookDelivery) -> str:

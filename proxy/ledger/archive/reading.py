@@ -59,19 +59,26 @@ def read_both(
     ``months``: which archived months to read. ``timeout_s``: limit of a query of the archive; it
     raises QueryTimeout. Both are read again if rows were moved meanwhile.
     """
+    stored = read(rows)
+    if not (after := _positions(months)):  # no row had left the database when it was read
+        return [stored]
     while True:
-        before = _positions(months)
+        before = after
         found = [read(rows)]
-        if before:
-            try:
-                with reading(map(_file_of, before), timeout_s):
-                    found.append(read(rows.using(ARCHIVE)))
-            except files.ArchiveError:
-                if _positions(months) == before:
-                    raise
-                continue  # a user was erased: another file has the rows now
-        if _positions(months) == before:
+        try:
+            with reading(map(_file_of, before), timeout_s):
+                found.append(read(rows.using(ARCHIVE)))
+        except files.ArchiveError:
+            if (after := _positions(months)) == before:
+                raise
+            continue  # a user was erased: another file has the rows now
+        if (after := _positions(months)) == before:
             return found
+
+
+def has_archived(months: Q) -> bool:
+    """Return whether rows of these months are only in files."""
+    return bool(_positions(months))
 
 
 def iterate_both(

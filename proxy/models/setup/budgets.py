@@ -65,7 +65,9 @@ class Budget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{Decimal(self.usd).normalize():f} USD a {self.period}{self.models_text}"
+        amount = Decimal(self.usd)
+        text = f"{amount:,.2f}" if amount == round(amount, 2) else f"{amount.normalize():f}"
+        return f"${text} a {self.period}{self.models_text}"
 
     @property
     def owner(self) -> str:

@@ -25,7 +25,7 @@ from .json_parts import (
 UNCHANGED: Final = {SEALED: "unchanged"}
 """Placeholder that the form has instead of a secret stored encrypted in the database."""
 PLACES: Final = (
-    ("", "nowhere"),
+    ("", "not set"),
     ("env", "in an environment variable"),
     ("file", "in a file"),
 )

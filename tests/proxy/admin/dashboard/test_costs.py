@@ -121,7 +121,7 @@ def test_money_fields_show_their_unit(root):
     assert "Empty: charged as input." in price
     assert "Limit, $" in page
     assert 'value="400"' in page
-    assert "400 USD a month" in page
+    assert "$400.00 a month" in page
 
 
 def test_the_record_shows_the_price_with_its_unit(root):

@@ -128,9 +128,9 @@ def test_the_page_takes_a_fixed_number_of_queries(root, exchange, django_assert_
         body=factories.request_body(messages=[*long, {"role": "user", "content": "?"}])
     )
 
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(14):
         page(root, exchange)
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(14):
         page(root, exchange)
 
 
