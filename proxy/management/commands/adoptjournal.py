@@ -1,5 +1,6 @@
 """Write the journals of a host that is gone to the database."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from proxy.ledger.posting.journal_posting import adopt_host
 from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.rich_output import progress
 from proxy.models import DrainWatermark
 from proxy.secrets import ConfigError
 
@@ -27,7 +29,9 @@ class Command(BridgeCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            found = adopt_host(options["path"].resolve())
+            with progress() as bar:
+                advance = partial(bar.advance, bar.add_task("requests"))
+                found = adopt_host(options["path"].resolve(), advance)
         except OSError as error:
             raise ConfigError(str(error)) from None
         is_complete = not found.in_use and not found.incomplete

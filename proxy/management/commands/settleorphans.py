@@ -4,6 +4,7 @@ The command can also add the requests that a restored database lacks, from the j
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
 from proxy.ledger.posting.journal_posting import KEEP_POSTED_S, post_again
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_datetime
+from proxy.management.rich_output import progress
 
 RETENTION: Final = timedelta(seconds=KEEP_POSTED_S)
 SLACK: Final = timedelta(minutes=1)  # the options are parsed shortly before ``now`` is read
@@ -43,8 +45,10 @@ class Command(BridgeCommand):
         now = datetime.now(UTC)
         # The database ignores records that it already has, so this posts all records of the
         # journals again and does not select them by the option's time.
-        restored = post_again(conf.data_dir) if options["restore"] else 0
-        journals, rows = close_stale_rows(conf.data_dir, options["older_than"], now)
+        with progress() as bar:
+            advance = partial(bar.advance, bar.add_task("requests"))
+            restored = post_again(conf.data_dir, advance) if options["restore"] else 0
+            journals, rows = close_stale_rows(conf.data_dir, options["older_than"], now, advance)
         counts = {"journals_drained": journals, "rows_closed": rows, "records_restored": restored}
         if options["json"]:
             self.stdout.write(msgspec.json.encode(counts).decode())
