@@ -15,7 +15,9 @@ from proxy.secrets import ConfigError
 
 
 class Command(BridgeCommand):
-    help = "Write the journals of a host that is gone to the database; exit 1 if any is left."
+    help = (
+        "Write the journals of a host that is gone to the database; exit 1 if one is not written."
+    )
     example = "manage.py adoptjournal /mnt/old-disk/data --host gateway-2"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,9 +25,9 @@ class Command(BridgeCommand):
             "path", type=Path, help="the data directory of the host, a copy of it, or one journal"
         )
         parser.add_argument(
-            "--host", help="its host name: end the notice that this host has waiting records"
+            "--host", help="the name of the host, to end the notice that it has waiting records"
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

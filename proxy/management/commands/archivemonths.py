@@ -21,7 +21,7 @@ from proxy.models import ArchivedMonth
 
 
 class Command(BridgeCommand):
-    help = "Write closed months of requests to Parquet files; with --remove, delete them here."
+    help = "Write closed months of requests to Parquet files; --remove deletes them here."
     example = "manage.py archivemonths --before 2026-08 --to s3://company-ledger/gateway --remove"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,23 +29,23 @@ class Command(BridgeCommand):
             "--before",
             type=parse_month,
             metavar="YYYY-MM",
-            help="only months before this one; at most until the last month that has ended",
+            help="only months before this one (default: all months that have ended)",
         )
         parser.add_argument(
             "--to",
             metavar="LOCATION",
             default=conf.archive_to,
             help="a folder that all hosts of the gateway can read, or s3://bucket/prefix "
-            "(BRIDGE_ARCHIVE_TO, or else archive in the data directory)",
+            "(default: BRIDGE_ARCHIVE_TO, or archive in the data directory)",
         )
         parser.add_argument(
             "--remove",
             action="store_true",
-            help="delete the rows of archived months from the database, as soon as the retention "
-            "of their transcripts has ended",
+            help="delete the rows of archived months from the database once the retention of "
+            "their transcripts has ended",
         )
         parser.add_argument("--list", action="store_true", help="only show the archived months")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["list"]:

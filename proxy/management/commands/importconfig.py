@@ -27,8 +27,12 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, help="the other gateway's configuration")
-        parser.add_argument("--from", dest="source", choices=["litellm"], required=True)
-        parser.add_argument("--out", type=Path, help="a new file for the bridge.toml (else stdout)")
+        parser.add_argument(
+            "--from", dest="source", choices=["litellm"], required=True, help="the other gateway"
+        )
+        parser.add_argument(
+            "--out", type=Path, help="a new file for the bridge.toml (default: stdout)"
+        )
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:

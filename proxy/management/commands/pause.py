@@ -19,11 +19,17 @@ class Command(BridgeCommand):
     example = 'manage.py pause --upstream openai --minutes 30 --message "OpenAI is down"'
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--upstream", default="", help="name of the upstream (else: every)")
-        parser.add_argument("--model", default="", help="model name or glob (else: every)")
+        parser.add_argument(
+            "--upstream", default="", help="name of the upstream (default: every one)"
+        )
+        parser.add_argument(
+            "--model", default="", help="name or glob of the model (default: every one)"
+        )
         parser.add_argument("--message", default="", help="the error message that clients get")
-        parser.add_argument("--minutes", type=int, help="end the pause after this time")
-        parser.add_argument("--resume", action="store_true", help="end this pause now")
+        parser.add_argument(
+            "--minutes", type=int, help="minutes until the pause ends (default: none)"
+        )
+        parser.add_argument("--resume", action="store_true", help="end this pause")
 
     def handle(self, *args: Any, **options: Any) -> None:
         upstream = Upstream.objects.filter(name=options["upstream"]).first()

@@ -16,15 +16,17 @@ from proxy.management.rich_output import format_count, progress, render_table
 
 
 class Command(BridgeCommand):
-    help = "Price requests again after a price change; updates sums and the hash chain."
+    help = "Compute the cost of requests again after a price change, with all sums."
     example = "manage.py reprice --since 2026-11-01 --dry-run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=parse_datetime, help="accepted at or after")
-        parser.add_argument("--until", type=parse_datetime, help="accepted before")
-        parser.add_argument("--all", action="store_true", help="also those that have a price")
-        parser.add_argument("--dry-run", action="store_true", help="show the difference only")
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--since", type=parse_datetime, help="only requests since this time")
+        parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
+        parser.add_argument("--all", action="store_true", help="also requests that have a cost")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the difference, change nothing"
+        )
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_range(options["since"], options["until"])

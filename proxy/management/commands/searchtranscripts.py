@@ -42,10 +42,21 @@ class Command(BridgeCommand):
         )
         for name in ("team", "key", "user", "model"):
             parser.add_argument(f"--{name}", default="", help=f"only requests of this {name}")
-        parser.add_argument("--since", type=parse_datetime, help="sent since: 2026-11-01, 7d")
-        parser.add_argument("--until", type=parse_datetime, help="sent before")
-        parser.add_argument("--limit", type=int, default=20, help=f"results, up to {MAX_RESULTS}")
-        parser.add_argument("--json", action="store_true", help="one JSON object for each result")
+        parser.add_argument(
+            "--since",
+            type=parse_datetime,
+            help="only requests since this time, such as 2026-11-01 or 7d",
+        )
+        parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
+        parser.add_argument(
+            "--limit",
+            type=int,
+            default=20,
+            help=f"number of results, at most {MAX_RESULTS} (default: 20)",
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object for each result"
+        )
         self.add_reason_argument(parser)
         parser.add_argument(
             "--reindex",

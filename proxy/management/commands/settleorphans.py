@@ -22,7 +22,7 @@ SLACK: Final = timedelta(minutes=1)  # the options are parsed shortly before ``n
 
 
 class Command(BridgeCommand):
-    help = "Drain the journals of dead workers and close their open rows as interrupted."
+    help = "Write the journals of dead processes to the database, and close their open rows."
     example = "manage.py settleorphans --older-than 2h"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,16 +30,18 @@ class Command(BridgeCommand):
             "--older-than",
             type=parse_datetime,
             default="1h",
-            help="close open rows accepted before this time; longer than any request runs (1h)",
+            metavar="TIME",
+            help="close rows that are open since before this time (default: 1h ago); choose more "
+            "than any request takes",
         )
         parser.add_argument(
             "--restore",
             type=parse_datetime,
             metavar="SINCE",
-            help="after a restore: post the journals again; exit 1 if SINCE, the time of the "
-            "backup, is before their first record",
+            help="after a restore: write all records of the journals again; exit 1 if SINCE, the "
+            "time of the backup, is before their first record",
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         now = datetime.now(UTC)
