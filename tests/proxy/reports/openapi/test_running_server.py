@@ -24,7 +24,7 @@ print(json.dumps([seed_objects(shared, path, number) for number, path in enumera
 """
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_every_response_of_a_running_gateway_matches_the_schema(tmp_path):
     with Gateway(tmp_path / "gateway", config=TEAM) as gateway:
         seeded = json.loads(gateway.manage("shell", "--verbosity", "0", "-c", SEED))
