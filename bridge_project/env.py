@@ -171,6 +171,18 @@ TABLE: Final = (
         "deletes them.",
     ),
     Variable(
+        "BRIDGE_ARCHIVE_AFTER_MONTHS",
+        "never",
+        "Full months that stay in the database, 1 to 120; each day after `BRIDGE_PURGE_HOUR`, "
+        "older months are [archived](../operate.md#archived-months) and deleted there.",
+    ),
+    Variable(
+        "BRIDGE_ARCHIVE_TO",
+        "",
+        "Folder that every host can read, or `s3://bucket/prefix`, for archived months; default: "
+        "`archive` in the data directory.",
+    ),
+    Variable(
         "BRIDGE_AUDIT_DAYS", "730", "Days after which the purge deletes entries of the audit log."
     ),
     Variable(
@@ -288,6 +300,12 @@ def env_choice(name: str, *choices: str, expected: str = "") -> str:
 def env_hour(name: str) -> int | None:
     """Return the variable as an hour of the day, 0 to 23; None for ``never``."""
     value = env_choice(name, *map(str, range(24)), "never", expected="0 to 23, or never")
+    return None if value == "never" else int(value)
+
+
+def env_months(name: str) -> int | None:
+    """Return the variable as a number of months, 1 to 120; None for ``never``."""
+    value = env_choice(name, *map(str, range(1, 121)), "never", expected="1 to 120, or never")
     return None if value == "never" else int(value)
 
 

@@ -14,6 +14,7 @@ from .env import (
     env_hour,
     env_int,
     env_list,
+    env_months,
     env_seconds,
     env_str,
     env_url,
@@ -44,6 +45,8 @@ MAX_STREAMS = env_int("BRIDGE_MAX_STREAMS")
 MAX_CONNECTIONS = env_int("BRIDGE_MAX_CONNECTIONS")
 MAX_CONNECTIONS_PER_ADDRESS = env_int("BRIDGE_MAX_CONNECTIONS_PER_ADDRESS")
 PURGE_HOUR = env_hour("BRIDGE_PURGE_HOUR")
+ARCHIVE_AFTER_MONTHS = env_months("BRIDGE_ARCHIVE_AFTER_MONTHS")
+ARCHIVE_TO = env_str("BRIDGE_ARCHIVE_TO") or str(DATA_DIR / "archive")
 AUDIT_DAYS = env_int("BRIDGE_AUDIT_DAYS")
 SEARCH = env_bool("BRIDGE_SEARCH")
 READING_NEEDS_REASON = env_bool("BRIDGE_READING_NEEDS_REASON")

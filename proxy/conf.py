@@ -45,6 +45,10 @@ class Conf:
     purge_hour: int | None = 3
     """The hour (UTC) from which the daily purge of expired ledger data may begin; None: no daily
     purge."""
+    archive_after_months: int | None = None
+    """Full months that stay in the database; older ones are archived. None: no schedule."""
+    archive_to: str = ""
+    """The folder or bucket of archived months."""
     audit_days: int = 730
     """Days after which a purge deletes an entry of the audit log."""
     search: bool = True
@@ -86,6 +90,8 @@ class Conf:
             max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
+            archive_after_months=settings.ARCHIVE_AFTER_MONTHS,
+            archive_to=settings.ARCHIVE_TO,
             audit_days=settings.AUDIT_DAYS,
             search=settings.SEARCH,
             reading_needs_reason=settings.READING_NEEDS_REASON,

@@ -16,6 +16,7 @@ from proxy.secrets import ConfigError, mistakes_error
 
 from . import schema
 from .budgets import apply_budgets
+from .draft import Draft
 from .keys import apply_keys
 from .load import MAX_MISTAKES
 from .row_writer import Change, ConfigWriter
@@ -35,6 +36,17 @@ def apply(file: schema.BridgeFile, *, dry_run: bool = False) -> list[Change]:
         if dry_run:
             transaction.set_rollback(True)
     return rows.changes
+
+
+def all_mistakes(draft: Draft) -> list[str]:
+    """Return the mistakes of a file: of its values, and of the entries whose values can be read."""
+    rows = ConfigWriter(draft.wrong)
+    with transaction.atomic():
+        for step in STEPS:
+            if step is not _delete_upstreams:  # an upstream that was left out is not gone
+                step(draft.file, rows)
+        transaction.set_rollback(True)
+    return [*draft.mistakes, *map(draft.with_places_of_file, rows.mistakes)]
 
 
 def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
@@ -127,15 +139,13 @@ def _targets(
     rows: ConfigWriter, route: Route, entries: Iterable[schema.Target], where: str
 ) -> None:
     """Replace the route's targets if the file's differ in any field or in order."""
-    expected = [
-        (
-            rows.find(Upstream, entry.upstream, f"{where}.targets[{place}].upstream"),
-            "" if entry.model == "*" else entry.model,
-            entry.weight,
-            msgspec.to_builtins(entry.when),
-        )
-        for place, entry in enumerate(entries)
-    ]
+    expected = []
+    for place, entry in enumerate(entries):
+        at = f"{where}.targets[{place}]"
+        with rows.entry("target", at):
+            upstream = rows.find(Upstream, entry.upstream, f"{at}.upstream")
+            model = "" if entry.model == "*" else entry.model
+            expected.append((upstream, model, entry.weight, msgspec.to_builtins(entry.when)))
     current = list(route.targets.select_related("upstream"))
     if expected == [(to.upstream, to.model, to.weight, to.when) for to in current]:
         return

@@ -13,6 +13,7 @@ from proxy.decode_errors import decode_errors, explain_decode_error
 from proxy.models.setup import json_field_types
 from proxy.secrets import ConfigError, mistakes_error
 
+from .draft import Draft, without_wrong_entries
 from .schema import BridgeFile, Budget, Price
 
 Read = TypeVar("Read")
@@ -59,21 +60,29 @@ def _text(path: Path) -> str:
 
 
 def read(text: str) -> BridgeFile:
+    draft = read_draft(text)
+    if draft.mistakes:
+        raise mistakes_error(draft.mistakes[:MAX_MISTAKES])
+    return draft.file
+
+
+def read_draft(text: str) -> Draft:
+    """Read a bridge.toml that may have mistakes. Raises ConfigError if it is not TOML."""
     try:
         tables = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError("not valid TOML: it is nested too deeply") from None
+    plain = _plain(tables)
     try:
-        file: BridgeFile = _decode(_plain(tables), BridgeFile)
+        draft = Draft(_decode(plain, BridgeFile))
     except msgspec.ValidationError:
-        found = decode_errors(_plain(tables), BridgeFile, _decode)
-        texts = [explain_decode_error(error, BridgeFile, tables) for error in found]
-        raise mistakes_error(texts[:MAX_MISTAKES]) from None
-    if mistakes := list(_semantic_errors(file)):
-        raise mistakes_error(mistakes[:MAX_MISTAKES])
-    return file
+        found = decode_errors(plain, BridgeFile, _decode)
+        mistakes = [explain_decode_error(error, BridgeFile, tables) for error in found]
+        draft = without_wrong_entries(plain, _decode, mistakes)
+    draft.mistakes.extend(map(draft.with_places_of_file, _semantic_errors(draft.file)))
+    return draft
 
 
 def _decode(value: Any, kind: Any) -> Any:

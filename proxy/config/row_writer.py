@@ -50,10 +50,11 @@ class DependentEntry(ConfigError):
 class ConfigWriter:
     """Writes the rows that differ from the file, and collects the changes and the mistakes."""
 
-    def __init__(self) -> None:
+    def __init__(self, wrong: Iterable[tuple[str, str | None]] = ()) -> None:
         self.changes: list[Change] = []
         self.mistakes: list[str] = []
-        self._wrong: set[tuple[str, str]] = set()  # kind and name of entries with a mistake
+        # Kind and name of the entries with a mistake; None: the name is not known.
+        self._wrong: set[tuple[str, str | None]] = set(wrong)
 
     @contextlib.contextmanager
     def entry(self, kind: str, name: str) -> Iterator[None]:
@@ -67,7 +68,8 @@ class ConfigWriter:
 
     def unknown(self, kind: str, name: str, where: str, known: Iterable[str]) -> ConfigError:
         """Return the error for an unknown name, with a similar name; none for a mistake's name."""
-        error = DependentEntry if (kind, name) in self._wrong else ConfigError
+        is_wrong = not self._wrong.isdisjoint({(kind, name), (kind, None)})
+        error = DependentEntry if is_wrong else ConfigError
         return error(f"{where}: no {kind} {name!r}{did_you_mean(name, known)}")
 
     def add_plan_line(self, sign: Sign, kind: str, name: str, detail: str = "") -> None:

@@ -180,12 +180,15 @@ for _, key in pairs(keys_of(1)) do redis.call('EXPIRE', key, ARGV[2]) end
 return {whole(c.spent_sum), whole(c.settled_sum), whole(reserved(c, now))}
 """
 )
-STANDING: Final = (
+STANDINGS: Final = (
     COMMON
     + """
-local c = load(1)
-if not c then return false end
-return {whole(c.spent_sum), whole(c.settled_sum), whole(reserved(c, clock()))}
+local found, now = {}, clock()
+for i = 1, #KEYS / 4 do
+  local c = load(i)
+  found[i] = c and {whole(c.spent_sum), whole(c.settled_sum), whole(reserved(c, now))} or false
+end
+return found
 """
 )
 RENEW: Final = (

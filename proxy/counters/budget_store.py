@@ -165,6 +165,13 @@ class BudgetStore(Protocol):
         """Return the counter's values; None if ``publish`` was not called for it yet."""
         ...
 
+    def standings(self, counters: Collection[str]) -> dict[str, Standing]:
+        """Return the values of the counters for which ``publish`` was called.
+
+        Each counter is read atomically, but the store may change between two of them.
+        """
+        ...
+
     def renew(self, holder: str, counters: Collection[str]) -> None:
         """Let the holder's open reservations expire ``LEASE_S`` from now."""
         ...

@@ -95,6 +95,9 @@ class FailoverBudgets:
     def standing(self, counter: str) -> Standing | None:
         return self._first(lambda store: store.standing(counter))
 
+    def standings(self, counters: Collection[str]) -> dict[str, Standing]:
+        return self._first(lambda store: store.standings(counters))
+
     def renew(self, holder: str, counters: Collection[str]) -> None:
         self._both(lambda store: store.renew(holder, counters))
 

@@ -23,7 +23,7 @@ from .budget_scripts import (
     RENEW,
     RESERVE,
     SETTLE,
-    STANDING,
+    STANDINGS,
 )
 from .budget_store import (
     BATCH,
@@ -43,7 +43,7 @@ PARTS: Final = ("", ":open", ":settled", ":leases")
 """The suffixes of a counter's keys, in the order in which the scripts get them."""
 EXPIRE_S: Final = 70 * 86_400  # longer than any period plus the delay of its last ledger rows
 COUNTERS: Final = 100
-"""The maximum number of counters that one call renews or deletes, because it blocks others."""
+"""The maximum number of counters that one call reads, renews or deletes: it blocks other calls."""
 
 
 class RedisBudgets:
@@ -100,8 +100,15 @@ class RedisBudgets:
                     break
 
     def standing(self, counter: str) -> Standing | None:
-        values = self._run(STANDING, [counter])
-        return Standing(*map(int, values)) if values else None
+        return self.standings([counter]).get(counter)
+
+    def standings(self, counters: Collection[str]) -> dict[str, Standing]:
+        return {
+            counter: Standing(*map(int, values))
+            for some in _batches(counters)
+            for counter, values in zip(some, self._run(STANDINGS, some), strict=True)
+            if values
+        }
 
     def renew(self, holder: str, counters: Collection[str]) -> None:
         for some in _batches(counters):

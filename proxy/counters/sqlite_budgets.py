@@ -170,8 +170,13 @@ class SqliteBudgets:
             last = found[-1][0]
 
     def standing(self, counter: str) -> Standing | None:
+        return self.standings([counter]).get(counter)
+
+    def standings(self, counters: Collection[str]) -> dict[str, Standing]:
+        now = self._clock()
         with self._change(READ) as connection:
-            return _standing(connection, counter, self._clock())
+            found = {counter: _standing(connection, counter, now) for counter in counters}
+        return {counter: standing for counter, standing in found.items() if standing is not None}
 
     def renew(self, holder: str, counters: Collection[str]) -> None:
         until = self._clock() + LEASE_S

@@ -51,7 +51,7 @@ BUDGET_LEFT: Final = Gauge(
 NODE_GAUGES: Final = (BUILD, DEGRADED, REDIS, DISK_FREE, COOLDOWNS, BUDGET_LIMIT, BUDGET_LEFT)
 
 MAX_BUDGETS: Final = 1_000
-"""At most this many budgets are reported: each takes one call of the counter store."""
+"""At most this many budgets are reported: a scrape reads the counter of each."""
 NANOUSD: Final = 10**9
 
 Labels = tuple[str, ...]

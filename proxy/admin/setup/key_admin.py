@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -25,9 +26,10 @@ from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
+from proxy.permissions.deletions import deletable_keys, delete_unused_keys, deletion_obstacle
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
-from proxy.permissions.write_permissions import may_revoke, may_rotate
+from proxy.permissions.write_permissions import REVOKE, has_write_permission, may_revoke, may_rotate
 
 from .form_fields.json_parts import LinesField, explain_unreadable_fields
 from .form_fields.key_fields import LimitsField, MemberKeysField, OptionsField
@@ -71,6 +73,21 @@ class TeamAdmin(ManagedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
         reader = reader_of_user(request.user)
         return visible_teams(reader) if reader.teams else super().get_queryset(request)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Return what is deleted with the teams; the last part is what prevents it.
+
+        Keys need no permission of their own: if they can be deleted, the team can.
+        """
+        *found, permissions, protected = super().get_deleted_objects(objs, request)
+        permissions.discard(ApiKey._meta.verbose_name)  # noqa: SLF001 - documented by Django
+        obstacles = [reason for team in objs if (reason := deletion_obstacle(team))]
+        return *found, permissions, [*obstacles, *protected] if obstacles else []
+
+    @transaction.atomic
+    def delete_model(self, request: HttpRequest, obj: Team) -> None:
+        delete_unused_keys(obj)
+        super().delete_model(request, obj)
 
     @admin.display(description="overview")
     def overview(self, obj: Team) -> SafeString:
@@ -177,8 +194,9 @@ class KeyAdmin(ManagedAdmin):
         return self.fieldsets if obj else self.fieldsets[:2]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: keys are revoked, because deleting one would leave its requests unowned."""
-        return False
+        """Return whether the key is revoked and was never used: its requests show its name."""
+        is_deletable = obj is not None and deletable_keys().filter(pk=obj.pk).exists()
+        return is_deletable and has_write_permission(request.user, REVOKE, ApiKey, obj)
 
     @sensitive_variables("secret")
     def save_model(

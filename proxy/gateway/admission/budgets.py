@@ -160,19 +160,20 @@ def team_budgets(at: float) -> list[TeamBudget]:
     just for this, and the budget is left out.
     """
     configs = (
-        (team, budget)
+        (budget.counter(at), (team, budget))
         for team, budgets in directory.snapshot.team_budgets.items()
         for budget in budgets
     )
-    found = []
+    by_counter = dict(islice(configs, MAX_BUDGETS))
     try:
-        for team, budget in islice(configs, MAX_BUDGETS):
-            standing = budget_store().standing(budget.counter(at))
-            if standing is not None:
-                remaining = budget.limit - standing.used - standing.reserved
-                found.append(TeamBudget(team, budget.period, budget.limit, remaining))
+        standings = budget_store().standings(by_counter)
     except StoreUnavailable:
         return []
+    found = []
+    for counter, standing in standings.items():
+        team, budget = by_counter[counter]
+        remaining = budget.limit - standing.used - standing.reserved
+        found.append(TeamBudget(team, budget.period, budget.limit, remaining))
     return found
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Count, Min, QuerySet, Sum
 
 from proxy.conf import conf
@@ -37,6 +37,7 @@ from .files import ArchiveError
 from .reading import ARCHIVE, bounds, reading
 
 BATCH: Final = 1000
+LOCK: Final = 0x6D62_6172  # "mbar"; id of the advisory lock, different from all other ids
 VERIFIED_TOGETHER: Final = 2000
 
 
@@ -77,19 +78,36 @@ def _check_closed(end: datetime) -> None:
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """Yield an empty folder for incomplete files; only one process of a data directory gets it."""
+    """Yield an empty folder for incomplete files; only one process of the gateway gets it."""
     folder = conf.data_dir / "archive-work"
     handle = os.open(conf.data_dir / "archive-work.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
         folder.mkdir(mode=0o700)
-        yield folder
+        with _lock_of_database():
+            yield folder
         shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
         raise ConfigError("another archivemonths is running") from None
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _lock_of_database() -> Iterator[None]:
+    """Exclude the processes of other hosts, which share a PostgreSQL. Raise BlockingIOError."""
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+        if not cursor.fetchone()[0]:
+            raise BlockingIOError
+        try:
+            yield
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 def archive(month: date, location: str, folder: Path) -> Iterator[int]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.posting.exchange_columns import columns_from_close
-from proxy.ledger.posting.journal_posting import adopt
+from proxy.ledger.posting.journal_posting import Advance, adopt, no_progress
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange, State
 
@@ -18,7 +18,10 @@ MAX_ROWS: Final = 200  # rows closed in one transaction
 
 
 def close_stale_rows(
-    directory: Path, older_than: datetime, now: datetime | None = None
+    directory: Path,
+    older_than: datetime,
+    now: datetime | None = None,
+    advance: Advance = no_progress,
 ) -> tuple[int, int]:
     """Close open ledger rows that were created before ``older_than``.
 
@@ -27,7 +30,7 @@ def close_stale_rows(
     this result later.
     """
     now = now or datetime.now(UTC)
-    journals = adopt(directory)
+    journals = adopt(directory, advance)
     waiting = Exchange.objects.filter(state=State.OPEN, created__lt=older_than)
     ids = list(waiting.order_by("pk").values_list("pk", flat=True))
     prices = PriceList.load()
@@ -37,8 +40,12 @@ def close_stale_rows(
             return None
         return columns_from_close(_ending(row, now), row, prices)
 
-    parts = (ids[at : at + MAX_ROWS] for at in range(0, len(ids), MAX_ROWS))
-    return journals, sum(len(amend(part, change, now)) for part in parts)
+    closed = 0
+    for at in range(0, len(ids), MAX_ROWS):
+        part = ids[at : at + MAX_ROWS]
+        closed += len(amend(part, change, now))
+        advance(len(part))
+    return journals, closed
 
 
 def _ending(row: Exchange, now: datetime) -> CloseRecord:

@@ -1,4 +1,4 @@
-"""Start a purge of expired transcripts once a day.
+"""Start a purge of expired transcripts, and the archive of old months, once a day.
 
 Each process checks once an hour whether the purge of the day is due, and sees in the database if
 another process has started it. So a gateway that did not run at the configured hour purges later,
@@ -18,6 +18,7 @@ from proxy.ledger.webhooks.outbox import prune_events
 from proxy.models import Purge
 
 from . import purge_jobs, retention
+from .archive_schedule import DailyArchive
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +77,15 @@ class Nightly:
             thread.join(STOP_WAIT_S)
 
     def _run(self, hour: int) -> None:
+        archive = DailyArchive()
         while not self._ending.wait(self._every_s):
             try:
                 start_if_due(datetime.now(UTC), hour)
+                archive.run_if_due(datetime.now(UTC), hour)
             except (DatabaseError, LedgerUnavailable) as away:
-                logger.warning("daily purge: not started: %s", away)
+                logger.warning("daily purge and archive: not started: %s", away)
             except Exception:  # the thread must survive an internal error
-                logger.exception("daily purge: not started")
+                logger.exception("daily purge and archive: failed")
             finally:
                 connection.close()
 

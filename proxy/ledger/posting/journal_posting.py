@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +30,14 @@ MAX_BYTES: Final = 2 * 2**20  # size of the records in one transaction
 KEEP_POSTED_S: Final = 86_400.0
 """Seconds for which segments stay after their records are in the database. A database that is
 restored from a backup may lack these records."""
+Advance = Callable[[int], object]
+"""Receives the number of requests of each batch, to show the progress."""
+
+
+def no_progress(_: int) -> None:
+    pass
+
+
 # If these segments take more bytes, the oldest are removed earlier.
 KEEP_POSTED_BYTES: Final = 512 * 2**20
 
@@ -129,7 +137,7 @@ def watermark_key(journal: Path) -> str:
     return f"{socket.gethostname()}:{journal}"[-200:]
 
 
-def adopt(directory: Path) -> int:
+def adopt(directory: Path, advance: Advance = no_progress) -> int:
     """Write the journals of dead workers to the database; return how many were written completely.
 
     Such a journal is removed a day after its last record.
@@ -137,7 +145,7 @@ def adopt(directory: Path) -> int:
     adopted = 0
     for lock in locks.take_abandoned(directory):
         with lock:
-            adopted += _adopt_one(lock)
+            adopted += _adopt_one(lock, advance)
     return adopted
 
 
@@ -151,7 +159,7 @@ class AdoptedHost(NamedTuple):
     """Journals with damaged records, or with records that the database rejected."""
 
 
-def adopt_host(path: Path) -> AdoptedHost:
+def adopt_host(path: Path, advance: Advance = no_progress) -> AdoptedHost:
     """Write the journals of a host that is gone to the database, where they are.
 
     ``path``: the host's data directory (or a copy), or one of its journals. Nothing is deleted:
@@ -168,23 +176,23 @@ def adopt_host(path: Path) -> AdoptedHost:
     for lock in locks.take_abandoned(directory):
         with lock:
             if lock.path.name in names:
-                is_complete = _adopt_one(lock, remove=False)
+                is_complete = _adopt_one(lock, advance, remove=False)
                 (found.adopted if is_complete else found.incomplete).append(lock.path.name)
     found.in_use.extend(sorted(names - {*found.adopted, *found.incomplete}))
     return found
 
 
-def _adopt_one(lock: locks.JournalLock, *, remove: bool = True) -> bool:
+def _adopt_one(lock: locks.JournalLock, advance: Advance, *, remove: bool = True) -> bool:
     """Write one journal of a dead worker to the database.
 
     ``remove``: delete its old records. Returns False if the journal still has waiting or
     quarantined records.
     """
     with contextlib.closing(JournalReader(lock.path)) as reader:
-        _exhaust(post_all(reader))
+        _exhaust(post_all(reader), advance)
         write = partial(append_durably, lock.path)
         _exhaust(orphans.close_orphans(reader, reader.unclosed_ids(), write))
-        _exhaust(post_all(reader))
+        _exhaust(post_all(reader), advance)
         reader.save_watermark()
         if remove:
             remove_posted_segments(reader)
@@ -197,12 +205,12 @@ def _adopt_one(lock: locks.JournalLock, *, remove: bool = True) -> bool:
     return True
 
 
-def _exhaust(batches: Iterator[int]) -> None:
-    for _ in batches:
-        pass
+def _exhaust(batches: Iterator[int], advance: Advance = no_progress) -> None:
+    for requests in batches:
+        advance(requests)
 
 
-def post_again(directory: Path) -> int:
+def post_again(directory: Path, advance: Advance = no_progress) -> int:
     """Write all records of all journals to the database again, after its restore from a backup.
 
     The journals contain the records of about a day. Rows that the database has do not change.
@@ -212,7 +220,7 @@ def post_again(directory: Path) -> int:
     for path in sorted(directory.glob("journal-*/")):
         with contextlib.closing(JournalReader(path, from_start=True)) as reader:
             records += reader.backlog().records
-            _exhaust(post_all(reader))
+            _exhaust(post_all(reader), advance)
         records += _post_set_aside(path)
     return records
 

@@ -1,5 +1,6 @@
 """Write the journals of a host that is gone to the database."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,15 @@ from django.core.management.base import CommandError, CommandParser
 
 from proxy.ledger.posting.journal_posting import adopt_host
 from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.rich_output import progress
 from proxy.models import DrainWatermark
 from proxy.secrets import ConfigError
 
 
 class Command(BridgeCommand):
-    help = "Write the journals of a host that is gone to the database; exit 1 if any is left."
+    help = (
+        "Write the journals of a host that is gone to the database; exit 1 if one is not written."
+    )
     example = "manage.py adoptjournal /mnt/old-disk/data --host gateway-2"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -21,13 +25,15 @@ class Command(BridgeCommand):
             "path", type=Path, help="the data directory of the host, a copy of it, or one journal"
         )
         parser.add_argument(
-            "--host", help="name of the host; the notice that it has waiting records ends"
+            "--host", help="the name of the host, to end the notice that it has waiting records"
         )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            found = adopt_host(options["path"].resolve())
+            with progress() as bar:
+                advance = partial(bar.advance, bar.add_task("requests"))
+                found = adopt_host(options["path"].resolve(), advance)
         except OSError as error:
             raise ConfigError(str(error)) from None
         is_complete = not found.in_use and not found.incomplete

@@ -1,5 +1,6 @@
 """Apply a bridge.toml (the configuration file) in one transaction, and print the changes."""
 
+import contextlib
 import json
 import os
 from dataclasses import asdict
@@ -7,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import DatabaseError
 
 from proxy.bootstrap import config_dry_run, data_directory, env_check, first_start
 from proxy.conf import conf
 from proxy.config import apply, load
+from proxy.config.draft import Draft
 from proxy.config.used_upstreams import missing_secret_warnings
 from proxy.management.base import BridgeCommand
+from proxy.secrets import ConfigError, mistakes_error
 
 
 class Command(BridgeCommand):
@@ -28,7 +32,10 @@ class Command(BridgeCommand):
         parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        file = load.read_file(options["file"])
+        draft = load.parse_file(options["file"], load.read_draft)
+        if draft.mistakes:
+            raise ConfigError(f"{options['file']}: {mistakes_error(_all_mistakes(draft))}")
+        file = draft.file
         env_check.check_early(os.environ, file)
         if options["dry_run"]:
             config_dry_run.prepare()
@@ -49,3 +56,11 @@ class Command(BridgeCommand):
         applied = sum(change.sign != "=" for change in changes)
         count = f"{applied} change{'' if applied == 1 else 's'}"
         self.stdout.write(f"{count}, {ending}." if applied else "No changes.")
+
+
+def _all_mistakes(draft: Draft) -> list[str]:
+    """Return the mistakes, with those of references if the database can be read as it is."""
+    with contextlib.suppress(ConfigError, DatabaseError):
+        config_dry_run.prepare()
+        return apply.all_mistakes(draft)[: load.MAX_MISTAKES]
+    return draft.mistakes[: load.MAX_MISTAKES]

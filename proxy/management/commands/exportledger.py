@@ -24,26 +24,24 @@ FORMATS: Final[Mapping[str, Callable[[Iterable[Exchange]], Iterator[str]]]] = {
 
 
 class Command(BridgeCommand):
-    help = "Write the ledger to stdout, one line for each request, oldest first."
+    help = "Write the ledger, one line for each request, oldest first."
     example = "manage.py exportledger --since 2026-11-01 --until 2026-12-01 --format csv > nov.csv"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--since",
             type=parse_datetime,
-            help="only requests accepted since this time: 2026-11-01, 7d",
+            help="only requests since this time, such as 2026-11-01 or 7d",
         )
-        parser.add_argument(
-            "--until", type=parse_datetime, help="only requests accepted before this time"
-        )
+        parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
         parser.add_argument(
             "--format", choices=sorted(FORMATS), default="ndjson", help="default: ndjson"
         )
-        parser.add_argument("--open", action="store_true", help="include requests that still run")
         parser.add_argument(
-            "--output",
-            type=FileType("w", encoding="utf-8"),
-            help="file for the rows (default: stdout)",
+            "--open", action="store_true", help="write also requests that are still running"
+        )
+        parser.add_argument(
+            "--output", type=FileType("w", encoding="utf-8"), help="a file (default: stdout)"
         )
         self.add_reason_argument(parser)
 

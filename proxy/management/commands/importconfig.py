@@ -17,7 +17,7 @@ from rich.text import Text
 
 from proxy.config import litellm
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.rich_output import render_table
+from proxy.management.rich_output import progress, render_table
 from proxy.secrets import ConfigError
 
 
@@ -36,7 +36,9 @@ class Command(BridgeCommand):
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        imported = litellm.read_file(options["file"], today=now().date())
+        with progress() as bar:
+            bar.add_task("converting")
+            imported = litellm.read_file(options["file"], today=now().date())
         if options["out"]:
             _write(options["out"], imported.toml)
         else:

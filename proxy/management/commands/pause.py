@@ -20,12 +20,12 @@ class Command(BridgeCommand):
     example = 'manage.py pause --upstream openai --minutes 30 --message "OpenAI is down"'
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--upstream", default="", help="name of the upstream (default: all upstreams)"
-        )
-        parser.add_argument("--model", default="", help="model name or glob (default: all models)")
+        parser.add_argument("--upstream", default="", help="name of the upstream (default: all)")
+        parser.add_argument("--model", default="", help="name or glob of the model (default: all)")
         parser.add_argument("--message", default="", help="the error message that clients get")
-        parser.add_argument("--minutes", type=int, help="end the pause after so many minutes")
+        parser.add_argument(
+            "--minutes", type=int, help="minutes until the pause ends (default: none)"
+        )
         parser.add_argument(
             "--resume", action="store_true", help="end the pause of this upstream and model now"
         )

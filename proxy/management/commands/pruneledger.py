@@ -20,26 +20,24 @@ from proxy.reports.exports import jobs
 
 
 class Command(BridgeCommand):
-    help = "Delete transcripts past their team's retention, and old exports; rows stay."
+    help = "Delete expired transcripts, audit entries and exports; rows of requests stay."
     example = "manage.py pruneledger --sizes   # table sizes only, deletes nothing"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--sizes", action="store_true", help="only show the size of each table")
         parser.add_argument(
-            "--batch", type=int, default=500, help="number of rows in one transaction"
+            "--batch", type=int, default=500, help="rows in one transaction (default: 500)"
         )
         parser.add_argument(
-            "--now",
-            type=parse_datetime,
-            help="delete what is past its retention at this time, not now",
+            "--now", type=parse_datetime, help="delete what is expired at this time instead of now"
         )
         parser.add_argument(
-            "--keep-space", action="store_true", help="do not return the freed space to the disk"
+            "--keep-space", action="store_true", help="do not free disk space afterwards"
         )
         parser.add_argument(
             "--full",
             action="store_true",
-            help="return the space of PostgreSQL to the disk; this locks the tables (VACUUM FULL)",
+            help="free it with VACUUM FULL, which locks the tables (PostgreSQL)",
         )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -59,26 +59,26 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "files", nargs="+", type=Path, help="CSV files with usage, costs or both"
+            "files", nargs="+", type=Path, help="CSV files of usage, of costs, or of both"
         )
         parser.add_argument(
             "--upstream",
             action="append",
             required=True,
-            help="name of an upstream; may be repeated",
+            help="the upstream of the provider; may be repeated",
         )
         parser.add_argument(
             "--model", action="append", default=[], metavar="THEIRS=OURS",
-            help="name of a model in the files and in the ledger; may be repeated",
+            help="the provider's name of a model and that of the ledger; may be repeated",
         )  # fmt: skip
         parser.add_argument("--by-day", action="store_true", help="compare each UTC day separately")
         parser.add_argument(
             "--tolerance",
             type=Decimal,
             default=Decimal("0.1"),
-            help="difference in percent that is not reported (default: 0.1)",
+            help="percentage that is no difference (default: 0.1)",
         )
-        parser.add_argument("--all", action="store_true", help="show equal figures, too")
+        parser.add_argument("--all", action="store_true", help="show also equal figures")
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:

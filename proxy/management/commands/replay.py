@@ -17,21 +17,21 @@ from translator.stream.sse import format_sse
 
 
 class Command(BridgeCommand):
-    help = "Translate a stored exchange again; exit 1 if the response differs."
+    help = "Translate a stored request and its response again; exit 1 if the response differs."
     example = "manage.py replay req_01KAJ4Z7Q8V5X2M3N6P9R0S1T2"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("request_id", help="the request-id that the client saw")
+        parser.add_argument("request_id", help="the request-id of the response to the client")
         parser.add_argument(
-            "--events",
-            action="store_true",
-            help="print the event stream that the current translator makes",
+            "--events", action="store_true", help="print the client's stream as translated now"
         )
-        parser.add_argument("--raw", action="store_true", help="print the upstream's stored bytes")
+        parser.add_argument(
+            "--raw", action="store_true", help="print the stored bytes of the upstream"
+        )
         parser.add_argument(
             "--request",
             action="store_true",
-            help="print the upstream body that the current translator makes",
+            help="print the body to the upstream as translated now",
         )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
         self.add_reason_argument(parser)

@@ -16,17 +16,13 @@ from proxy.management.rich_output import format_count, progress, render_table
 
 
 class Command(BridgeCommand):
-    help = "Price requests again after a price change; updates sums and the hash chain."
+    help = "Compute the cost of requests again after a price change, with all sums."
     example = "manage.py reprice --since 2026-11-01 --dry-run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--since", type=parse_datetime, help="only requests accepted since this time"
-        )
-        parser.add_argument(
-            "--until", type=parse_datetime, help="only requests accepted before this time"
-        )
-        parser.add_argument("--all", action="store_true", help="include requests that have a price")
+        parser.add_argument("--since", type=parse_datetime, help="only requests since this time")
+        parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
+        parser.add_argument("--all", action="store_true", help="also requests that have a cost")
         parser.add_argument(
             "--dry-run", action="store_true", help="show the difference, change nothing"
         )

@@ -45,13 +45,14 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--since",
             type=parse_datetime,
-            help="only requests sent since this time: 2026-11-01, 7d",
+            help="only requests since this time, such as 2026-11-01 or 7d",
         )
+        parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
         parser.add_argument(
-            "--until", type=parse_datetime, help="only requests sent before this time"
-        )
-        parser.add_argument(
-            "--limit", type=int, default=20, help=f"number of results, at most {MAX_RESULTS}"
+            "--limit",
+            type=int,
+            default=20,
+            help=f"number of results, at most {MAX_RESULTS} (default: 20)",
         )
         parser.add_argument(
             "--json", action="store_true", help="print one JSON object for each result"

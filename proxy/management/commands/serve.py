@@ -31,20 +31,25 @@ from proxy.server import server, service_manager
 
 
 class Command(BridgeCommand):
-    help = "Run the gateway; the first start creates data directory, database, key and admin."
+    help = "Run the gateway; the first start creates the database, a key and an admin user."
     requires_system_checks = [INSTALLATION]  # other checks would import the pages, which is slow
     example = "manage.py serve --host 0.0.0.0 --port 8000 --config bridge.toml"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+        )
         parser.add_argument(
             "--port",
             default=8000,
             type=int,
-            help="port to listen on; with 0 the system chooses one",
+            help="port to listen on (default: 8000); 0: any free port",
         )
         parser.add_argument(
-            "--workers", default=settings.WORKERS, type=int, help="number of server processes"
+            "--workers",
+            default=settings.WORKERS,
+            type=int,
+            help="number of server processes (default: BRIDGE_WORKERS)",
         )
         parser.add_argument("--config", type=Path, help="a bridge.toml to apply before the start")
 

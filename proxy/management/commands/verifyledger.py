@@ -27,13 +27,16 @@ INTACT = "everything is as it was written"
 
 
 class Command(BridgeCommand):
-    help = "Verify the hash chain, rows, transcripts and sums; exit 1 on a finding."
+    help = "Verify the hash chain, rows, transcripts and sums; exit 1 if anything is wrong."
     example = "manage.py verifyledger --heads   # store the last line elsewhere"
 
     def add_arguments(self, parser: CommandParser) -> None:
         scope = parser.add_mutually_exclusive_group()
         scope.add_argument(
-            "--day", type=parse_datetime, help="verify only the links of one UTC day"
+            "--day",
+            type=parse_datetime,
+            metavar="YYYY-MM-DD",
+            help="verify only the links of one day (UTC)",
         )
         scope.add_argument(
             "--month",
@@ -43,11 +46,13 @@ class Command(BridgeCommand):
         )
         scope.add_argument(
             "--resume", action="store_true",
-            help="continue the verification that was interrupted, with its options",
+            help="continue the interrupted verification with its options",
         )  # fmt: skip
         parser.add_argument("--no-bodies", action="store_true", help="do not verify transcripts")
-        parser.add_argument("--no-sums", action="store_true", help="do not verify rollups")
-        parser.add_argument("--heads", action="store_true", help="print each day's last digest")
+        parser.add_argument("--no-sums", action="store_true", help="do not verify sums")
+        parser.add_argument(
+            "--heads", action="store_true", help="print the last digest of each day"
+        )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:

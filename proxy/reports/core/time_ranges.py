@@ -23,6 +23,8 @@ FIRST_YEAR: Final = 1970
 LAST_YEAR: Final = 9990
 MAX_BUCKETS: Final = 3000
 MAX_DAYS: Final = 3700
+MAX_SUM_RANGE: Final = timedelta(days=31)
+"""Maximum time range of sums by session or tool, which read single requests."""
 
 
 class InvalidTimeRange(ValueError):

@@ -1,10 +1,7 @@
 """The reports on sessions (conversations): the list of sessions, and one with its requests."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from django.db.models import Min, Q, QuerySet
@@ -26,20 +23,23 @@ from proxy.reports.core.expansion import (
     expand_parameter,
     expand_rows,
 )
-from proxy.reports.core.keyset_list import decode_position, encode_position, time_and_pk
+from proxy.reports.core.keyset_list import time_and_pk
 from proxy.reports.core.pagination import row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import (
+    Choice,
     PageParameters,
     TimeRangeParameters,
     Values,
 )
 from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
+from proxy.reports.core.time_ranges import MAX_SUM_RANGE
 from proxy.reports.usage.rollup_queries import usd
 
 from .filters import filter_requests
 from .serializers import RequestRow, request_row
+from .session_order import ADDED, NEWEST, SORTS, encode_session, session_ids, sort_sessions
 
 SESSIONS_PER_QUERY: Final = 500
 """An export reads the sums of so many sessions with one query."""
@@ -82,10 +82,22 @@ class SessionParameters(TimeRangeParameters, PageParameters):
 
     expand = expand_parameter(SESSION_PATHS)
     session_id = Values(help_text="Only these sessions.")
+    sort = Choice(
+        choices=SORTS, default=NEWEST, help_text="The column to sort by; `-` for descending."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        time_range = attrs["time_range"]
+        if attrs["sort"] != NEWEST and time_range.end - time_range.start > MAX_SUM_RANGE:
+            days = MAX_SUM_RANGE.days
+            message = f"{attrs['sort']} is for {days} days at most; {NEWEST} has no such limit"
+            raise serializers.ValidationError({"sort": message})
+        return attrs
 
 
 class SessionsView(ReportView):
-    """List sessions, last active first, with requests, agents, models and cost."""
+    """List sessions, last active first by default, with requests, agents, models and cost."""
 
     parameters = SessionParameters
     permission_classes = (IsKeyOrStaff,)
@@ -98,33 +110,32 @@ class SessionsView(ReportView):
             return self.rows_response(query, "sessions", *export_sessions(self.reader, query))
         rows, months = _rows_and_months(self.reader, query)
         limit = query["limit"]
-        end = decode_position(query["page"]) if query["page"] else None
-        page = list(islice(iterate_session_ids(rows, months, end, limit + 1), limit + 1))
+        sort = query["sort"]
+        ids = session_ids(rows, months, sort, query["page"], limit + 1)
+        page = list(islice(ids, limit + 1))
         more = len(page) > limit
-        shown = sessions_of(rows.filter(session_id__in=page[:limit]), months)
-        last = shown[-1] if shown else None
+        shown = sessions_of(rows.filter(session_id__in=page[:limit]), months, sort)
         return Response(
             {
                 "data": expand_rows(
                     request, rows_with_models(self.reader, months, shown), query.get("expand", ())
                 ),
                 "has_more": more,
-                "next_page": encode_position(last["last"], last["session_id"])
-                if more and last
-                else None,
+                "next_page": encode_session(shown[-1], sort) if more and shown else None,
             }
         )
 
 
 def export_sessions(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
     found, months = _rows_and_months(reader, query)
-    ids = iterate_session_ids(found, months, None, SESSIONS_PER_QUERY)
+    sort = query["sort"]
+    ids = session_ids(found, months, sort, "", SESSIONS_PER_QUERY)
     pages = iter(lambda: list(islice(ids, SESSIONS_PER_QUERY)), [])
     rows = (
         row
         for page in pages
         for row in rows_with_models(
-            reader, months, sessions_of(found.filter(session_id__in=page), months)
+            reader, months, sessions_of(found.filter(session_id__in=page), months, sort)
         )
     )
     return rows, column_names(SessionRow())
@@ -147,48 +158,8 @@ def rows_with_models(reader: Reader, months: Q, page: list[Any]) -> list[Row]:
     return [session_row(row, sorted(models.get(row["session_id"], ()))) for row in page]
 
 
-def iterate_session_ids(
-    rows: QuerySet[Exchange], months: Q, after: tuple[datetime, str] | None, batch: int
-) -> Iterator[str]:
-    """Yield session ids, the most recently active first, beginning after the position ``after``.
-
-    The position of a session is the (time, session id) of its last request, so a session with a
-    request later than ``after`` was on an earlier page. This function reads requests backwards in
-    time, and therefore no more of them than the page needs. One query checks ``batch`` sessions.
-    """
-    requests = rows.exclude(session_id="").order_by("-created", "session_id")
-    if after is not None:
-        requests = requests.filter(created__lte=after[0])
-    pairs = requests.values_list("created", "session_id")
-    newest_first = iterate_both(pairs, months, itemgetter(0), reverse=True)
-    sessions = unique(name for _, name in newest_first)
-    while ids := list(islice(sessions, batch)):
-        yield from ids if after is None else _on_later_pages(rows, months, ids, after)
-
-
-def unique(ids: Iterable[str]) -> Iterator[str]:
-    """Yield each id once, in the order of its first occurrence."""
-    seen: set[str] = set()
-    for name in ids:
-        if name not in seen:
-            seen.add(name)
-            yield name
-
-
-def _on_later_pages(
-    rows: QuerySet[Exchange], months: Q, ids: list[str], after: tuple[datetime, str]
-) -> Iterator[str]:
-    """Yield the session ids in ``ids`` whose position is after ``after``, so on a later page."""
-    last, name = after
-    later = rows.filter(session_id__in=ids).order_by()
-    earlier = Q(created__gt=last) | Q(created=last, session_id__lte=name)
-    found = later.filter(earlier).values_list("session_id", flat=True).distinct()
-    on_earlier_pages = set(chain(*read_both(found, list, months)))
-    return (one for one in ids if one not in on_earlier_pages)
-
-
-def sessions_of(rows: QuerySet[Exchange], months: Q) -> list[dict[str, Any]]:
-    """Return a row of sums for each session of these requests, the most recently active first.
+def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list[dict[str, Any]]:
+    """Return a row of sums for each session of these requests, sorted.
 
     The requests of a session can be partly archived; their sums are then added.
     """
@@ -212,27 +183,7 @@ def sessions_of(rows: QuerySet[Exchange], months: Q) -> list[dict[str, Any]]:
         counts = Counter(session for session, _ in set(chain(*read_both(pairs, list, months))))
         for session in divided:
             sessions[session]["agents"] = counts[session]
-    by_id = sorted(sessions.values(), key=itemgetter("session_id"))
-    return sorted(by_id, key=itemgetter("last"), reverse=True)
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    """Add two sums; None, which means that no request has a count, adds nothing."""
-    return one if other is None else other if one is None else one + other
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    """Return the smaller number; None, which means that no request has one, is not compared."""
-    return min((number for number in (one, other) if number is not None), default=None)
-
-
-ADDED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    **dict.fromkeys(set(SESSION_TOTALS) - {"agents", "started", "last"}, _sum),
-    **dict.fromkeys(("started", "a_team", "a_key", "a_user"), min),
-    "a_key_id": _least,
-    "last": max,
-}
-"""How the sums of the two parts of a session are added."""
+    return sort_sessions(sessions.values(), sort)
 
 
 def session_row(row: dict[str, Any], models: list[str]) -> Row:

@@ -21,6 +21,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ModelViewSet
 
 from proxy.models import ApiKey, Budget, BudgetNotice, Price, Route, RouteTarget, Team, Upstream
+from proxy.permissions.deletions import deletable_keys, delete_unused_keys, deletion_obstacle
 from proxy.permissions.row_permissions import (
     Reader,
     visible_budgets,
@@ -197,7 +198,7 @@ class KeyViewSet(ConfigViewSet):
     """Gateway keys, including revoked ones.
 
     Only the response to a POST has the secret. DELETE revokes a key, even one that bridge.toml
-    declares; the row stays.
+    declares; the row stays. DELETE of a revoked key deletes the row if the key was never used.
     """
 
     resource, of_teams = "keys", True
@@ -229,12 +230,20 @@ class KeyViewSet(ConfigViewSet):
     @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         key = self.get_object()
+        if deletable_keys().filter(pk=key.pk).exists():
+            row = self.get_serializer(key).data
+            key.delete()
+            return Response(row)
         key.revoke()
         return Response(self.get_serializer(self.fresh(key)).data)
 
 
 class TeamViewSet(ConfigViewSet):
-    """Teams with their settings. A team can be deleted if it has no keys, budgets or routes."""
+    """Teams with their settings.
+
+    A team can be deleted if it has no budgets and routes, and only revoked keys that were never
+    used, which are deleted with it. A team with recorded requests stays.
+    """
 
     resource, of_teams, reference = "teams", True, "team"
     queryset = Team.objects.all()
@@ -245,6 +254,13 @@ class TeamViewSet(ConfigViewSet):
 
     def get_queryset(self) -> "QuerySet[Team]":
         return visible_teams(self.reader)
+
+    def perform_destroy(self, instance: Any) -> None:
+        if obstacle := deletion_obstacle(instance):
+            raise Conflict(obstacle)
+        with transaction.atomic():
+            delete_unused_keys(instance)
+            super().perform_destroy(instance)
 
 
 @extend_schema_view(destroy=extend_schema(request=None, responses={200: shapes.UserSerializer}))

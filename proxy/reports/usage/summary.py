@@ -1,7 +1,6 @@
 """The reports "summary", "timeseries" and "top", and the metrics that several reports use."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from django.http import HttpResponseBase
@@ -15,7 +14,7 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParameters, Values
 from proxy.reports.core.rendering import Row
-from proxy.reports.core.time_ranges import BUCKETS, MINUTES, TimeRange
+from proxy.reports.core.time_ranges import BUCKETS, MAX_SUM_RANGE, MINUTES, TimeRange
 
 from .exchange_queries import by_session, by_tool, minute_table
 from .rollup_queries import (
@@ -265,8 +264,6 @@ class TimeseriesView(ReportView):
 
 TOOL: Final = "tool"
 SESSION: Final = "session"
-MAX_DAYS_FROM_REQUESTS: Final = 31
-"""Maximum days of a top report by tool or session, which reads single requests."""
 
 
 class TopParameters(TimeRangeParameters):
@@ -278,10 +275,8 @@ class TopParameters(TimeRangeParameters):
         attrs = super().validate(attrs)
         time_range: TimeRange = attrs["time_range"]
         from_requests = attrs["by"] in (SESSION, TOOL)
-        if from_requests and time_range.end - time_range.start > timedelta(
-            days=MAX_DAYS_FROM_REQUESTS
-        ):
-            message = f"{attrs['by']} is for {MAX_DAYS_FROM_REQUESTS} days at most"
+        if from_requests and time_range.end - time_range.start > MAX_SUM_RANGE:
+            message = f"{attrs['by']} is for {MAX_SUM_RANGE.days} days at most"
             raise serializers.ValidationError({"by": message})
         return attrs
 

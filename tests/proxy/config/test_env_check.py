@@ -8,6 +8,7 @@ from bridge_project.env import (
     env_hour,
     env_int,
     env_list,
+    env_months,
     env_seconds,
     env_str,
     env_url,
@@ -25,6 +26,7 @@ from bridge_project.env import (
         (env_str, "BRIDGE_DATA_DIR", "/srv/bridge", "/srv/bridge"),
         (env_hour, "BRIDGE_PURGE_HOUR", "23", 23),
         (env_hour, "BRIDGE_PURGE_HOUR", "never", None),
+        (env_months, "BRIDGE_ARCHIVE_AFTER_MONTHS", "3", 3),
     ],
 )
 def test_a_value_is_read_as_its_type(monkeypatch, reader, name, value, expected):
@@ -53,6 +55,7 @@ def test_a_value_may_come_from_a_file(monkeypatch, tmp_path):
         (env_seconds, "BRIDGE_DRAIN_S", "1m"),
         (env_bool, "BRIDGE_DEBUG", "maybe"),
         (env_hour, "BRIDGE_PURGE_HOUR", "24"),
+        (env_months, "BRIDGE_ARCHIVE_AFTER_MONTHS", "0"),
     ],
 )
 def test_a_wrong_value_names_the_variable_and_what_was_expected(monkeypatch, reader, name, value):

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from django.core.management import CommandError, call_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -280,4 +281,56 @@ def test_all_wrong_references_are_reported_but_not_what_follows_from_them():
         "routes[1].targets[0].upstream",
     ]  # fmt: skip
     assert found[0] == "keys[0].team: no team 'platfrom'; did you mean 'platform'?"
+    assert not Team.objects.exists()
+
+
+BOTH = """
+[[upstreams]]
+name = "openai"
+dialect = "respones"
+
+[[routes]]
+model = "a"
+weight = 1
+
+[[routes]]
+model = "claude-*"
+targets = [{ upstream = "openai" }, { upstream = "vllm" }]
+
+[[teams]]
+name = "platform"
+retention_days = "x"
+budgets = [{ usd = "5" }]
+
+[[teams]]
+name = "research"
+budgets = [{ usd = "5" }, { usd = "6" }]
+
+[[keys]]
+team = "platform"
+name = "ci"
+
+[[keys]]
+team = "reserach"
+name = "ci"
+"""
+
+
+@pytest.mark.django_db
+def test_applyconfig_reports_wrong_values_and_wrong_references_together(tmp_path):
+    """What refers to an entry with a wrong value is no mistake of its own."""
+    path = tmp_path / "bridge.toml"
+    path.write_text(BOTH)
+
+    with pytest.raises(CommandError) as caught:
+        call_command("applyconfig", path)
+
+    count, *found = str(caught.value).splitlines()
+    assert count == f"{path}: 8 mistakes:"
+    assert [line.strip().split(": ")[0] for line in found] == [
+        "upstreams[0].dialect", "upstreams[0]", "routes[0]", "routes[0]", "teams[0].retention_days",
+        "teams[1].budgets[0] and teams[1].budgets[1] are both team research a month in UTC",
+        "keys[1].team", "routes[1].targets[1].upstream",
+    ]  # fmt: skip
+    assert found[-2].strip() == "keys[1].team: no team 'reserach'; did you mean 'research'?"
     assert not Team.objects.exists()

@@ -33,6 +33,20 @@ def test_an_unseeded_counter_is_reported_and_nothing_is_reserved(store):
     assert store.standing("key") is None
 
 
+def test_many_counters_are_read_together_without_the_unknown_ones(store):
+    for number in range(0, 120, 3):
+        store.publish(f"team {number}", number)
+    store.reserve("r1", "me", 10, [BudgetLimit("team 3", 100)])
+
+    found = store.standings([f"team {number}" for number in range(120)])
+
+    assert {name: standing.spent for name, standing in found.items()} == {
+        f"team {number}": number for number in range(0, 120, 3)
+    }
+    assert found["team 3"] == Standing(3, 0, 10)
+    assert store.standings([]) == {}
+
+
 def test_an_exceeded_limit_leaves_all_counters_unchanged(store):
     store.publish("team", 50)
     store.publish("key", 35)

@@ -83,7 +83,23 @@ def test_revocation_is_final_and_logged(root):
     assert len(factories.audit(action="revoke", object_id=str(key.pk))) == 1
 
 
-def test_keys_are_never_deleted(root):
+def test_a_team_is_deleted_with_its_revoked_keys_unless_one_was_used(root):
+    key, _ = factories.key("laptop", revoked=now())
+    url = f"/admin/proxy/team/{key.team_id}/delete/"
+    ApiKey.objects.update(last_used=now())
+    assert "requests are recorded with the key laptop" in root.get(url).text
+    root.post(url, {"post": "yes"})
+    assert root.post(f"{URL}{key.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert Team.objects.exists()
+
+    ApiKey.objects.update(last_used=None)
+    assert root.get(f"{URL}{key.pk}/delete/").status_code == 200
+    assert root.post(url, {"post": "yes"}).status_code == 302
+    assert not Team.objects.exists()
+    assert not ApiKey.objects.exists()
+
+
+def test_valid_keys_are_not_deleted(root):
     key, _ = factories.key("laptop")
 
     assert root.post(f"{URL}{key.pk}/delete/", {"post": "yes"}).status_code == 403

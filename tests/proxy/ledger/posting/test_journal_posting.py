@@ -174,11 +174,13 @@ def test_journals_of_a_lost_host_are_posted_and_kept(left: Path) -> None:
     other.mkdir()
     append_durably(other, opening(4), closing(4))
 
-    one = journal_posting.adopt_host(left)
+    counted: list[int] = []
+    one = journal_posting.adopt_host(left, counted.append)
     posted = states()
     found = journal_posting.adopt_host(left.parent)
 
     assert one == (["journal-0"], [], [])
+    assert sum(counted) == 2  # what the progress of the command shows
     assert posted == {exchange_id(1): "closed", exchange_id(2): "closed"}
     assert found == (["journal-0", "journal-2"], [], ["journal-1"])
     assert states() == dict.fromkeys(map(exchange_id, (1, 2, 4)), "closed")

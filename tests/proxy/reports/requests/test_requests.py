@@ -1,5 +1,6 @@
 """The reports on requests and sessions."""
 
+import json
 from datetime import timedelta
 from decimal import Decimal
 
@@ -158,6 +159,51 @@ def test_each_session_is_listed_once_with_its_totals(get_report):
     assert rows[2]["cost_usd"] == "0.0375"
     assert rows[2]["models"] == ["claude-opus-5-5"]
     assert second["next_page"] is None
+
+
+ORDERS = {
+    "last_at": ["b", "c", "free", "a"],
+    "-started_at": ["free", "c", "b", "a"],
+    "-requests": ["b", "a", "c", "free"],
+    "cost_usd": ["free", "a", "c", "b"],
+    "-output_tokens": ["b", "a", "c", "free"],
+}
+
+
+def test_sessions_are_sorted_by_a_column_over_all_pages(get_report):
+    factories.price()
+    for name, hours in {"a": [0, 5], "b": [1, 1, 1], "c": [2, 2], "free": [3]}.items():
+        for hour in hours:
+            at, closing = factories.NOON + timedelta(hours=hour), {}
+            if name == "free":  # nothing is known about its tokens, so its cost is not known
+                closing = {"outcome": "upstream_error", "usage": {}, "answer": None}
+            factories.record(at=at, opening={"session_id": name}, closing=closing)
+
+    def pages(sort):
+        page = ""
+        while page is not None:
+            body = get_report("sessions", limit=1, sort=sort, page=page, **DAY).json()
+            yield from body["data"]
+            page = body["next_page"]
+
+    for sort, expected in ORDERS.items():
+        assert [row["session_id"] for row in pages(sort)] == expected, sort
+        lines = get_report("sessions", sort=sort, format="ndjson", **DAY).text.splitlines()
+        assert [json.loads(line)["session_id"] for line in lines] == expected, sort
+
+
+def test_sums_of_sessions_sort_at_most_a_month_and_have_cursors_of_their_own(get_report):
+    for name in ("a", "b"):
+        factories.record(opening={"session_id": name})
+    page = get_report("sessions", limit=1, sort="-requests", **DAY).json()["next_page"]
+
+    for sort in ("requests", "-last_at", "-cost_usd"):
+        wrong = get_report("sessions", limit=1, sort=sort, page=page, **DAY)
+        assert (wrong.status_code, "next_page" in wrong.text) == (400, True)
+    year = {"from": "2026-01-01", "to": "2026-12-01"}
+    message = "-requests is for 31 days at most"
+    assert message in get_report("sessions", sort="-requests", **year).text
+    assert get_report("sessions", sort="-last_at", **year).status_code == 200
 
 
 def test_a_session_with_a_slash_in_its_id_has_its_requests_in_order(get_report):

@@ -1,6 +1,7 @@
 """Automation by a gateway key: an infrastructure script, and repeated writes."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -142,19 +143,38 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     listed = send("GET", "keys/?team=mobile&sort=-created_at").json()["data"]
     assert [row["name"] for row in listed] == ["app"]
 
-    without_keys = [row for row in changed if row[0] != "teams"]
-    script.destroy(without_keys)
-    assert ApiKey.objects.get(name="app").revoked
+    script.destroy(changed)
+    assert not Team.objects.filter(name="mobile").exists()
+    assert not ApiKey.objects.filter(name="app").exists()
     assert not User.objects.get(username="zoe").is_active
     deleted = (Upstream, Route, RouteTarget, Price, Budget, Pause, Webhook, SavedReport)
     assert not any(model.objects.exists() for model in deleted)
-    # a revoked key keeps its team, because its requests show the name of both
-    assert send("DELETE", "teams/mobile/").status_code == 409
     recorded = AuditEntry.objects.filter(key="ops/terraform").values_list("model", "action")
     for model in ("upstream", "team", "user", "key", "route", "price", "budget", "pause"):
         assert (model, "add") in recorded
     for model in ("upstream", "team", "user", "key", "route", "budget", "pause"):
         assert {(model, "change"), (model, "delete"), (model, "revoke")} & set(recorded)
+
+
+def test_a_key_is_deleted_after_its_revocation_unless_it_was_used(send):
+    spare, used = (factories.key(name, of="mobile")[0] for name in ("spare", "used"))
+    ApiKey.objects.filter(pk=used.pk).update(last_used=now())
+    spare.rotate(timedelta(days=1))  # the old secret becomes a key of its own
+
+    def delete(path):
+        response = send("DELETE", path)
+        assert response.status_code in {200, 204, 409}
+        return response.json()["error"]["message"] if response.status_code == 409 else ""
+
+    assert "the keys spare, " in delete("teams/mobile/")
+    for key in (spare, used):
+        delete(f"keys/apikey_{key.pk}/")
+        delete(f"keys/apikey_{key.pk}/")
+    assert [key.name for key in ApiKey.objects.filter(team__name="mobile")] == ["used"]
+    assert "stays because requests are recorded with the key used" in delete("teams/mobile/")
+    ApiKey.objects.filter(pk=used.pk).update(last_used=None)
+    assert not delete("teams/mobile/")
+    assert not Team.objects.filter(name="mobile").exists()
 
 
 def test_a_repeated_write_gets_the_first_response(send, settings, tmp_path):

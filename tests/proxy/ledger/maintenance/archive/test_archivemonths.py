@@ -8,15 +8,23 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import Sum
 
+from proxy.conf import conf
 from proxy.ledger.archive import files, outbox, parquet, reading
-from proxy.ledger.maintenance import amendments, ledger_copy, verifier
+from proxy.ledger.maintenance import (
+    amendments,
+    archive_run,
+    archive_schedule,
+    ledger_copy,
+    verifier,
+)
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.management.commands import backup
 from proxy.models import (
@@ -171,6 +179,37 @@ def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys)
     Transcript.objects.all().delete()
     archive(*BEFORE, "--remove")
     assert Exchange.objects.count() == 5
+
+
+def test_the_schedule_archives_and_removes_old_months_once_a_day(
+    ledger, archive, monkeypatch, tmp_path, caplog
+):
+    at = datetime(2026, 8, 9, 5, 0, tzinfo=UTC)  # June is the only month with a full month after it
+    settings = {"archive_after_months": 1, "archive_to": str(tmp_path / "archive")}
+    monkeypatch.setattr(archive_schedule, "conf", replace(conf, **settings))
+    daily = archive_schedule.DailyArchive()
+    DrainWatermark.objects.create(journal="gone:/j", as_of=JUNE, backlog=1, seen=JUNE)
+
+    assert not daily.run_if_due(at, 6)  # before its hour
+    assert not daily.run_if_due(at, 5)
+    assert "gone:/j has records that are not posted" in caplog.text
+    DrainWatermark.objects.all().delete()
+    assert not daily.run_if_due(at, 5)  # it is repeated on the next day
+    assert Exchange.objects.count() == 10
+    assert daily.run_if_due(at + timedelta(days=1), 5)
+    assert not daily.run_if_due(at + timedelta(days=1), 5)
+
+    assert [str(month.month) for month in ArchivedMonth.objects.all()] == ["2026-06-01"]
+    assert Exchange.objects.count() == 5
+    assert len(all_rows()) == 10
+
+
+@pytest.mark.parametrize(
+    ("months_ago", "first"),
+    [(0, date(2026, 1, 1)), (1, date(2025, 12, 1)), (13, date(2024, 12, 1))],
+)
+def test_months_are_counted_over_the_end_of_the_year(months_ago, first):
+    assert archive_run.first_of_month(datetime(2026, 1, 31, tzinfo=UTC), months_ago) == first
 
 
 def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, archive):

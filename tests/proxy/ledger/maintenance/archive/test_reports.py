@@ -47,6 +47,8 @@ REPORTS = [
     ("usage", RANGE | {"bucket": "1d", "group_by": "model"}),
     ("sessions", RANGE),
     ("sessions", RANGE | {"limit": "1"}),
+    ("sessions", PART_OF_DAYS | {"sort": "-requests"}),
+    ("sessions", PART_OF_DAYS | {"sort": "started_at"}),
     ("sessions", RANGE | {"expand": ["team", "key"]}),
     ("requests", RANGE | {"expand": ["team", "key.team", "upstream"]}),
     ("sessions/session-0", {}),

@@ -1,0 +1,47 @@
+"""Archive old months once a day, if BRIDGE_ARCHIVE_AFTER_MONTHS has a number."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+
+from proxy.conf import conf
+from proxy.ledger.archive.duckdb_backend import load_duckdb
+from proxy.ledger.archive.files import ArchiveError, check_location
+from proxy.secrets import ConfigError
+
+from .archive_run import archive_months, first_of_month, remove_months
+
+logger = logging.getLogger(__name__)
+
+
+class DailyArchive:
+    """Archives and removes the months that are due; several processes take turns."""
+
+    def __init__(self) -> None:
+        self._checked_on: date | None = None
+
+    def run_if_due(self, at: datetime, hour: int) -> bool:
+        """Run once a day of this process from ``hour`` on; return whether it ran to its end.
+
+        A failure is logged and repeated on the next day. Raises DatabaseError.
+        """
+        today = at.astimezone(UTC).date()
+        months = conf.archive_after_months
+        if months is None or at.hour < hour or self._checked_on == today:
+            return False
+        self._checked_on = today
+        try:
+            load_duckdb()
+            before = first_of_month(at, months)
+            archive_months(before, check_location(conf.archive_to), _log_step)
+            for staying in remove_months(before, _log_step):
+                logger.info("daily archive: %s", staying)
+        except (ConfigError, ArchiveError, OSError) as error:
+            logger.warning("daily archive: %s", error)
+            return False
+        return True
+
+
+def _log_step(text: str) -> Callable[[int], object]:
+    logger.info("daily archive: %s", text)
+    return lambda _rows: None

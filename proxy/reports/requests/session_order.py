@@ -1,0 +1,164 @@
+"""The order of the list of sessions: the time of the last request, or one of the sums of a session.
+
+The order by last request, newest first, reads no more requests than a page needs. For every other
+order, the database first computes the sum of each session of the time range.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Any, Final
+
+from django.db.models import Q, QuerySet
+
+from proxy.ledger.archive.reading import iterate_both, read_both
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.usage.session_totals import SESSION_TOTALS
+from proxy.models import Exchange
+from proxy.reports.core.exception_handler import QueryTooSlow
+from proxy.reports.core.keyset_list import TIMEOUT_S, decode_position, encode_position
+from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
+
+NEWEST: Final = "-last_at"
+SUMS: Final[Mapping[str, str]] = {
+    "last_at": "last",
+    "started_at": "started",
+    "requests": "n",
+    "errors": "failed",
+    "input_tokens": "fresh",
+    "output_tokens": "out",
+    "cost_usd": "cost",
+}
+"""Column that the list can be sorted by -> its name in SESSION_TOTALS."""
+SORTS: Final = tuple(f"{sign}{name}" for name in SUMS for sign in ("-", ""))
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def session_ids(
+    rows: QuerySet[Exchange], months: Q, sort: str, page: str, batch: int
+) -> Iterator[str]:
+    """Yield the ids of the sessions of these requests, sorted, after the cursor ``page``.
+
+    ``months``: the archived months of the time range. ``batch``: sessions that one query reads.
+    """
+    if sort == NEWEST:
+        after = decode_position(page) if page else None
+        return iterate_newest(rows, months, after, batch)
+    return iter(_ids_by_sum(rows, months, sort, _decode_sum(page, sort) if page else None))
+
+
+def sort_sessions(sessions: Iterable[Mapping[str, Any]], sort: str) -> list[Any]:
+    """Sort the rows of sums of some sessions."""
+    if sort == NEWEST:
+        by_id = sorted(sessions, key=itemgetter("session_id"))
+        return sorted(by_id, key=itemgetter("last"), reverse=True)
+    name = SUMS[sort.removeprefix("-")]
+    return sorted(sessions, key=lambda row: _rank(sort, row[name], row["session_id"]))
+
+
+def encode_session(last: Mapping[str, Any], sort: str) -> str:
+    """Return the cursor of the page after a session, given as its row of sums."""
+    if sort == NEWEST:
+        return encode_position(last["last"], last["session_id"])
+    value = _number(last[SUMS[sort.removeprefix("-")]])
+    return encode_cursor([sort, value, last["session_id"]])
+
+
+def _decode_sum(cursor: str, sort: str) -> tuple[int, str]:
+    match decode_cursor(cursor):
+        case [str(order), int(value), str(session)] if order == sort and type(value) is int:
+            return _signed(sort, value), session
+    raise invalid_cursor(cursor)
+
+
+def _ids_by_sum(
+    rows: QuerySet[Exchange], months: Q, sort: str, after: tuple[int, str] | None
+) -> Sequence[str]:
+    name = SUMS[sort.removeprefix("-")]
+    sums = rows.exclude(session_id="").order_by().values("session_id")
+    pairs = sums.annotate(**{name: SESSION_TOTALS[name]}).values_list("session_id", name)
+    try:
+        with with_query_timeout(TIMEOUT_S):
+            sides = read_both(pairs, list, months, TIMEOUT_S)
+    except QueryTimeout:
+        raise QueryTooSlow from None
+    values: dict[str, Any] = {}
+    for session, value in chain(*sides):
+        values[session] = ADDED[name](values[session], value) if session in values else value
+    ranks = (_rank(sort, value, session) for session, value in values.items())
+    return [rank[1] for rank in sorted(rank for rank in ranks if after is None or rank > after)]
+
+
+def _rank(sort: str, value: datetime | int | None, session: str) -> tuple[int, str]:
+    return _signed(sort, _number(value)), session
+
+
+def _signed(sort: str, number: int) -> int:
+    return -number if sort.startswith("-") else number
+
+
+def _number(value: datetime | int | None) -> int:
+    """Return a time as microseconds, and an unknown sum as less than every known sum."""
+    if isinstance(value, datetime):
+        return (value - EPOCH) // timedelta(microseconds=1)
+    return -1 if value is None else value
+
+
+def iterate_newest(
+    rows: QuerySet[Exchange], months: Q, after: tuple[datetime, str] | None, batch: int
+) -> Iterator[str]:
+    """Yield session ids, the most recently active first, beginning after the position ``after``.
+
+    The position of a session is the (time, session id) of its last request, so a session with a
+    request later than ``after`` was on an earlier page. This function reads requests backwards in
+    time, and therefore no more of them than the page needs. One query checks ``batch`` sessions.
+    """
+    requests = rows.exclude(session_id="").order_by("-created", "session_id")
+    if after is not None:
+        requests = requests.filter(created__lte=after[0])
+    pairs = requests.values_list("created", "session_id")
+    newest_first = iterate_both(pairs, months, itemgetter(0), reverse=True)
+    sessions = unique(name for _, name in newest_first)
+    while ids := list(islice(sessions, batch)):
+        yield from ids if after is None else _on_later_pages(rows, months, ids, after)
+
+
+def unique(ids: Iterable[str]) -> Iterator[str]:
+    """Yield each id once, in the order of its first occurrence."""
+    seen: set[str] = set()
+    for name in ids:
+        if name not in seen:
+            seen.add(name)
+            yield name
+
+
+def _on_later_pages(
+    rows: QuerySet[Exchange], months: Q, ids: list[str], after: tuple[datetime, str]
+) -> Iterator[str]:
+    """Yield the session ids in ``ids`` whose position is after ``after``, so on a later page."""
+    last, name = after
+    later = rows.filter(session_id__in=ids).order_by()
+    earlier = Q(created__gt=last) | Q(created=last, session_id__lte=name)
+    found = later.filter(earlier).values_list("session_id", flat=True).distinct()
+    on_earlier_pages = set(chain(*read_both(found, list, months)))
+    return (one for one in ids if one not in on_earlier_pages)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    """Add two sums; None, which means that no request has a count, adds nothing."""
+    return one if other is None else other if one is None else one + other
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """Return the smaller number; None, which means that no request has one, is not compared."""
+    return min((number for number in (one, other) if number is not None), default=None)
+
+
+ADDED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    **dict.fromkeys(set(SESSION_TOTALS) - {"agents", "started", "last"}, _sum),
+    **dict.fromkeys(("started", "a_team", "a_key", "a_user"), min),
+    "a_key_id": _least,
+    "last": max,
+}
+"""How the sums of the two parts of a session are added."""
