@@ -13,6 +13,7 @@ from .env import (
     env_choice,
     env_hour,
     env_int,
+    env_keys,
     env_list,
     env_seconds,
     env_str,
@@ -60,6 +61,8 @@ INSECURE_OK = env_bool("BRIDGE_INSECURE_OK")
 SECRET_KEY_PATH = DATA_DIR / "secret_key"
 SECRET_KEY = env_str("BRIDGE_SECRET_KEY") or stored_secret(SECRET_KEY_PATH)
 SECRET_KEY_FALLBACKS = env_list("BRIDGE_SECRET_KEY_FALLBACKS")
+# The keys that encrypt the texts of conversations; they have no stored default.
+BODY_KEYS = env_keys("BRIDGE_BODY_KEYS", min_length=43)  # 256 bits in base64
 
 # Access to the admin and the reports.
 DEBUG = env_bool("BRIDGE_DEBUG")

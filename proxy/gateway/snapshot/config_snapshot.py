@@ -161,6 +161,8 @@ class Snapshot:
     """The path of the secret file of each upstream that has one, by upstream."""
     unreadable: Sequence[UnreadableRow] = ()
     """Configuration rows that are excluded because they have invalid values."""
+    missing_body_keys: Sequence[str] = ()
+    """The ids of the body keys that encrypted stored data, but are not configured."""
     route_cache: dict[tuple[str, str], RouteEntry | None] = field(default_factory=dict)
 
     def route(self, team: str, model: str) -> RouteEntry | None:
@@ -333,6 +335,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         broken=broken,
         secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,
+        missing_body_keys=configuration.missing_body_keys,
     )
 
 

@@ -1,0 +1,37 @@
+"""The body keys with which data of this database was encrypted."""
+
+from django.db import models
+from django.utils.timezone import now
+
+from proxy.body_encryption import has_key, key_ids
+
+
+class BodyKeyUse(models.Model):
+    """The id of a key that encrypted data of this database; the key itself is never stored.
+
+    It shows which keys the gateway should have. ``encryptbodies --forget`` deletes a row.
+    """
+
+    key = models.CharField(max_length=8, primary_key=True)  # hexadecimal digits
+    since = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        ordering = ["since"]
+
+    def __str__(self) -> str:
+        return f"body key {self.key}"
+
+    @staticmethod
+    def note_current() -> None:
+        """Store the id of the key that encrypts new data, if there is one."""
+        if has_key():
+            row = BodyKeyUse(key=key_ids()[0], since=now())
+            BodyKeyUse.objects.bulk_create([row], ignore_conflicts=True)
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Return the ids of the stored keys that this process does not have, oldest first."""
+        stored = BodyKeyUse.objects.values_list("key", flat=True)
+        own = set(key_ids())
+        return [key for key in stored if key not in own]
