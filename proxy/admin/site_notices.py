@@ -20,7 +20,8 @@ from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
-from proxy.models import BodyKeyUse, DrainWatermark, Pause, Upstream
+from proxy.models import DrainWatermark, Pause, Upstream
+from proxy.models.body_keys import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
@@ -169,7 +170,7 @@ def _unreadable_row_notices() -> Iterator[Notice]:
 
 def _body_key_notices() -> Iterator[Notice]:
     """Yield a notice if texts are encrypted with keys that this gateway does not have."""
-    if missing := BodyKeyUse.missing():
+    if missing := MISSING.ids:
         yield Notice(
             "warn",
             f"Texts that were encrypted with these keys cannot be read: {', '.join(missing)}.",

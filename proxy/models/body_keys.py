@@ -1,9 +1,21 @@
 """The body keys with which data of this database was encrypted."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from django.db import models
 from django.utils.timezone import now
 
 from proxy.body_encryption import has_key, key_ids
+
+
+class MissingKeys:
+    """The ids of the missing keys as this process read them last, for notices."""
+
+    ids: Sequence[str] = ()
+
+
+MISSING: Final = MissingKeys()
 
 
 class BodyKeyUse(models.Model):

@@ -82,7 +82,7 @@ def list_row(
         or ("…" if row.state == State.OPEN else "rejected"),
         stop_reason=row.stop_reason,
         tools=_tools(row.tool_names),
-        error=row.error_message[:ERROR_CHARS] or row.error_type,
+        error=row.error_start[:ERROR_CHARS] or row.error_type,  # type: ignore[attr-defined]  # an annotation
         agent=row.agent_id,
         tokens=" / ".join(short_count(count) for count in counts),
         tokens_exact="input {}, cached {}, output {}".format(

@@ -36,6 +36,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.models.body_keys import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
 from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files
@@ -282,6 +283,7 @@ class ConfigStore:
     def _publish(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         SKIPPED.update(snapshot.unreadable)
+        MISSING.ids = snapshot.missing_body_keys
         for listener in self.listeners:
             listener(snapshot)
 
