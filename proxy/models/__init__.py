@@ -2,7 +2,7 @@
 
 from .archive import ArchivedMonth, ArchiveState
 from .audit import Action, ActorKind, AuditEntry
-from .body_keys import BodyKeyUse
+from .body_encryption import BodyKeyUse
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState

@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from .body_text_field import BodyTextField
+from .body_encryption import BodyTextField
 
 
 class State(models.TextChoices):

@@ -16,7 +16,7 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.models import ApiKey, Exchange
-from proxy.models.body_text_field import BodyTextField
+from proxy.models.body_encryption import BodyTextField
 from proxy.permissions.readings import needs_reason
 from proxy.permissions.row_permissions import (
     Reader,

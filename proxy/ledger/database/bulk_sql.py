@@ -16,7 +16,7 @@ import msgspec
 from django.db import connection, models
 
 from proxy.body_encryption import stored_text
-from proxy.models.body_text_field import BodyTextField
+from proxy.models.body_encryption import BodyTextField
 
 Adapt = Callable[[Any], Any]
 

@@ -219,7 +219,7 @@ def free_space(*, full: bool = False) -> None:
             cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         else:
-            for table in (Transcript, Part):
+            for table in (Transcript, Part, *([Exchange] if full else ())):
                 name = connection.ops.quote_name(table._meta.db_table)  # noqa: SLF001 -- Django's documented model API
                 cursor.execute(f"VACUUM ({'FULL, ' if full else ''}ANALYZE) {name}")
             # Autovacuum analyzes each partition, but not the whole table, as the planner needs.

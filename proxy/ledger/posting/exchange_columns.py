@@ -17,7 +17,7 @@ from proxy.ledger.database.bulk_sql import padded_keys, select
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.usage.pricing import PriceList, charge_of, source_of
 from proxy.models import Exchange, Outcome, State
-from proxy.models.body_text_field import BodyTextField
+from proxy.models.body_encryption import BodyTextField
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 

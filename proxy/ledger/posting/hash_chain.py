@@ -17,7 +17,7 @@ from django.db import models, transaction
 from proxy.body_encryption import stored_text
 from proxy.ledger.database.bulk_sql import write
 from proxy.models import Exchange, HashChainLink, LedgerHead
-from proxy.models.body_text_field import BodyTextField
+from proxy.models.body_encryption import BodyTextField
 
 from .exchange_columns import AnyRow
 

@@ -1,12 +1,26 @@
-"""The body keys with which data of this database was encrypted."""
+"""The columns of encrypted texts, and the ids of the keys that encrypted data of this database."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import models
 from django.utils.timezone import now
 
-from proxy.body_encryption import has_key, key_ids
+from proxy.body_encryption import has_key, key_ids, stored_text, unseal
+
+
+class BodyTextField(models.TextField):  # type: ignore[type-arg]  # as in Django's migrations
+    """A text that is read decrypted. To store it encrypted, ``seal`` it before it is assigned.
+
+    Queries compare the stored form, so an encrypted text is never found by its content.
+    """
+
+    def from_db_value(self, value: str | None, expression: Any, connection: Any) -> str | None:
+        return None if value is None else unseal(value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        text = super().get_prep_value(value)
+        return stored_text(value if isinstance(value, str) else text)
 
 
 class MissingKeys:
