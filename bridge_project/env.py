@@ -41,6 +41,14 @@ TABLE: Final = (
         secret=True,
     ),
     Variable(
+        "BRIDGE_BODY_KEYS",
+        "",
+        "Keys that [encrypt the texts of conversations](../guides/encryption.md), separated by "
+        "line ends or commas: the first encrypts, all decrypt; at least 43 characters each. They "
+        "switch the search off.",
+        secret=True,
+    ),
+    Variable(
         "BRIDGE_ADMIN_PASSWORD",
         "",
         "Password of the `admin` user that the first start creates, at least 12 characters; "
@@ -327,6 +335,24 @@ def env_url(name: str, *schemes: str) -> str:
         expected = " or ".join(f"{scheme}://" for scheme in schemes)
         raise ImproperlyConfigured(f"{name} is not a URL that can be used; expected {expected}...")
     return value
+
+
+def env_keys(name: str, min_length: int) -> list[str]:
+    """Return the keys of the variable, separated by commas or white space.
+
+    Raises ImproperlyConfigured if one is shorter than ``min_length`` or occurs twice. The message
+    does not quote the keys.
+    """
+    keys = env_str(name).replace(",", " ").split()
+    for number, key in enumerate(keys, 1):
+        if len(key) < min_length:
+            raise ImproperlyConfigured(
+                f"{name}: key {number} has {len(key)} characters; at least {min_length} are "
+                "needed, as openssl rand -base64 32 prints them"
+            )
+        if key in keys[: number - 1]:
+            raise ImproperlyConfigured(f"{name}: key {number} occurs twice")
+    return keys
 
 
 def env_list(name: str) -> list[str]:

@@ -13,6 +13,7 @@ from .env import (
     env_choice,
     env_hour,
     env_int,
+    env_keys,
     env_list,
     env_months,
     env_seconds,
@@ -63,6 +64,8 @@ INSECURE_OK = env_bool("BRIDGE_INSECURE_OK")
 SECRET_KEY_PATH = DATA_DIR / "secret_key"
 SECRET_KEY = env_str("BRIDGE_SECRET_KEY") or stored_secret(SECRET_KEY_PATH)
 SECRET_KEY_FALLBACKS = env_list("BRIDGE_SECRET_KEY_FALLBACKS")
+# The keys that encrypt the texts of conversations; they have no stored default.
+BODY_KEYS = env_keys("BRIDGE_BODY_KEYS", min_length=43)  # 256 bits in base64
 
 # Django would print at each command that SQLite lacks two constraints, for rows with a null.
 SILENCED_SYSTEM_CHECKS = ["models.W047"]

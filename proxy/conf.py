@@ -52,7 +52,8 @@ class Conf:
     audit_days: int = 730
     """Days after which a purge deletes an entry of the audit log."""
     search: bool = True
-    """Whether the texts of transcripts are indexed and can be searched."""
+    """Whether the texts of transcripts are indexed and can be searched. With body keys they are
+    not: the index would contain the words that the keys encrypt."""
     reading_needs_reason: bool = False
     """Whether everyone who reads another person's transcript must give a reason."""
     end_revoked: bool = False
@@ -93,7 +94,7 @@ class Conf:
             archive_after_months=settings.ARCHIVE_AFTER_MONTHS,
             archive_to=settings.ARCHIVE_TO,
             audit_days=settings.AUDIT_DAYS,
-            search=settings.SEARCH,
+            search=settings.SEARCH and not settings.BODY_KEYS,
             reading_needs_reason=settings.READING_NEEDS_REASON,
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",

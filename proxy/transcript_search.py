@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from proxy.body_encryption import has_key
 from proxy.conf import conf
 from proxy.ledger.maintenance.export import caller_references, iso
 from proxy.ledger.search.query import parse_query
@@ -17,14 +18,19 @@ from proxy.ledger.search.search import Page, Result, search
 from proxy.permissions.readings import record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
-SWITCHED_OFF = "the search is switched off: BRIDGE_SEARCH is 0"
+
+def off_reason() -> str:
+    """Return why there is no search; "" if there is one."""
+    if has_key():
+        return "BRIDGE_BODY_KEYS encrypts the texts, and an index would contain their words"
+    return "" if conf.search else "BRIDGE_SEARCH is 0"
 
 
 class SearchSwitchedOff(Exception):
-    """No index is written, because of the setting ``BRIDGE_SEARCH``."""
+    """No index is written, because of a setting."""
 
     def __init__(self) -> None:
-        super().__init__(SWITCHED_OFF)
+        super().__init__(f"the search is switched off: {off_reason()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +99,7 @@ def search_transcripts(
     page. ``reason``: why a command searches. Raises SearchSwitchedOff, InvalidQuery, SearchTooSlow
     or ReasonRequired.
     """
-    if not conf.search:
+    if off_reason():
         raise SearchSwitchedOff
     query = parse_query(text)
     restriction = f" ({filters})" if str(filters) else ""

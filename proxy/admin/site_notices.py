@@ -21,6 +21,7 @@ from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
 from proxy.models import DrainWatermark, Pause, Upstream
+from proxy.models.body_encryption import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (
@@ -105,6 +106,7 @@ def _collect_notices(user: Any, reader: Reader) -> NoticeContext:
         *_recording_notices(),
         *_pause_notices(link=user.has_perm("proxy.view_pause")),
         *(_unreadable_row_notices() if reader.everything else ()),
+        *(_body_key_notices() if reader.everything else ()),
         *(_unusable_upstream_notices(used) if user.has_perm("proxy.view_upstream") else ()),
         *(_unpriced_model_notices(reader) if user.has_perm("proxy.view_price") else ()),
         *_budget_notices(reader, link=user.has_perm("proxy.view_budget")),
@@ -164,6 +166,15 @@ def _unreadable_row_notices() -> Iterator[Notice]:
         yield Notice("bad", f"{str(row).capitalize()}; it is skipped.", url, "Open")
     if len(SKIPPED.rows) > MAX_NAMED:
         yield Notice("bad", f"{len(SKIPPED.rows):,} rows cannot be read and are skipped.")
+
+
+def _body_key_notices() -> Iterator[Notice]:
+    """Yield a notice if texts are encrypted with keys that this gateway does not have."""
+    if missing := MISSING.ids:
+        yield Notice(
+            "warn",
+            f"Texts that were encrypted with these keys cannot be read: {', '.join(missing)}.",
+        )
 
 
 def _unusable_upstream_notices(upstreams: list[Upstream]) -> Iterator[Notice]:

@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -12,11 +13,12 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import DatabaseError, connection
 from django.db.models import F
 
+from proxy.body_encryption import key_ids
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
-from proxy.models import ApiKey, DialectName, Exchange, Pause, Price, Route, RouteTarget
+from proxy.models import ApiKey, BodyKeyUse, DialectName, Exchange, Pause, Price, Route, RouteTarget
 from proxy.models.config_revision import WATCHED
 from proxy.models.setup.config_row_validation import USER, fetch_all, split_readable
 from proxy.models.setup.keys import NO_SECRET
@@ -49,6 +51,7 @@ def run_checks(*, stream: bool = True) -> Iterator[Finding]:
         return
     unreadable = list(_unreadable_rows())
     yield from unreadable
+    yield from _check_body_keys()
     yield from _keys_without_secret()
     try:
         yield from _describe_routes()
@@ -109,6 +112,25 @@ def _check_gateway() -> Finding:
         return Finding("gateway", ok=False, text=text, hint="See its log.")
     text = f"listens on {url}, {state.status}"
     return Finding("gateway", ok=state.status == "ok", text=text, hint="; ".join(state.degraded))
+
+
+def _check_body_keys() -> Iterator[Finding]:
+    """Report the keys that encrypt texts, and those that are missing or stored with the data."""
+    subject = "body keys"
+    if missing := BodyKeyUse.missing():
+        text = f"missing: {', '.join(missing)}; the texts that they encrypted cannot be read"
+        hint = (
+            "Add them to BRIDGE_BODY_KEYS; if they were destroyed on purpose, "
+            "run manage.py encryptbodies --forget KEY."
+        )
+        yield Finding(subject, ok=False, text=text, hint=hint)
+    file = os.environ.get("BRIDGE_BODY_KEYS_FILE")
+    if file and Path(file).resolve().is_relative_to(settings.DATA_DIR.resolve()):
+        text = f"{file} is in the data directory, whose backups then contain the keys"
+        yield Finding(subject, ok=False, text=text, hint="Keep the file elsewhere.")
+    if own := key_ids():
+        text = f"texts are encrypted with key {own[0]}; the search is off"
+        yield Finding(subject, ok=None, text=text)
 
 
 def _check_schema() -> Finding:

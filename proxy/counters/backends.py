@@ -8,9 +8,15 @@ from proxy.conf import conf
 
 from .budget_store import BudgetStore
 from .budget_store_failover import FailoverBudgets
-from .idempotent_responses import FailoverResponses, RedisResponses, ResponseStore, SqliteResponses
+from .idempotent_responses import (
+    EncryptedResponses,
+    FailoverResponses,
+    RedisResponses,
+    ResponseStore,
+    SqliteResponses,
+)
 from .redis_limits import RedisLimits
-from .session_calls import CallStore, RedisCalls, SqliteCalls
+from .session_calls import CallStore, EncryptedCalls, RedisCalls, SqliteCalls
 from .shared_state import SqliteStates
 from .shared_state_failover import FailoverStates, MemoryStates
 from .sqlite_budgets import SqliteBudgets
@@ -47,20 +53,21 @@ def response_store(directory: Path) -> ResponseStore:
     """Return the store of responses by ``idempotency-key``; its local file is in ``directory``."""
     local = SqliteResponses(directory / REPLIES_FILE)
     if not conf.redis_url:
-        return local
+        return EncryptedResponses(local)
     from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
-    return FailoverResponses(RedisResponses(client_of(conf.redis_url)), local)
+    shared = RedisResponses(client_of(conf.redis_url))
+    return EncryptedResponses(FailoverResponses(shared, local))
 
 
 @cache
 def call_store(directory: Path) -> CallStore:
     """Return the store of the sessions' tool calls: Redis, or a file in ``directory``."""
     if not conf.redis_url:
-        return SqliteCalls(directory / CALLS_FILE)
+        return EncryptedCalls(SqliteCalls(directory / CALLS_FILE))
     from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
-    return RedisCalls(client_of(conf.redis_url))
+    return EncryptedCalls(RedisCalls(client_of(conf.redis_url)))
 
 
 def is_redis_unavailable() -> bool:

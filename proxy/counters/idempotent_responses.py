@@ -17,6 +17,15 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
+from proxy.body_encryption import (
+    DamagedBody,
+    MissingBodyKey,
+    decrypt,
+    encrypt,
+    keyed_digest,
+    known_digests,
+)
+
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
 from .shared_file import open_shared_file
 
@@ -191,6 +200,39 @@ class FailoverResponses:
         self._local.free(owner, name)
         with _local_while_redis_down():
             self._shared.free(owner, name)
+
+
+class EncryptedResponses:
+    """A ``ResponseStore`` that encrypts the responses if there is a body key.
+
+    A response whose key is missing counts as not stored. The digest of a request body is stored as
+    an HMAC, so it does not confirm a guess.
+    """
+
+    def __init__(self, store: ResponseStore) -> None:
+        self.store = store
+
+    def claim(self, owner: int, name: str, digest: bytes) -> StoredResponse | None:
+        found = self.store.claim(owner, name, keyed_digest(digest))
+        if found is None:
+            return None
+        try:
+            body = None if found.body is None else decrypt(found.body, _address(owner, name))
+        except (MissingBodyKey, DamagedBody):  # the digest was made with the missing key, too
+            return StoredResponse(digest, found.done)
+        same = found.digest in known_digests(digest)
+        return StoredResponse(digest if same else found.digest, found.done, body)
+
+    def settle(self, owner: int, name: str, reply: StoredResponse) -> None:
+        body = None if reply.body is None else encrypt(reply.body, _address(owner, name))
+        self.store.settle(owner, name, StoredResponse(keyed_digest(reply.digest), reply.done, body))
+
+    def free(self, owner: int, name: str) -> None:
+        self.store.free(owner, name)
+
+
+def _address(owner: int, name: str) -> bytes:
+    return f"response:{owner}:{name}".encode()
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from proxy.body_encryption import MissingBodyKey, decrypt_text, encrypt_text
+
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
 from .shared_file import open_shared_file
 
@@ -207,3 +209,40 @@ def _session_keys(origin: str, session: str) -> list[str]:
     """Return the Redis keys of the entries and of their names, in one slot of Redis Cluster."""
     tag = f"{PREFIX}{{{origin}:{session}}}"
     return [f"{tag}:entries", f"{tag}:names"]
+
+
+class EncryptedCalls:
+    """A ``CallStore`` that encrypts the entries if there is a body key.
+
+    An entry whose key is missing counts as expired.
+    """
+
+    def __init__(self, store: CallStore) -> None:
+        self.store = store
+
+    def save(self, origin: str, session: str, calls: Mapping[str, str]) -> bool:
+        return self.store.save(
+            origin,
+            session,
+            {name: encrypt_text(call, _address(session, name)) for name, call in calls.items()},
+        )
+
+    def load(self, origin: str, session: str) -> Entries:
+        return {
+            name: None if entry is None else _decrypted(entry, _address(session, name))
+            for name, entry in self.store.load(origin, session).items()
+        }
+
+    def has_origin(self, origin: str) -> bool:
+        return self.store.has_origin(origin)
+
+
+def _address(session: str, name: str) -> bytes:
+    return f"call:{session}:{name}".encode()
+
+
+def _decrypted(entry: str, address: bytes) -> str | None:
+    try:
+        return decrypt_text(entry, address)
+    except MissingBodyKey:
+        return None

@@ -2,6 +2,7 @@
 
 from .archive import ArchivedMonth, ArchiveState
 from .audit import Action, ActorKind, AuditEntry
+from .body_encryption import BodyKeyUse
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .exports import Export, ExportState
@@ -49,6 +50,7 @@ __all__ = [
     "ArchiveState",
     "ArchivedMonth",
     "AuditEntry",
+    "BodyKeyUse",
     "Budget",
     "BudgetNotice",
     "ConnectionReuse",

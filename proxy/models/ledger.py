@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from .body_encryption import BodyTextField
+
 
 class State(models.TextChoices):
     OPEN = "open"
@@ -57,7 +59,7 @@ class Exchange(models.Model):
     status = models.PositiveSmallIntegerField(null=True)
     stop_reason = models.CharField(max_length=40, blank=True)
     error_type = models.CharField(max_length=40, blank=True)
-    error_message = models.TextField(blank=True)
+    error_message = BodyTextField(blank=True)  # may quote the request
     error_source = models.CharField(max_length=8, blank=True)  # client | gateway | upstream
     detail = models.CharField(max_length=200, blank=True)  # cause of an error, such as bad_event
 
@@ -124,9 +126,9 @@ class Exchange(models.Model):
     has_images = models.BooleanField(default=False)
     has_thinking = models.BooleanField(default=False)
     # What the request adds: the first words of the newest message, or the tool calls with results.
-    preview = models.CharField(max_length=200, blank=True)
+    preview = BodyTextField(max_length=200, blank=True)
     # The first words of the user's last message, in this request or before it.
-    prompt = models.CharField(max_length=200, blank=True)
+    prompt = BodyTextField(max_length=200, blank=True)
     request_bytes = models.PositiveBigIntegerField(default=0)
     response_bytes = models.PositiveBigIntegerField(default=0)
     # false: the response was complete, but the client had disconnected
@@ -177,11 +179,13 @@ class Exchange(models.Model):
 class Part(models.Model):
     """A piece of transcripts, such as a message, stored once even if many requests contain it.
 
-    ``data`` is JSON compressed with zstd. The manifests of transcripts refer to parts by ``id``.
+    ``data`` is JSON compressed with zstd, and encrypted if there is a body key. The manifests of
+    transcripts refer to parts by ``id``.
     """
 
     id = models.BigAutoField(primary_key=True)
-    digest = models.BinaryField(max_length=32, unique=True)  # SHA-256 of the uncompressed bytes
+    # SHA-256 of the uncompressed bytes; of an encrypted part, an HMAC of it.
+    digest = models.BinaryField(max_length=32, unique=True)
     size = models.PositiveBigIntegerField()  # bytes before compression
     data = models.BinaryField()
     # Time of the last request that stored the part, to the hour; used for pruning.

@@ -18,6 +18,7 @@ from proxy.admin.dashboard.queries import RequestRow, column_names, request_row,
 from proxy.admin.transcript import views
 from proxy.ledger.archive.reading import iterate_both
 from proxy.models import ApiKey, Exchange
+from proxy.models.body_encryption import BodyTextField
 from proxy.permissions.readings import needs_reason
 from proxy.permissions.row_permissions import (
     Reader,
@@ -66,8 +67,9 @@ LIST_FIELDS = (
 )
 
 PAGE_PARAMS: Final = ("older_than", "newer_than")  # query parameters that select a page of the list
-ERROR_CHARS: Final = 400
-"""Characters of an error message that the list reads: an upstream can send megabytes."""
+STORED_ERROR_CHARS: Final = 11_000
+"""Characters of an error message that the list reads: an upstream can send megabytes. The gateway's
+longest message, 2,000 characters, has this length when it is encrypted."""
 MIN_SEARCH: Final = 3
 """Minimum characters of a session id in a search: a shorter prefix matches too many requests
 (threat T29)."""
@@ -95,7 +97,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Exchange]:
         rows = visible_exchanges(reader_of_user(request.user)).only(*LIST_FIELDS)
-        return rows.annotate(error_start=Left("error_message", ERROR_CHARS))
+        start = Left("error_message", STORED_ERROR_CHARS, output_field=BodyTextField())
+        return rows.annotate(error_start=start)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RequestChangeList]:
         return RequestChangeList

@@ -13,6 +13,8 @@ from proxy.admin.core.session_links import session_url
 from proxy.models import Exchange, State
 
 MAX_TOOLS: Final = 3
+ERROR_CHARS: Final = 400
+"""Characters of an error message that the list shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ def list_row(
         or ("…" if row.state == State.OPEN else "rejected"),
         stop_reason=row.stop_reason,
         tools=_tools(row.tool_names),
-        error=row.error_start or row.error_type,  # type: ignore[attr-defined]  # an annotation
+        error=row.error_start[:ERROR_CHARS] or row.error_type,  # type: ignore[attr-defined]  # an annotation
         agent=row.agent_id,
         tokens=" / ".join(short_count(count) for count in counts),
         tokens_exact="input {}, cached {}, output {}".format(

@@ -19,7 +19,6 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.core.time_zone import midnight
 from proxy.admin.transcript.truncation import printable
-from proxy.conf import conf
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
@@ -29,7 +28,7 @@ from proxy.permissions.row_permissions import (
     visible_keys,
     visible_teams,
 )
-from proxy.transcript_search import Filters, search_transcripts
+from proxy.transcript_search import Filters, off_reason, search_transcripts
 
 PER_PAGE: Final = 20
 MAX_TEAMS: Final = 200
@@ -101,7 +100,8 @@ def search_view(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     form = parse_form(request.GET.dict())
     page, error = Page((), None), ""
-    if form.text and conf.search:
+    reason = off_reason()
+    if form.text and not reason:
         page, error = _search(request, form)
     reader = reader_of_user(request.user)
     teams = visible_teams(reader).order_by("name").values_list("name", flat=True)
@@ -109,7 +109,7 @@ def search_view(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Search",
         "form": form,
-        "is_on": conf.search,
+        "off_reason": reason,
         "error": error,
         "results": [_shown(result) for result in page.results],
         "teams": list(teams[:MAX_TEAMS]),

@@ -15,6 +15,7 @@ from django.http import HttpResponse
 
 from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.number_format import dollars, duration
+from proxy.body_encryption import MissingBodyKey
 from proxy.ledger.transcripts.session_diff import Addition
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models import Exchange
@@ -39,6 +40,9 @@ def jsonl_lines(requests: Sequence[ExportedRequest]) -> Iterator[str]:
     last: dict[str, str] = {}  # request id -> uuid of its last message
     for request in requests:
         parent = last.get(request.row.previous_id)
+        if key := request.added.missing_key:
+            head = _line_head(request.row, "encrypted", parent, request.row.created.isoformat())
+            yield _encode_line({**head, "type": "system", "content": str(MissingBodyKey(key))})
         for number, message in enumerate(request.added.messages, request.added.first):
             line = _line_head(
                 request.row, f"messages.{number}", parent, request.row.created.isoformat()
@@ -95,6 +99,8 @@ def markdown_lines(requests: Sequence[ExportedRequest], title: str) -> Iterator[
             row.stop_reason or row.error_type or row.outcome,
         )
         yield f"## {number}. {' · '.join(filter(None, facts))}\n\n`{row.pk}`\n\n"
+        if key := request.added.missing_key:
+            yield f"_The transcript is {MissingBodyKey(key)}._\n\n"
         if request.added.skipped:
             yield f"_{request.added.skipped} earlier messages are omitted._\n\n"
         for message in request.added.messages:

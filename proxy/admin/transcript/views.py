@@ -71,9 +71,9 @@ def transcript_view(request: HttpRequest, exchange_id: str, site: AdminSite) -> 
     may_read_raw = may_read and request.user.has_perm(READ_RAW)
     if tab in RAW_TABS and not may_read_raw:
         raise PermissionDenied
-    stored, broken = None, False
+    stored, fault = None, None
     if may_read and tab != "record":
-        stored, broken = _read_transcript(exchange.pk)
+        stored, fault = _read_transcript(exchange.pk)
     if stored is not None:
         _record(request, Action.READ, exchange, f"tab {TABS[tab].lower()}")
     previous_id, next_id = _neighbors(request, exchange)
@@ -91,7 +91,8 @@ def transcript_view(request: HttpRequest, exchange_id: str, site: AdminSite) -> 
         "tab": tab,
         "may_read": may_read,
         "stored": stored is not None,
-        "broken": broken,
+        "broken": fault is not None,
+        "missing_key": getattr(fault, "key_id", ""),
         "previous_id": previous_id,
         "next_id": next_id,
         "session_url": session_url(exchange.session_id) if exchange.session_id else "",
@@ -109,9 +110,7 @@ def _value_of(request: HttpRequest, exchange_id: str) -> tuple[Exchange, str, An
     exchange = find_exchange(request, exchange_id)
     if not request.user.has_perm(READ_TRANSCRIPT):
         raise PermissionDenied
-    stored, _ = _read_transcript(exchange.pk)
-    if stored is None:
-        raise Http404("no transcript is stored for this request")
+    stored = _require_transcript(exchange.pk)
     path = request.GET.get("path", "")
     return exchange, path, _value_at({**stored.request, "answer": stored.answer}, path)
 
@@ -140,9 +139,9 @@ def body_view(request: HttpRequest, exchange_id: str, side: str) -> HttpResponse
     exchange = find_exchange(request, exchange_id)
     if not (request.user.has_perm(READ_TRANSCRIPT) and request.user.has_perm(READ_RAW)):
         raise PermissionDenied
-    stored, _ = _read_transcript(exchange.pk)
-    if stored is None or side not in DOWNLOADS:
-        raise Http404("nothing is stored for this request")
+    if side not in DOWNLOADS:
+        raise Http404("no such body")
+    stored = _require_transcript(exchange.pk)
     body, ending = _download(side, stored, exchange)
     _record(request, Action.EXPORT, exchange, f"download of the {DOWNLOADS[side].lower()}")
     return download_response(body, f"{exchange.pk}-{ending}")
@@ -163,12 +162,22 @@ def find_exchange(request: HttpRequest, exchange_id: str) -> Exchange:
     return exchange
 
 
-def _read_transcript(exchange_id: str) -> tuple[storage.StoredTranscript | None, bool]:
-    """Return (transcript, False), (None, False) if none is stored, (None, True) if damaged."""
+def _read_transcript(
+    exchange_id: str,
+) -> tuple[storage.StoredTranscript | None, storage.BrokenTranscript | None]:
+    """Return the transcript, if one is stored, or else why it cannot be read."""
     try:
-        return storage.read(exchange_id), False
-    except storage.BrokenTranscript:
-        return None, True
+        return storage.read(exchange_id), None
+    except storage.BrokenTranscript as fault:
+        return None, fault
+
+
+def _require_transcript(exchange_id: str) -> storage.StoredTranscript:
+    """Return the transcript. Raises Http404 if none is stored, or if it cannot be read."""
+    stored, fault = _read_transcript(exchange_id)
+    if stored is None:
+        raise Http404(str(fault or "no transcript is stored for this request"))
+    return stored
 
 
 def _neighbors(request: HttpRequest, exchange: Exchange) -> tuple[str, str]:

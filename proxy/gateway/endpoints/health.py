@@ -170,6 +170,8 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     found += map(str, snapshot.unreadable[:MOST_NAMED])
     if len(snapshot.unreadable) > MOST_NAMED:
         found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")
+    if missing := snapshot.missing_body_keys:
+        found.append(f"texts cannot be read: body keys are missing: {', '.join(missing)}")
     if not directory.fresh:
         found.append("the database cannot be read: keys and routes are those last seen")
     if not record["database"]:

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from proxy.body_encryption import has_key
 from proxy.gateway.http.errors import HttpError
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.recorder import recorder
@@ -131,7 +132,9 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         upstream_status=attempts[-1].status if attempts else None,
         upstream_request_id=context.attempts.upstream_request_id,
         attempts=[each.as_record(now) for each in attempts],
-        notes=_note_records(notes, context.caller.team.store_full) if notes else [],
+        notes=_note_records(notes, context.caller.team.store_full and not has_key())
+        if notes
+        else [],
         unknown_events=dict(stream.unknown) if stream else {},
         usage=usage_record(usage),
         price=_price(context, target),

@@ -18,7 +18,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
 
 from proxy.conf import conf
-from proxy.models import ApiKey, Budget, Revision
+from proxy.models import ApiKey, BodyKeyUse, Budget, Revision
 from proxy.models.config_revision import WATCHED
 from proxy.models.setup.config_row_validation import (
     USER,
@@ -45,6 +45,8 @@ class Configuration:
     """Rows that are excluded because they have invalid values."""
     keys: Sequence[ApiKey] = ()
     """All rows of gateway keys, including invalid ones."""
+    missing_body_keys: Sequence[str] = ()
+    """The ids of the body keys that encrypted stored data, but are not configured."""
 
     def rows_of(self, model: type[Row]) -> Sequence[Row]:
         return self.rows[model]
@@ -61,7 +63,12 @@ def read_database() -> Configuration:
     owners = {row.__dict__.get("user_id") for model in (ApiKey, Budget) for row in rows[model]}
     user_ids = [pk for pk in owners if isinstance(pk, int)]
     rows[USER] = list(USER.objects.filter(pk__in=user_ids).only(*USER_FIELDS))
-    return Configuration(revision, *split_readable(rows, query_missing=True), keys=rows[ApiKey])
+    return Configuration(
+        revision,
+        *split_readable(rows, query_missing=True),
+        keys=rows[ApiKey],
+        missing_body_keys=BodyKeyUse.missing(),
+    )
 
 
 def save_cached(configuration: Configuration, path: Path | None = None) -> None:

@@ -36,6 +36,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
+from proxy.models.body_encryption import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
 from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files
@@ -161,6 +162,8 @@ class Snapshot:
     """The path of the secret file of each upstream that has one, by upstream."""
     unreadable: Sequence[UnreadableRow] = ()
     """Configuration rows that are excluded because they have invalid values."""
+    missing_body_keys: Sequence[str] = ()
+    """The ids of the body keys that encrypted stored data, but are not configured."""
     route_cache: dict[tuple[str, str], RouteEntry | None] = field(default_factory=dict)
 
     def route(self, team: str, model: str) -> RouteEntry | None:
@@ -280,6 +283,7 @@ class ConfigStore:
     def _publish(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         SKIPPED.update(snapshot.unreadable)
+        MISSING.ids = snapshot.missing_body_keys
         for listener in self.listeners:
             listener(snapshot)
 
@@ -333,6 +337,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
         broken=broken,
         secret_files=secret_files(configuration.rows_of(Upstream)),
         unreadable=configuration.unreadable,
+        missing_body_keys=configuration.missing_body_keys,
     )
 
 

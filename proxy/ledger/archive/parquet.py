@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from django.db import models
 
+from proxy.body_encryption import stored_text
 from proxy.models import Exchange
 
 from .duckdb_backend import load_duckdb, quote
@@ -33,6 +34,7 @@ SQL_TYPES: Final[Mapping[str, str]] = {
 _fields: Final = Exchange._meta.concrete_fields  # noqa: SLF001 -- Django's documented model API
 COLUMNS: Final = {field.attname: SQL_TYPES[field.get_internal_type()] for field in _fields}
 JSON_COLUMNS: Final = [f.attname for f in _fields if isinstance(f, models.JSONField)]
+TEXTS: Final = [f.attname for f in _fields if isinstance(f, models.TextField)]
 TIMES: Final = [f.attname for f in _fields if isinstance(f, models.DateTimeField)]
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -68,6 +70,8 @@ def _line(row: Exchange) -> dict[str, Any]:
     for name in TIMES:
         at: datetime | None = line[name]
         line[name] = None if at is None else at.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    for name in TEXTS:  # as they are stored, encrypted if there is a body key
+        line[name] = stored_text(line[name])
     for name in JSON_COLUMNS:  # as text, in the format of Django's JSON columns in SQLite
         line[name] = None if line[name] is None else json.dumps(line[name])
     return line

@@ -15,6 +15,9 @@ from typing import Any, Final
 import msgspec
 from django.db import connection, models
 
+from proxy.body_encryption import stored_text
+from proxy.models.body_encryption import BodyTextField
+
 Adapt = Callable[[Any], Any]
 
 MAX_KEYS: Final = 512  # the maximum in one SQL query; old versions of SQLite allow 999 variables
@@ -68,6 +71,7 @@ def _column_adapter(ops: Any) -> dict[type, Adapt]:
         models.DateField: ops.adapt_datefield_value,
         models.GenericIPAddressField: ops.adapt_ipaddressfield_value,
         models.JSONField: _encode_json,
+        BodyTextField: stored_text,
     }
 
 

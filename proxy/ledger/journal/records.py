@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.body_encryption import require_decrypted
+
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="open"):
     """The first record of a request. It is durable before the upstream is called."""
@@ -144,5 +146,9 @@ def to_msgpack_safe(value: Any) -> Any:
 
 
 def decode(body: bytes) -> Record:
-    """Decode a record. Raises ``msgspec.DecodeError`` if the bytes are not a record."""
+    """Decode a record. Raises ``msgspec.DecodeError`` if the bytes are not a record.
+
+    Raises MissingBodyKey or DamagedBody if they are still encrypted.
+    """
+    require_decrypted(body)
     return _decoder.decode(body)

@@ -17,6 +17,8 @@ from zlib import crc32
 
 import zstandard
 
+from proxy.body_encryption import decrypt, encrypt
+
 from .records import CHUNK
 
 HEADER: Final = Struct("<4s8s")  # magic bytes, id of the writer
@@ -72,8 +74,12 @@ def compress(body: bytes) -> tuple[bytes, bool]:
 def encode_frame(
     number: int, at: float, kind: int, request_id: str, body: bytes, *, compressed: bool = False
 ) -> bytes:
-    """Return the frame of one record; ``compress`` returns ``body`` and ``compressed``."""
+    """Return the frame of one record; ``compress`` returns ``body`` and ``compressed``.
+
+    With a body key, the body is encrypted; the number, the time and the request id are not.
+    """
     name = request_id.encode("utf-8", "backslashreplace")
+    body = encrypt(body, name)
     meta = META.pack(number, at, kind, compressed, len(name)) + name
     head = FRAME.pack(FRAME_MAGIC, len(meta) + len(body), crc32(body, crc32(meta)))
     return b"".join((head, meta, body))
@@ -107,9 +113,12 @@ def read_frame(file: int, offset: int) -> bytes:
 
 
 def body_of(frame: bytes) -> bytes:
-    """Return the encoded record in a frame, decompressed if necessary."""
+    """Return the encoded record in a frame, decrypted and decompressed if necessary."""
     _, _, _, compressed, id_length = META.unpack_from(frame, FRAME.size)
-    body = frame[FRAME.size + META.size + id_length :]
+    start = FRAME.size + META.size
+    body = frame[start + id_length :]
+    with contextlib.suppress(ValueError):  # decoding the record raises the same error later
+        body = decrypt(body, frame[start : start + id_length])
     if compressed:
         # If this fails, decoding the record fails later.
         with contextlib.suppress(zstandard.ZstdError):

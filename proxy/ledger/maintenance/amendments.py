@@ -42,10 +42,13 @@ def amend(ids: Sequence[str], change: Change, now: datetime | None = None) -> li
 def body_digest_of(exchange_id: str) -> bytes | None:
     """Return the body digest in the newest hash chain link of a row.
 
-    If the row has no link, compute the digest of its transcript.
+    If the row has no link, compute the digest of its transcript; None if its key is missing.
     """
     newest = HashChainLink.objects.filter(exchange_id=exchange_id).order_by("-sequence").first()
     if newest is not None:
         return None if newest.body_digest is None else bytes(newest.body_digest)
     stored = Transcript.objects.filter(pk=exchange_id).first()
-    return storage.load(stored).conversation.digest() if stored else None
+    try:
+        return storage.load(stored).conversation.digest() if stored else None
+    except storage.EncryptedTranscript:
+        return None

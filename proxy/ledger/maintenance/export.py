@@ -92,7 +92,8 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "client": {"name": row.client_name or None, "version": row.client_version or None}
         | {"app": row.tags.get("app") or _app(row.user_agent)},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
-        **{name: getattr(row, name) or None for name in TEXT_COLUMNS},
+        # str(): msgspec cannot encode the decrypted texts, which are of a subclass.
+        **{name: str(getattr(row, name)) or None for name in TEXT_COLUMNS},
         **{name: getattr(row, name) for name in OTHER_COLUMNS},
         "error": _error(row),
         "attempts": len(row.attempts),
@@ -157,7 +158,7 @@ def _error(row: Exchange) -> dict[str, Any] | None:
         return None
     return {
         "type": row.error_type or None,
-        "message": row.error_message or None,
+        "message": str(row.error_message) or None,
         "code": row.detail or None,
         "source": row.error_source or None,
     }

@@ -11,12 +11,12 @@ from django.apps import apps
 from django.db import connection, transaction
 from django.db.models import Max, Min
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.conf import conf
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import indexer, term_index
-from proxy.ledger.transcripts import zstd_dictionary
-from proxy.ledger.transcripts.encoding import unpack
+from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in
 from proxy.models import (
     AuditEntry,
@@ -123,7 +123,8 @@ def prune_parts(
     ``pause`` is called also between batches of which no part is deleted; there may be many.
 
     This is safe while the gateway runs: a new transcript updates ``used`` of all its parts, and a
-    part is deleted only if its ``used`` is older than GRACE.
+    part is deleted only if its ``used`` is older than GRACE. So a transcript whose key is missing
+    can only use parts with a ``used`` of its time or later: those stay.
     """
     before = now - GRACE
     ends = Part.objects.filter(used__lt=before).aggregate(first=Min("pk"), last=Max("pk"))
@@ -133,7 +134,9 @@ def prune_parts(
         end = min(start + RANGE, ends["last"] + 1)
         used_ids = _UsedIds(start, end)
         used_ids.read_manifests(pause)
-        yield from _prune_range(used_ids, before, batch, pause)
+        unreadable = used_ids.oldest_unreadable
+        safe = before if unreadable is None else min(before, unreadable - GRACE)
+        yield from _prune_range(used_ids, safe, batch, pause)
 
 
 def _prune_range(
@@ -165,6 +168,8 @@ class _UsedIds:
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
         self._bits = bytearray((end - start + 7) // 8)
+        self.oldest_unreadable: datetime | None = None
+        """When the oldest transcript was created whose key is missing."""
 
     def __contains__(self, part_id: int) -> bool:
         place, bit = divmod(part_id - self.start, 8)
@@ -172,11 +177,16 @@ class _UsedIds:
 
     def read_manifests(self, pause: Callable[[], None]) -> None:
         """Mark the parts of all transcripts."""
-        manifests = Transcript.objects.values_list("manifest", flat=True)
-        for number, manifest in enumerate(manifests.iterator(chunk_size=500)):
+        rows = Transcript.objects.values_list("exchange_id", "created", "manifest")
+        for number, (exchange_id, created, data) in enumerate(rows.iterator(chunk_size=500)):
             if number % 500 == 499:
                 pause()
-            for part_id in part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest)))):
+            try:
+                manifest = decode_manifest(exchange_id, data)
+            except MissingBodyKey:
+                self.oldest_unreadable = min(created, self.oldest_unreadable or created)
+                continue
+            for part_id in part_ids_in(manifest):
                 if self.start <= part_id < self.end:
                     place, bit = divmod(part_id - self.start, 8)
                     self._bits[place] |= 1 << bit
@@ -209,7 +219,7 @@ def free_space(*, full: bool = False) -> None:
             cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         else:
-            for table in (Transcript, Part):
+            for table in (Transcript, Part, *([Exchange] if full else ())):
                 name = connection.ops.quote_name(table._meta.db_table)  # noqa: SLF001 -- Django's documented model API
                 cursor.execute(f"VACUUM ({'FULL, ' if full else ''}ANALYZE) {name}")
             # Autovacuum analyzes each partition, but not the whole table, as the planner needs.

@@ -10,8 +10,8 @@ from django.db import transaction
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import indexer
 from proxy.ledger.search.indexer import NewParts
-from proxy.ledger.transcripts import zstd_dictionary
-from proxy.ledger.transcripts.encoding import ANSWER, running_totals, unpack
+from proxy.ledger.transcripts.encoding import ANSWER, running_totals
+from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.models import SearchOccurrence, Transcript
 
 
@@ -50,9 +50,9 @@ def _index_batch(after: str, size: int) -> tuple[int, str]:
         # Without the previous transcript, no other one has the messages that both contain.
         first = new_from if previous_id in stored else 0
         try:
-            content = unpack(zstd_dictionary.decompress(bytes(manifest)))
+            content = decode_manifest(pk, manifest)
         except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
-            continue  # verifyledger reports damaged transcripts
+            continue  # it is encrypted, or damaged as verifyledger reports
         found.append(_new_parts(content, pk, team, first))
     indexer.index_parts(found)
     return len(some), ids[-1]

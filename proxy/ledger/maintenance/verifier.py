@@ -1,5 +1,6 @@
 """Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -63,6 +64,8 @@ class VerifyProgress(NamedTuple):
     sequence: int
     links: int
     findings: list[Finding]
+    encrypted: Mapping[str, int] = {}
+    """The number of transcripts that could not be verified, by the id of the missing body key."""
 
 
 class Checkpoint(msgspec.Struct):
@@ -82,6 +85,8 @@ class Checkpoint(msgspec.Struct):
     """The first ``MAX_FINDINGS`` findings."""
     found: int = 0
     """The number of all findings."""
+    encrypted: dict[str, int] = {}
+    """The number of transcripts that could not be verified, by the id of the missing body key."""
 
     def add(self, findings: list[Finding]) -> None:
         self.found += len(findings)
@@ -112,6 +117,7 @@ def steps(state: Checkpoint) -> Iterator[None]:
         state.links += checked.links
         state.sequence = checked.sequence
         state.add(checked.findings)
+        state.encrypted = dict(Counter(state.encrypted) + Counter(checked.encrypted))
         yield
     days = _days_with_rows(state.days)
     if days is None:
@@ -185,12 +191,13 @@ def verify(
     before = HashChainLink.objects.filter(sequence=after).first()
     while True:
         batch = list(links.filter(sequence__gt=after)[:BATCH])
-        findings = [*_chain(before, batch), *_rows(batch, retention)]
+        encrypted: Counter[str] = Counter()
+        findings = [*_chain(before, batch), *_rows(batch, retention, encrypted)]
         if len(batch) < BATCH and days == EVERYTHING:
             findings += _head(head)
         if batch:
             before, after = batch[-1], batch[-1].sequence
-        yield VerifyProgress(after, len(batch), findings)
+        yield VerifyProgress(after, len(batch), findings, encrypted)
         if len(batch) < BATCH:
             return
 
@@ -217,11 +224,14 @@ def _chain(before: HashChainLink | None, batch: list[HashChainLink]) -> Iterator
 
 
 def _rows(
-    batch: list[HashChainLink], retention: Mapping[str, datetime] | None
+    batch: list[HashChainLink],
+    retention: Mapping[str, datetime] | None,
+    encrypted: Counter[str],
 ) -> Iterator[Finding]:
     """Compare each row of the batch with its newest link, if that link is in the batch.
 
     ``retention``: team -> time before which transcripts may be deleted; None: skip transcripts.
+    ``encrypted``: the function adds the transcripts that it cannot read, by their missing key.
     """
     ids = {link.exchange_id for link in batch}
     newest = dict(
@@ -241,7 +251,7 @@ def _rows(
         if digest_of(row) != bytes(link.row_digest) and not _amended(link):
             yield Finding("row", link.exchange_id, "the row differs from its link")
         if (stored := stored_by_id.get(link.exchange_id)) is not None:
-            yield from _body(link, stored)
+            yield from _body(link, stored, encrypted)
         elif (
             retention is not None
             and link.body_digest
@@ -286,9 +296,12 @@ def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
     return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
 
 
-def _body(link: HashChainLink, stored: Transcript) -> Iterator[Finding]:
+def _body(link: HashChainLink, stored: Transcript, encrypted: Counter[str]) -> Iterator[Finding]:
     try:
         digest = storage.load(stored).conversation.digest()
+    except storage.EncryptedTranscript as exc:
+        encrypted[exc.key_id] += 1
+        return
     except storage.BrokenTranscript as exc:
         yield Finding("body", link.exchange_id, str(exc))
         return

@@ -12,10 +12,12 @@ from typing import Any, Final
 import msgspec
 from django.db import models
 
+from proxy.body_encryption import has_key, seal
 from proxy.ledger.database.bulk_sql import padded_keys, select
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.usage.pricing import PriceList, charge_of, source_of
 from proxy.models import Exchange, Outcome, State
+from proxy.models.body_encryption import BodyTextField
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 
@@ -230,6 +232,8 @@ def set_columns(row: AnyRow, values: Mapping[str, Any]) -> None:
         columns.update(
             {name: sanitise(columns[name]) for name in MAX_LENGTHS.keys() & values.keys()}
         )
+    if has_key():
+        columns.update({name: seal(columns[name]) for name in BODY_TEXTS & values.keys()})
 
 
 def _text(limit: int | None, value: Any) -> str:
@@ -268,6 +272,7 @@ MAX_LENGTHS: Final = {
 MAX_INTEGERS: Final = {
     n: BOUNDS.get(type(f), 2**31 - 1) for n, f in _fields(models.IntegerField).items()
 }
+BODY_TEXTS: Final = _fields(BodyTextField).keys()
 FLOATS: Final = frozenset(_fields(models.FloatField))
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **{name: partial(_text, limit) for name, limit in MAX_LENGTHS.items()},

@@ -14,8 +14,10 @@ from typing import Any, Final
 import msgspec
 from django.db import models, transaction
 
+from proxy.body_encryption import stored_text
 from proxy.ledger.database.bulk_sql import write
 from proxy.models import Exchange, HashChainLink, LedgerHead
+from proxy.models.body_encryption import BodyTextField
 
 from .exchange_columns import AnyRow
 
@@ -83,6 +85,8 @@ def digest_of(row: AnyRow) -> bytes:
             columns[name] = value.astimezone(UTC).isoformat(timespec="microseconds")
     for name in JSON_COLUMNS:
         columns[name] = _canonical(columns[name])
+    for name in BODY_TEXTS:  # the encrypted form, so that the digest is valid without the key
+        columns[name] = stored_text(columns[name])
     return hashlib.sha256(_encode(columns)).digest()
 
 
@@ -116,6 +120,7 @@ _fields: Final = Exchange._meta.concrete_fields  # noqa: SLF001 -- Django's docu
 COLUMNS: Final = sorted(field.attname for field in _fields)
 DATETIMES: Final = [f.attname for f in _fields if isinstance(f, models.DateTimeField)]
 JSON_COLUMNS: Final = [f.attname for f in _fields if isinstance(f, models.JSONField)]
+BODY_TEXTS: Final = [f.attname for f in _fields if isinstance(f, BodyTextField)]
 EMPTY: Final[Mapping[type, str]] = {list: "[]", dict: "{}", NoneType: "null"}
 _values_of: Final = attrgetter(*COLUMNS)
 _encode: Final = msgspec.json.Encoder().encode

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.ledger.database import availability
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import append_durably
@@ -239,7 +240,7 @@ def _post_set_aside(directory: Path) -> int:
                 for frame in found
                 if isinstance(frame, segments.Frame)
             ]
-        with contextlib.suppress(*availability.POISON):
+        with contextlib.suppress(*availability.POISON, MissingBodyKey):
             exchange = group_records(map(decode, bodies))
             if exchange is not None:
                 ledger_writer.write_to_database([exchange])

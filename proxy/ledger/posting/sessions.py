@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.body_encryption import known_digests
 from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys
 from proxy.ledger.transcripts.encoding import Conversation
 from proxy.models import Transcript
@@ -100,11 +101,14 @@ def _before(chain: Sequence[bytes]) -> Sequence[bytes]:
 def _latest_by_prefix(prefixes: Sequence[bytes]) -> dict[tuple[int | None, str, bytes], str]:
     """Map key id, team and prefix to the latest request that consists of these messages."""
     latest: dict[tuple[int | None, str, bytes], str] = {}
-    for at in range(0, len(prefixes), MAX_KEYS):
-        some = padded_keys(prefixes[at : at + MAX_KEYS])
+    plain = {stored: prefix for prefix in prefixes for stored in known_digests(prefix)}
+    stored_prefixes = sorted(plain)
+    for at in range(0, len(stored_prefixes), MAX_KEYS):
+        some = padded_keys(stored_prefixes[at : at + MAX_KEYS])
         rows = Transcript.objects.filter(prefix__in=some).values_list(
             "exchange__key_id", "exchange__team", "prefix", "exchange_id"
         )
-        for key_id, team, prefix, pk in rows.order_by("pk"):
-            latest[(key_id, team, bytes(prefix))] = pk
+        for key_id, team, prefix, pk in rows:
+            own = (key_id, team, plain[bytes(prefix)])
+            latest[own] = max(pk, latest.get(own, ""))
     return latest

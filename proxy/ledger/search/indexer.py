@@ -11,9 +11,10 @@ import zstandard
 from django.db import connection, models
 
 from proxy.ledger.database.bulk_sql import MAX_KEYS, select, write
-from proxy.ledger.transcripts import storage, zstd_dictionary
+from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.body_parts import Piece
 from proxy.ledger.transcripts.encoding import Conversation
+from proxy.ledger.transcripts.part_codec import decode_part
 from proxy.models import Part, SearchEntry, SearchOccurrence
 
 from . import term_index
@@ -139,10 +140,10 @@ def terms_of_entries(
 def load_texts(part_ids: Iterable[int]) -> dict[int, bytes]:
     """Return the texts of parts, by id; missing and damaged parts are left out."""
     found: dict[int, bytes] = {}
-    for pk, compressed in select(Part, ("id", "data"), "id", sorted(part_ids)):
+    for pk, digest, data in select(Part, ("id", "digest", "data"), "id", sorted(part_ids)):
         try:
-            found[pk] = zstd_dictionary.decompress(bytes(compressed))
-        except zstandard.ZstdError:
+            found[pk] = decode_part(digest, data)
+        except (zstandard.ZstdError, ValueError):
             continue
     return found
 

@@ -120,6 +120,16 @@ def remove(terms: Mapping[int, Iterable[str]]) -> None:
             cursor.execute(f"DELETE FROM {TABLE} WHERE entry_id = ANY(%s)", [list(terms)])  # noqa: S608 -- a constant  # nosec B608
 
 
+def clear() -> None:
+    """Delete the whole index. The caller deletes all entries."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            for number in _sqlite_partitions(cursor):
+                cursor.execute(f"DROP TABLE {TABLE}_{number}")
+        else:
+            cursor.execute(f"TRUNCATE {TABLE}")
+
+
 def optimize() -> None:
     """Rewrite the FTS5 index without removed entries; PostgreSQL's autovacuum does so itself."""
     if connection.vendor == "sqlite":

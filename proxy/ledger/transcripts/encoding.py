@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
+from proxy.body_encryption import new_salt
 from proxy.ledger.journal.records import Chunk
 
 from . import body_parts, zstd_dictionary
@@ -72,6 +73,7 @@ class Conversation:
     target: Mapping[str, Any] = field(default_factory=dict)
     upstream_request_sha256: str = ""
     stream: bytes | None = None  # the compressed reads, set by pack()
+    salt: bytes = field(default_factory=new_salt)  # it precedes all other data in the digest
     _chain: list[bytes] | None = None
     _digest: bytes = b""  # pack() sets this
 
@@ -146,7 +148,7 @@ class Conversation:
 
     def _digest_with(self, stream: Iterable[bytes]) -> bytes:
         digests = [piece.digest for piece in self.pieces()]
-        digest = hashlib.sha256(b"".join(digests))
+        digest = hashlib.sha256(b"".join((self.salt, *digests)))
         for some in stream:
             digest.update(some)
         digest.update(pack(manifest_metadata(self)))

@@ -11,10 +11,12 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.models import Exchange, Part, Transcript
 
-from . import body_parts, zstd_dictionary
-from .encoding import ANSWER, running_totals, unpack
+from . import body_parts
+from .encoding import ANSWER, running_totals
+from .part_codec import decode_manifest, decode_part
 
 MAX_MESSAGES: Final = 60
 """The maximum number of new messages of one request. The first request of a session may have a long
@@ -40,6 +42,8 @@ class Addition:
     """Part ids of all messages of the request; equal ids mean equal messages."""
     settings_parts: Mapping[str, Any] = field(default_factory=dict)
     """Part ids of the request's fields ``system`` and ``tools``, to detect changes."""
+    missing_key: str = ""
+    """The id of the body key that is needed to read the transcript, if the gateway lacks it."""
 
 
 NOTHING: Final = Addition(complete=False)
@@ -54,7 +58,9 @@ def additions(
     without loading messages and responses.
     """
     known = {row.pk: row for row in rows}
-    manifests = dict(_manifests({*known, *(row.previous_id for row in known.values())} - {""}))
+    missing: dict[str, str] = {}
+    needed = {*known, *(row.previous_id for row in known.values())} - {""}
+    manifests = dict(_manifests(needed, missing))
     starts = {pk: _start(row, manifests) for pk, row in known.items()}
     part_ids: set[int] = set()
     for pk, start in starts.items() if with_texts else ():
@@ -64,7 +70,9 @@ def additions(
             part_ids.add(manifest[ANSWER])
     texts = _texts(part_ids)
     return {
-        pk: _addition(manifests.get(pk), start, limit, texts, with_texts=with_texts)
+        pk: Addition(complete=False, missing_key=missing[pk])
+        if pk in missing
+        else _addition(manifests.get(pk), start, limit, texts, with_texts=with_texts)
         for pk, start in starts.items()
     }
 
@@ -77,11 +85,14 @@ def _start(row: Exchange, manifests: Mapping[str, Mapping[str, Any]]) -> int:
     return at + 1 if answer is not None and history[at : at + 1] == [answer] else at
 
 
-def _manifests(ids: Iterable[str]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _manifests(ids: Iterable[str], missing: dict[str, str]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the manifests by exchange id; add those that need a missing key to ``missing``."""
     rows = Transcript.objects.filter(pk__in=list(ids)).values_list("exchange_id", "manifest")
-    for exchange_id, compressed in rows:
+    for exchange_id, data in rows:
         try:
-            yield exchange_id, unpack(zstd_dictionary.decompress(bytes(compressed)))
+            yield exchange_id, decode_manifest(exchange_id, data)
+        except MissingBodyKey as fault:
+            missing[exchange_id] = fault.key_id
         except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
             # Treat the transcript as missing; the page of this single request shows the error.
             continue
@@ -105,10 +116,10 @@ def _texts(part_ids: Iterable[int]) -> dict[int, Any]:
     ordered = sorted(part_ids)
     for at in range(0, len(ordered), MAX_IDS):
         some = Part.objects.filter(pk__in=ordered[at : at + MAX_IDS])
-        for pk, compressed in some.values_list("id", "data"):
+        for pk, digest, data in some.values_list("id", "digest", "data"):
             try:
-                found[pk] = body_parts.decode_json(zstd_dictionary.decompress(bytes(compressed)))
-            except (zstandard.ZstdError, msgspec.MsgspecError):
+                found[pk] = body_parts.decode_json(decode_part(digest, data))
+            except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
                 continue
     return found
 

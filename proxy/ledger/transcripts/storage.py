@@ -2,7 +2,8 @@
 
 A part is a piece of a request or response that several transcripts may share, such as a message. A
 manifest is MessagePack compressed with zstd: the part ids of the request (each id as the difference
-to the previous id, so that 100 consecutive ids take 100 bytes), the response and the target.
+to the previous id, so that 100 consecutive ids take 100 bytes), the response and the target. With a
+body key, all three are encrypted after they are compressed.
 """
 
 import hashlib
@@ -13,10 +14,11 @@ from typing import Any
 
 import zstandard
 
+from proxy.body_encryption import MissingBodyKey, keyed_digest
 from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys, select, write
-from proxy.models import Part, Transcript
+from proxy.models import BodyKeyUse, Part, Transcript
 
-from . import body_parts, zstd_dictionary
+from . import body_parts
 from .body_parts import Piece, SplitBody
 from .encoding import (
     ANSWER,
@@ -26,10 +28,16 @@ from .encoding import (
     StreamCompressor,
     differences,
     manifest_metadata,
-    pack,
     reads_in,
     running_totals,
-    unpack,
+)
+from .part_codec import (
+    decode_manifest,
+    decode_part,
+    decode_stream,
+    encode_manifest,
+    encode_part,
+    encode_stream,
 )
 
 
@@ -46,13 +54,14 @@ def store(conversations: Sequence[Conversation], now: datetime) -> dict[str, byt
         {
             "exchange_id": one.exchange_id,
             "created": one.created,
-            "prefix": one.chain[-1] if one.chain else bytes(16),
-            "manifest": compressor.small(pack(_manifest(one, ids))),
-            "stream": one.stream,
+            "prefix": keyed_digest(one.chain[-1]) if one.chain else bytes(16),
+            "manifest": encode_manifest(compressor.small, one.exchange_id, _manifest(one, ids)),
+            "stream": encode_stream(one.exchange_id, one.stream),
         }
         for one in conversations
     ]
     write(Transcript, rows, replaced=("created", "prefix", "manifest", "stream"))
+    BodyKeyUse.note_current()
     return {one.exchange_id: one.digest() for one in conversations}
 
 
@@ -63,25 +72,32 @@ def _part_ids(
     pieces = {piece.digest: piece for one in conversations for piece in one.pieces()}
     hour = now.replace(minute=0, second=0, microsecond=0)
     known = part_ids(list(pieces))
-    for some in _slices(list(known)):  # this updates ``used``, so that the parts are not pruned
+    # This updates ``used``, so that the parts are not pruned.
+    for some in _slices([keyed_digest(digest) for digest in known]):
         Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
     rows = [
         {
-            "digest": piece.digest,
+            "digest": digest,
             "size": len(piece.text),
-            "data": compressor.small(piece.text),
+            "data": encode_part(compressor.small, digest, piece.text),
             "used": hour,
         }
         for piece in fresh
+        for digest in (keyed_digest(piece.digest),)
     ]
     write(Part, rows)
     return known | part_ids([piece.digest for piece in fresh])
 
 
 def part_ids(digests: list[bytes]) -> dict[bytes, int]:
-    """Return the ids of stored parts, by digest."""
-    return {bytes(digest): pk for digest, pk in select(Part, ("digest", "id"), "digest", digests)}
+    """Return the ids of stored parts, by the digest of their text.
+
+    With a body key, only parts that this key encrypted are found.
+    """
+    plain = {keyed_digest(digest): digest for digest in digests}
+    found = select(Part, ("digest", "id"), "digest", list(plain))
+    return {plain[bytes(stored)]: pk for stored, pk in found}
 
 
 def _slices(values: list[Any]) -> Iterable[list[Any]]:
@@ -90,6 +106,8 @@ def _slices(values: list[Any]) -> Iterable[list[Any]]:
 
 def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
     manifest = {"v": 1, **manifest_metadata(one)}
+    if one.salt:
+        manifest["salt"] = one.salt
     if one.raw_body:
         manifest["raw"] = ids[one.raw_body.digest]
     if one.answer_piece:
@@ -141,7 +159,7 @@ class StoredTranscript:
 
 
 def read(exchange_id: str) -> StoredTranscript | None:
-    """Load a transcript. Raises BrokenTranscript.
+    """Load a transcript. Raises BrokenTranscript or its subclass EncryptedTranscript.
 
     Returns None if there is none: the team stores metadata only, or the transcript was pruned.
     """
@@ -150,7 +168,7 @@ def read(exchange_id: str) -> StoredTranscript | None:
 
 
 def load(row: Transcript) -> StoredTranscript:
-    """Decode a stored transcript. Raises BrokenTranscript."""
+    """Decode a stored transcript. Raises BrokenTranscript or its subclass EncryptedTranscript."""
     try:
         one = _conversation(row)
         message = body_parts.decode_json(one.answer_piece.text) if one.answer_piece else None
@@ -166,12 +184,22 @@ def load(row: Transcript) -> StoredTranscript:
             one.upstream_request_sha256,
             one,
         )
+    except MissingBodyKey as missing:
+        raise EncryptedTranscript(missing.key_id) from None
     except (LookupError, ValueError, TypeError, zstandard.ZstdError) as exc:
         raise BrokenTranscript(f"its transcript cannot be read: {exc}") from exc
 
 
 class BrokenTranscript(Exception):
     """A stored transcript cannot be decoded, or parts of it are missing."""
+
+
+class EncryptedTranscript(BrokenTranscript):
+    """A stored transcript is encrypted with a key that this gateway does not have."""
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        super().__init__(f"its transcript is {MissingBodyKey(key_id)}")
 
 
 def _request(one: Conversation) -> dict[str, Any]:
@@ -190,7 +218,7 @@ def _request(one: Conversation) -> dict[str, Any]:
 
 def _conversation(row: Transcript) -> Conversation:
     """Return the pieces of a stored transcript, with digests computed from the loaded bytes."""
-    manifest = unpack(zstd_dictionary.decompress(bytes(row.manifest)))
+    manifest = decode_manifest(row.exchange_id, row.manifest)
     fields = {
         name: value if isinstance(value, int) else running_totals(value)
         for name, value in manifest.get("fields", {}).items()
@@ -202,6 +230,7 @@ def _conversation(row: Transcript) -> Conversation:
         answer=manifest["answer"],
         target=manifest["target"],
         upstream_request_sha256=manifest["sha"],
+        salt=manifest.get("salt", b""),
     )
     if "raw" in manifest:
         one.raw_body = texts[manifest["raw"]]
@@ -218,7 +247,7 @@ def _conversation(row: Transcript) -> Conversation:
         for number, upstream, model, status, pk in manifest.get("failed", ())
     ]
     if row.stream is not None:
-        one.reads = reads_in(bytes(row.stream), one.dictionary())
+        one.reads = reads_in(decode_stream(row.exchange_id, row.stream), one.dictionary())
     return one
 
 
@@ -234,9 +263,8 @@ def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
 def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
     for some in _slices(sorted(part_ids_in(manifest))):
-        for pk, compressed in Part.objects.filter(pk__in=padded_keys(some)).values_list(
-            "id", "data"
-        ):
-            text = zstd_dictionary.decompress(bytes(compressed))
+        parts = Part.objects.filter(pk__in=padded_keys(some))
+        for pk, digest, data in parts.values_list("id", "digest", "data"):
+            text = decode_part(digest, data)
             found[pk] = Piece(hashlib.sha256(text).digest(), text)
     return found

@@ -8,7 +8,6 @@ from django.core.management.base import CommandError, CommandParser
 from rich.table import Table
 from rich.text import Text
 
-from proxy.conf import conf
 from proxy.ledger.maintenance.search_reindex import reindex
 from proxy.ledger.search.query import InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
@@ -19,9 +18,9 @@ from proxy.management.rich_output import format_count, progress, render_table
 from proxy.models import Transcript
 from proxy.permissions.row_permissions import Reader
 from proxy.transcript_search import (
-    SWITCHED_OFF,
     Filters,
     SearchSwitchedOff,
+    off_reason,
     result_row,
     search_transcripts,
 )
@@ -65,8 +64,8 @@ class Command(BridgeCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not conf.search:
-            raise CommandError(SWITCHED_OFF, returncode=MISUSE)
+        if off_reason():
+            raise CommandError(str(SearchSwitchedOff()), returncode=MISUSE)
         if options["reindex"]:
             self._reindex()
             return

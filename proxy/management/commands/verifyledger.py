@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from django.core.management.base import CommandParser
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.conf import conf
 from proxy.ledger.maintenance import verifier
 from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
@@ -67,6 +68,7 @@ class Command(BridgeCommand):
             result = {
                 "links": state.links,
                 "findings": [finding._asdict() for finding in state.findings],
+                "encrypted_transcripts": state.encrypted,
                 "heads": [{"day": d, "links": n, "digest": digest} for d, n, digest in heads],
             }
             self.stdout.write(msgspec.json.encode(result).decode())
@@ -93,6 +95,10 @@ class Command(BridgeCommand):
             self.stdout.write(f"{finding.what:>8}  {finding.where}: {finding.why}")
         if state.found > MAX_SHOWN:
             self.stdout.write(f"... and {state.found - MAX_SHOWN} more")
+        for key, count in state.encrypted.items():
+            self.stdout.write(
+                f"{format_count(count, 'transcript')} not checked: {MissingBodyKey(key)}"
+            )
         verdict = format_count(state.found, "finding") if state.found else INTACT
         self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
 

@@ -11,6 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.ids import new_ulid
 from proxy.ledger.archive.files import ArchiveError
 
@@ -37,6 +38,16 @@ ERROR_TYPES: Final[Mapping[int, str]] = {
 class Conflict(exceptions.APIException):
     status_code = status.HTTP_409_CONFLICT
     default_detail = "the current state does not allow this"
+
+
+class MissingKey(exceptions.APIException):
+    """The requested text is encrypted with a key that this gateway does not have."""
+
+    status_code = status.HTTP_409_CONFLICT
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        super().__init__(f"the transcript is {MissingBodyKey(key_id)}")
 
 
 class QueryTooSlow(exceptions.APIException):
@@ -82,7 +93,10 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
     else:
         logger.error("report %s failed", request_id, exc_info=exc)
         code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"
-    return Response(error_body(code, message, request_id), status=code, headers=headers)
+    body = error_body(code, message, request_id)
+    if isinstance(exc, MissingKey):
+        body["error"]["missing_body_key"] = exc.key_id
+    return Response(body, status=code, headers=headers)
 
 
 def _format_detail(detail: Any, path: str = "") -> str:

@@ -13,11 +13,16 @@ from rest_framework.response import Response
 
 from proxy.ledger.archive.reading import read_both, with_ids, within
 from proxy.ledger.transcripts import storage
-from proxy.ledger.transcripts.storage import BrokenTranscript, StoredTranscript
+from proxy.ledger.transcripts.storage import (
+    BrokenTranscript,
+    EncryptedTranscript,
+    StoredTranscript,
+)
 from proxy.models import Exchange
 from proxy.permissions.readings import HEADER
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import MissingKey
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_rows
 from proxy.reports.core.keyset_list import KeysetView
 from proxy.reports.core.pagination import row_parameters
@@ -90,9 +95,14 @@ class RequestView(RequestDetailBase):
 
 
 def read_transcript(row: Exchange) -> StoredTranscript | None:
-    """Return the stored transcript, or None. Raise Http404 if the stored data is damaged."""
+    """Return the stored transcript, or None.
+
+    Raise Http404 if the stored data is damaged, MissingKey if it is encrypted with an unknown key.
+    """
     try:
         return storage.read(row.pk)
+    except EncryptedTranscript as exc:
+        raise MissingKey(exc.key_id) from None
     except BrokenTranscript as exc:
         logger.warning("transcript of %s: %s", row.pk, exc)
         raise Http404(

@@ -1,0 +1,96 @@
+"""Encrypt stored texts with the current body key; an interrupted run is continued by the next."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandError, CommandParser
+from django.db import models
+
+from proxy.audit_log import Action, record
+from proxy.body_encryption import MissingBodyKey, has_key, key_ids
+from proxy.ledger.maintenance import body_encryption, retention
+from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.rich_output import format_count, progress
+from proxy.secrets import ConfigError
+
+
+class Command(BridgeCommand):
+    help = (
+        "Encrypt stored texts with the first key of BRIDGE_BODY_KEYS; exit 1 if a key is missing."
+    )
+    example = "manage.py encryptbodies   # the gateway may run; repeat it after an interruption"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--batch", type=int, default=100, help="requests in one transaction")
+        parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
+        parser.add_argument(
+            "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
+        )
+        parser.add_argument(
+            "--forget", metavar="KEY", help="only stop reporting that this key id is missing"
+        )
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["forget"]:
+            self._forget(options["forget"])
+            return
+        if not has_key():
+            raise ConfigError("BRIDGE_BODY_KEYS is not set, so there is no key to encrypt with")
+        body_encryption.remove_search_index()
+        missing: Counter[str] = Counter()
+        transcripts = _run(
+            "transcripts",
+            body_encryption.old_transcripts(),
+            lambda: body_encryption.encrypt_transcripts(missing, options["batch"]),
+        )
+        rows = _run(
+            "rows",
+            body_encryption.old_rows(),
+            lambda: body_encryption.encrypt_rows(options["batch"]),
+        )
+        parts = sum(retention.prune_parts(datetime.now(UTC)))
+        body_encryption.forget_unused_keys()
+        if not options["keep_space"]:
+            retention.free_space(full=options["full"])
+        record(
+            Action.RUN,
+            detail=f"encrypted {transcripts} transcripts and {rows} rows with key {key_ids()[0]}",
+        )
+        result = {"transcripts": transcripts - missing.total(), "rows": rows, "parts": parts}
+        if options["json"]:
+            line = {**result, "missing_keys": missing}
+            self.stdout.write(msgspec.json.encode(line).decode())
+        else:
+            self._show(result, missing)
+        if missing:
+            raise SystemExit(FINDING)
+
+    def _show(self, result: dict[str, int], missing: Counter[str]) -> None:
+        counts = [format_count(count, name[:-1]) for name, count in result.items()]
+        self.stdout.write(
+            f"{counts[0]} and {counts[1]} encrypted with key {key_ids()[0]}, "
+            f"{counts[2]} deleted; the purge deletes old parts of the last two hours later"
+        )
+        for key, count in missing.items():
+            self.stdout.write(f"{format_count(count, 'transcript')}: {MissingBodyKey(key)}")
+
+    def _forget(self, key: str) -> None:
+        if key in key_ids() or not body_encryption.forget_key(key):
+            raise CommandError(f"{key} is not the id of a missing key", returncode=MISUSE)
+        record(Action.RUN, detail=f"key {key} is no longer reported as missing")
+        self.stdout.write(f"key {key} is no longer reported as missing")
+
+
+def _run(name: str, rows: models.QuerySet[Any], batches: Callable[[], Iterator[int]]) -> int:
+    """Show the progress of the batches; return the number of rows in all of them."""
+    done = 0
+    with progress() as bar:
+        task = bar.add_task(name, total=rows.count())
+        for count in batches():
+            done += count
+            bar.advance(task, count)
+    return done
