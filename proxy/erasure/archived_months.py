@@ -17,6 +17,7 @@ from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.archive.reading import ARCHIVE, reading
 from proxy.ledger.posting import hash_chain
 from proxy.ledger.posting.exchange_columns import set_columns
+from proxy.ledger.posting.hash_chain import digest_of
 from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink
 
 from .person import Person
@@ -100,7 +101,7 @@ def _differing(rows: list[Exchange], pseudonyms: set[str]) -> list[str]:
     newest = dict(links.order_by("sequence").values_list("exchange_id", "row_digest"))
     found = []
     for row in rows:
-        if bytes(newest.get(row.pk, b"")) != hash_chain.digest_of(row):
+        if bytes(newest.get(row.pk, b"")) != digest_of(row):
             if row.user not in pseudonyms:
                 raise ArchiveError(f"{row.pk} differs from its link of the hash chain")
             found.append(row.pk)
