@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.gateway.http.lenient_json import decode_event
 from proxy.gateway.http.sse_encoder import BatchedTextDelta, encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from translator.dialect import ResponseContext
 from translator.errors import BadUpstream
 from translator.message_stream.events_to_message import fold
