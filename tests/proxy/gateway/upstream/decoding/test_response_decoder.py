@@ -16,7 +16,7 @@ from translator.errors import BadUpstream
 from translator.message_stream.events_to_message import fold
 from translator.stream.sse import DONE, SSEDecoder
 
-CORPUS = Path(__file__).parents[5] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[6] / "shared" / "corpus"
 RECORDINGS = sorted(
     [*CORPUS.glob("chat-stream/*.sse"), *CORPUS.glob("responses-stream/*.sse")]
 ) or [
