@@ -64,9 +64,10 @@ class Attempts:
 
     def start(self, record: AttemptRecord, stream: Stream, *, continues: bool = False) -> None:
         """Begin a call. It discards the output of an earlier call, unless it continues that."""
-        if self.records and not continues:
-            self.fold = MessageFold()
-        self.upstream_request_id = ""
+        if self.records:
+            self.upstream_request_id = ""
+            if not continues:
+                self.fold = MessageFold()
         self.records.append(record)
         self.stream = stream
         self.reads = StoredReads(record.at)
