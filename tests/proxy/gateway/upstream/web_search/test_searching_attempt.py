@@ -242,3 +242,25 @@ def test_without_an_endpoint_the_tool_is_dropped(
     assert gateway.post(ask("chat-off")).status == 200
 
     assert "tools" not in scripted.requests_for("chat-off")[0].json
+
+
+def test_another_target_begins_anew_while_the_client_has_nothing(
+    gateway: GatewayClient, endpoint: ScriptedUpstream, reload
+):
+    first, second = (
+        add_upstream(name, "chat", f"{endpoint.url}/{name}/v1") for name in ("one", "two")
+    )
+    add_route("two-targets", first, second)
+    reload()
+    failure = json_response({"error": {"message": "busy"}}, 503)
+    endpoint.on("two-targets", SEARCH, failure, SEARCH, upstream_scripts.chat("It is 42."))
+
+    reply = gateway.post(ask("two-targets"))
+
+    assert kinds(reply.json["content"])[1:] == [
+        "server_tool_use", "web_search_tool_result", "text",
+    ]  # fmt: skip
+    stored = row(reply.id, outcome="completed", upstream="two", web_searches=1)
+    assert [(a["upstream"], a["status"]) for a in stored.attempts] == [
+        ("one", 200), ("one", 503), ("two", 200), ("two", 200),
+    ]  # fmt: skip
