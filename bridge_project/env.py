@@ -219,6 +219,20 @@ TABLE: Final = (
         "`serve` them without counting the cost.",
     ),
     Variable(
+        "BRIDGE_WEB_SEARCH_URL",
+        "",
+        "Search endpoint for `web_search` on translated routes ([how](../guides/web-search.md)); "
+        "if unset, the gateway makes no searches.",
+    ),
+    Variable(
+        "BRIDGE_WEB_SEARCH_FORMAT",
+        "searxng",
+        "API of the search endpoint: `searxng`, or `brave` (Brave Search API).",
+    ),
+    Variable("BRIDGE_WEB_SEARCH_API_KEY", "", "Key for the search endpoint.", secret=True),
+    Variable("BRIDGE_WEB_SEARCH_TIMEOUT_S", "10", "Timeout of one search."),
+    Variable("BRIDGE_WEB_SEARCH_MAX_RESULTS", "5", "Results of one search that the model gets."),
+    Variable(
         "BRIDGE_TRUSTED_PROXIES",
         "",
         "Networks whose X-Forwarded-For and X-Forwarded-Proto are trusted, comma-separated.",

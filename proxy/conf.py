@@ -61,6 +61,11 @@ class Conf:
     refuse_unpriced: bool = True
     """Whether requests for a model without a price are rejected if a hard budget covers them."""
     trusted_proxies: tuple[str, ...] = ()
+    web_search_url: str = ""
+    """The search endpoint for translated routes; "": the gateway makes no searches."""
+    web_search_format: str = "searxng"
+    web_search_timeout_s: float = 10.0
+    web_search_max_results: int = 5
 
     @property
     def last_configuration(self) -> Path:
@@ -99,6 +104,10 @@ class Conf:
             end_revoked=settings.REVOKED_STREAMS == "end",
             refuse_unpriced=settings.UNPRICED == "refuse",
             trusted_proxies=tuple(settings.TRUSTED_PROXIES),
+            web_search_url=settings.WEB_SEARCH_URL,
+            web_search_format=settings.WEB_SEARCH_FORMAT,
+            web_search_timeout_s=settings.WEB_SEARCH_TIMEOUT_S,
+            web_search_max_results=settings.WEB_SEARCH_MAX_RESULTS,
         )
 
 

@@ -28,6 +28,7 @@ from proxy.secrets import has_root
 from . import data_directory
 from .finding import Finding
 from .upstream_checks import TIMEOUT, check_upstream
+from .web_search_check import check_web_search
 
 
 class Readiness(msgspec.Struct):
@@ -59,6 +60,7 @@ def run_checks(*, stream: bool = True) -> Iterator[Finding]:
         yield from _check_prices()
         yield _last_request()
         yield from _check_upstreams(stream=stream)
+        yield from check_web_search()
     except (ObjectDoesNotExist, ArithmeticError, AttributeError, TypeError, ValueError):
         if not unreadable:
             raise

@@ -60,7 +60,7 @@ TESTS: Final = (
     "tests/proxy/gateway/admission/",
     "tests/proxy/gateway/exchange/",
     "tests/proxy/gateway/snapshot/",
-    "tests/proxy/gateway/upstream/test_text_deltas.py",  # their text goes to the translator at once
+    "tests/proxy/gateway/upstream/decoding/test_text_deltas.py",  # their text goes to the translator at once
     "tests/proxy/ledger/",
     "tests/slow/threats/accounts/test_key_check.py",
 )

@@ -78,6 +78,18 @@ COUNT_NAMES: Final = (
 )
 """Names of the token counts, for notes about invalid counts."""
 
+SUMMED_COUNTS: Final = (
+    "input",
+    "output",
+    "cache_read",
+    "cache_write_5m",
+    "cache_write_1h",
+    "reasoning",
+    "web_searches",
+)
+WORST_SOURCES: Final[tuple[Source, ...]] = ("missing", "estimated", "reported")
+"""The sources of counts, the least reliable one first."""
+
 NO_USAGE: Final = Usage()
 """Usage before the upstream has reported any counts."""
 
@@ -150,6 +162,18 @@ def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
 def _has_no_input(usage: Usage) -> bool:
     counts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
     return not any(counts)
+
+
+def add_usage(first: Usage, second: Usage) -> Usage:
+    """Return the usage of two responses together; a count that neither reported stays unknown."""
+    counts: dict[str, Any] = {
+        name: (getattr(first, name) or 0) + (getattr(second, name) or 0)
+        for name in SUMMED_COUNTS
+        if (getattr(first, name), getattr(second, name)) != (None, None)
+    }
+    sources = {first.source, second.source, second.output_source or second.source}
+    worst = next(source for source in WORST_SOURCES if source in sources)
+    return replace(second, source=worst, output_source=None, **counts)
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:

@@ -15,6 +15,7 @@ from translator.errors import BadRequest
 from translator.notes import Note
 from translator.request.tool_support import find_server_tool
 from translator.stream.reasoning_signature import is_own_signature
+from translator.web_search.results import is_own_content
 
 Block = dict[str, Any]
 
@@ -150,13 +151,19 @@ def _signature(block: Block) -> str:
 
 
 def _foreign_search_ids(content: list[Any]) -> list[Any]:
-    """Return the ids of web searches whose results lack Anthropic's encrypted content."""
+    """Return the ids of web searches whose results lack Anthropic's encrypted content.
+
+    They were made by another upstream or by the gateway.
+    """
     return [
         block.get("tool_use_id")
         for block in content
         if _field(block, "type") == "web_search_tool_result"
         and isinstance(block.get("content"), list)
-        and any(not _field(result, "encrypted_content") for result in block["content"])
+        and any(
+            not content or is_own_content(content)
+            for content in (_field(result, "encrypted_content") for result in block["content"])
+        )
     ]
 
 

@@ -54,7 +54,8 @@ TITLES: Final[Mapping[str, str]] = {
 }
 SIDE_BY_SIDE: Final = ("request", "upstream", "stream", "sent")
 FAILED_ATTEMPTS_REMARK: Final = (
-    "Failed attempts come first, with their number, upstream and status."
+    "Failed attempts and responses before a web search come first, with their number, upstream "
+    "and status."
 )
 SENT_STREAM_REMARK: Final = (
     "Translated again from the upstream's stream by this version; the times are those of its reads."

@@ -25,6 +25,14 @@ from proxy.secrets import ConfigError
 
 from .credential import Credential, CredentialError, bearer
 
+ORIGINS: Final[dict[str, str]] = {
+    "google.auth.compute_engine.credentials": "the metadata server",
+    "google.auth.identity_pool": "a workload identity federation",
+    "google.oauth2.credentials": "the login of gcloud",
+    "google.oauth2.service_account": "the key of a service account",
+}
+"""Module of a credential -> where the application default credentials were found."""
+
 
 class GoogleToken:
     """Fetches an access token with one scope."""
@@ -49,12 +57,12 @@ class GoogleToken:
         except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
             raise CredentialError(f"Google: {type(error).__name__}: {_reason(error)}") from None
         expiry: dt.datetime | None = credentials.expiry  # UTC without a time zone
-        kind = type(credentials).__module__.removeprefix("google.")
+        module = type(credentials).__module__
         return Credential(
             headers=bearer(credentials.token),
             secret=credentials.token.encode(),
             expires_at=expiry.replace(tzinfo=dt.UTC).timestamp() if expiry else None,
-            origin=f"Google, {self._file or kind}",
+            origin=f"Google, {self._file or ORIGINS.get(module, module)}",
         )
 
     def _request(self) -> Any:

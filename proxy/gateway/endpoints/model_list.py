@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from proxy.conf import conf
 from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.admission.route_selection import choose_route
 from proxy.gateway.http.errors import HttpError, unknown_model
@@ -169,6 +170,7 @@ def _capabilities(profile: Profile, native: bool) -> dict[str, Any]:
     def support(supported: bool) -> dict[str, bool]:
         return {"supported": supported}
 
+    searches = profile.web_search or (bool(conf.web_search_url) and not native)
     edits = support(True) if native and profile.compaction else None
     thinks = bool(profile.efforts) or bool(profile.thinking_switch)
     return {
@@ -188,8 +190,8 @@ def _capabilities(profile: Profile, native: bool) -> dict[str, Any]:
         "image_input": support(profile.images),
         "pdf_input": support(profile.files),
         "server_tools": {
-            **support(profile.web_search or profile.code_interpreter),
-            "web_search": support(profile.web_search),
+            **support(searches or profile.code_interpreter),
+            "web_search": support(searches),
             "code_execution": support(profile.code_interpreter),
         },
         "structured_outputs": support(profile.json_schema),

@@ -62,11 +62,12 @@ class Attempts:
         if target is not self.target:
             self.target, self.target_record = target, target.as_record(model)
 
-    def start(self, record: AttemptRecord, stream: Stream) -> None:
-        """Begin an attempt. The output of an earlier attempt is discarded."""
+    def start(self, record: AttemptRecord, stream: Stream, *, continues: bool = False) -> None:
+        """Begin a call. It discards the output of an earlier call, unless it continues that."""
         if self.records:
-            self.fold = MessageFold()
             self.upstream_request_id = ""
+            if not continues:
+                self.fold = MessageFold()
         self.records.append(record)
         self.stream = stream
         self.reads = StoredReads(record.at)
@@ -95,7 +96,12 @@ class Attempts:
         size = len(json.dumps(content, ensure_ascii=False).encode())
         output = size // BYTES_PER_TOKEN
         if not is_doubtful:
-            return Usage(input=input_estimate, output=output, source="estimated")
+            return Usage(
+                input=input_estimate,
+                output=output,
+                web_searches=usage.web_searches,
+                source="estimated",
+            )
         usage = without_doubtful_counts(usage, self.fold.characters)
         return dataclasses.replace(
             usage,

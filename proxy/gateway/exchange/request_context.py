@@ -20,6 +20,7 @@ from proxy.gateway.http.errors import HttpError, stopped, to_http_error
 from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.targets import Target
+from proxy.gateway.web_search.search_endpoint import worst_case_input
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord
@@ -242,13 +243,16 @@ class RequestContext:
 
     def planned(self) -> PlannedRequest:
         """Return the data from which budgets compute the highest possible cost of the request."""
+        request = self.request
         return PlannedRequest(
             id=self.headers.request_id,
-            model=self.request.model,
-            created=self.request.created,
+            model=request.model,
+            created=request.created,
             prices=self.admission.prices,
-            input_tokens=self.request.token_estimate,
-            max_tokens=self.request.max_tokens,
+            input_tokens=worst_case_input(
+                {} if request.fault else request.fields, request.token_estimate, request.max_tokens
+            ),
+            max_tokens=request.max_tokens,
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:
@@ -268,14 +272,19 @@ class RequestContext:
             await future.wait()
             self.admission.accepted = True
 
-    def attempt_started(self, record: AttemptRecord, target: Target, stream: Stream) -> None:
-        """Begin an upstream attempt. The output of an earlier attempt is discarded."""
+    def attempt_started(
+        self, record: AttemptRecord, target: Target, stream: Stream, *, continues: bool = False
+    ) -> None:
+        """Begin an upstream call.
+
+        The output of an earlier call is discarded, unless this call ``continues`` its message.
+        """
         if self.attempts.records:
-            self.checkpoint(broken=True)
+            self.checkpoint(broken=not continues)
             slot = self.admission.slot
             self.response.extra_headers = [*slot.headers] if slot is not None else []
         self.attempts.set_target(target, self.request.model)
-        self.attempts.start(record, stream)
+        self.attempts.start(record, stream, continues=continues)
 
     def store_upstream_bytes(self, raw: bytes, now: float) -> None:
         """Store bytes from the upstream for the transcript. ``now``: the event loop's time."""

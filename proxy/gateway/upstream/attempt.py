@@ -6,24 +6,18 @@ write. It also updates the records for the ledger.
 
 import asyncio
 import dataclasses
-import hashlib
 import logging
-from collections.abc import Coroutine
 from typing import Any, Final, cast
 
 import msgspec
 
-from proxy.conf import conf
 from proxy.gateway.admission.client_options import ClientOptions
-from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.call_record import load_calls, save_calls
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.error_log import log_non_json_response
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
-from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
-from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
@@ -35,10 +29,11 @@ from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets
 from translator.upstream_errors import map_error_paths
 
-from .client import ERROR_BODY_BYTES, UNDELIVERED, UpstreamResponse, post, replace_expired
+from .attempt_calls import AttemptCalls
+from .client import ERROR_BODY_BYTES, UpstreamResponse
+from .decoding.response_decoder import ResponseDecoder
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
 from .request_repairs import RequestRepairs, apply_learned
-from .response_decoder import ResponseDecoder
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
 
@@ -55,24 +50,16 @@ log = logging.getLogger("proxy.gateway")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Attempt:
+class Attempt(AttemptCalls):
     """One attempt to answer a request by calling one target."""
 
     def __init__(
         self, target: Target, entry: RequestContext, writer: ResponseWriter, options: ClientOptions
     ) -> None:
-        self.target = target
-        self.entry = entry
-        self.writer = writer
+        super().__init__(target, entry, writer)
         self.options = options
-        self.response = entry.response
-        self.watch = entry.response.deadlines
-        self.url = target.server.url
-        self.stream: Stream
         # None for a passthrough, whose errors go to the client as they are
         self.context: ResponseContext | None = None
-        # the upstream's request body; freed when the response begins, as it may have 400 KB
-        self.body = b""
         # the read that ended the response, to find its usage for a hard budget
         self.last_read = b""
         self.repairs = RequestRepairs(target.server)
@@ -95,7 +82,7 @@ class Attempt:
             if self.known_answer is not None:
                 await self.deliver(self.stream.feed_body(self.known_answer))
             else:
-                await self._send_with_repairs(headers)
+                await self.send_with_repairs(headers)
         except BadUpstream as exc:
             self.entry.ending.detail = "bad_event"
             await self._abort_after_upstream_error(
@@ -117,7 +104,7 @@ class Attempt:
         """
         server = self.target.server
         # The upstream always streams, so there is only one code path.
-        request = {**self.apply_upstream_policies(), "stream": True}
+        request = {**self.translatable_request(), "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
         target.recorded_calls = self.entry.attempts.recorded_calls
         self.url = server.url_for(target.model)
@@ -129,8 +116,21 @@ class Attempt:
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
-        self.stream = self.entry.attempts.stream = server.dialect.stream(context)
+        self.stream = self.entry.attempts.stream = self.open_stream(context)
         return _encode({**upstream_request.body, **server.extra_body}), {}
+
+    def translatable_request(self) -> dict[str, Any]:
+        """Return the request to translate for the next call of the upstream."""
+        return self.apply_upstream_policies()
+
+    def open_stream(self, context: ResponseContext) -> Stream:
+        """Return the stream that translates the next response."""
+        return self.target.server.dialect.stream(context)
+
+    @property
+    def response_finished(self) -> bool:
+        """Whether the upstream's response has ended. The client's message may continue."""
+        return self.stream.finished
 
     def apply_upstream_policies(self) -> dict[str, Any]:
         """Return the client's request without the content that the upstream's policies drop."""
@@ -148,7 +148,7 @@ class Attempt:
                 if note.lossy:
                     raise BadRequest(note.path, f"cannot be translated without loss: {note.reason}")
 
-    async def _send_with_repairs(self, headers: dict[str, str]) -> None:
+    async def send_with_repairs(self, headers: dict[str, str]) -> None:
         """Send the body, and again without what the upstream rejects, ``MAX_REPAIRS`` times."""
         for _ in range(MAX_REPAIRS):
             try:
@@ -165,7 +165,7 @@ class Attempt:
         Return True if the caller must retry: the upstream rejected an optional part of the request,
         and that part is now removed from ``body``.
         """
-        call = await self._post_with_valid_credential(headers)
+        call = await self.post_with_valid_credential(headers)
         try:
             if allow_repair and call.status in REPAIRABLE and await self._repair_and_retry(call):
                 return True
@@ -223,7 +223,7 @@ class Attempt:
         refusal = {"message": error.message, "code": error.code, "param": error.param}
         if not (self.body and self._apply_repair(error.status, {"error": refusal})):
             return False
-        self.stream = self.target.server.dialect.stream(self.context)
+        self.stream = self.open_stream(self.context)
         return True
 
     def _apply_repair(self, status: int, refusal: Any) -> bool:
@@ -232,58 +232,6 @@ class Attempt:
         body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
         self.body = body or self.body
         return body is not None
-
-    async def _post_with_valid_credential(self, headers: dict[str, str]) -> UpstreamResponse:
-        """Send the body to the upstream; once more if the upstream says that a token expired."""
-        call = await self._post_once_or_twice(headers)
-        if self.response.bytes_at_disconnect is not None:
-            return call
-        if not await replace_expired(self.target.server.credential, call):
-            return call
-        call.record.refused = True
-        call.close()
-        return await self._post_once_or_twice(headers)
-
-    async def _post_once_or_twice(self, headers: dict[str, str]) -> UpstreamResponse:
-        """Send the body to the upstream; retry once if the upstream cannot have received it."""
-        timeouts = self.target.server.timeouts
-        self.watch.begin(
-            timeouts,
-            conf.write_timeout_s,
-            self._tick,
-            conf.ping_interval_s,
-            conf.first_event_wait_s,
-        )
-        self.entry.attempts.body_digest = hashlib.sha256(self.body).hexdigest()
-        try:
-            call = await self._post(headers)
-        except UpstreamFailed as exc:
-            if exc.detail != UNDELIVERED or self.response.bytes_at_disconnect is not None:
-                raise
-            call = await self._post(headers)
-        self.entry.attempts.upstream_request_id = call.request_id
-        answer = self.response
-        answer.extra_headers = map_rate_limit_headers(answer.extra_headers, call.headers)
-        return call
-
-    def _post(self, headers: dict[str, str]) -> Coroutine[Any, Any, UpstreamResponse]:
-        """Return a coroutine that calls the upstream. It must be awaited at once."""
-        server = self.target.server
-        model = self.target.model_for(self.entry.request.model)
-        record = AttemptRecord(server.name, model, self.watch.now())
-        self.entry.attempt_started(record, self.target, self.stream)
-        if server.forwarded_headers is not None:
-            client_headers = self.entry.headers.headers
-            headers = matching_headers(client_headers, server.forwarded_headers) | headers
-        if self.entry.trace is not None:
-            headers = headers | self.entry.trace.start_attempt_span(
-                self.target, self.entry.request.fields, model
-            )
-        self.watch.wait, self.watch.since = CancelReason.FIRST_BYTE, record.at
-        return post(
-            server, self.url, self.body, headers, record,
-            loop=self.watch.loop, key_id=self.entry.caller.key_id,
-        )  # fmt: skip
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
         """Handle an upstream status other than 200.
@@ -314,7 +262,7 @@ class Attempt:
         stream, watch, entry = self.stream, self.watch, self.entry
         # ``Passthrough`` relays Anthropic's events; all other dialects have a ``TextStream``.
         decoder = ResponseDecoder(cast("TextStream", stream), self.target.server.dialect_name)
-        while not stream.finished:
+        while not self.response_finished:
             watch.start_wait(CancelReason.IDLE)
             raw = await call.read()
             watch.start_wait(CancelReason.WRITE)
@@ -394,7 +342,3 @@ class Attempt:
             return
         self.entry.ending.outcome = failure.outcome
         await self.writer.write_events(self.stream.fail(failure.error), last=True)
-
-    def _tick(self, now: float) -> None:
-        self.writer.tick(now)
-        self.entry.tick(now)

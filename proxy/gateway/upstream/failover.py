@@ -11,11 +11,13 @@ from proxy.gateway.admission.cooldown import cooldown
 from proxy.gateway.admission.route_selection import Route, key_of
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.snapshot.targets import Target
 from translator.dialect import UpstreamError
 
 from .attempt import Attempt
 from .passthrough import Passthrough
 from .response_writers import JsonResponseWriter, StreamingResponseWriter
+from .searching_attempt import SearchingAttempt, makes_searches
 
 OWN_FAULTS: Final = frozenset({400, 413})
 """Upstream statuses that the request itself causes, so another target would reject it too."""
@@ -36,9 +38,8 @@ async def try_targets(entry: RequestContext, route: Route) -> None:
     last = route.targets[-1]
     for target in route.targets:
         entry.attempts.is_last_target = target is last
-        attempt_class = Passthrough if target.server.dialect_name == "anthropic" else Attempt
         try:
-            await attempt_class(target, entry, writer, options).run()
+            await _attempt_class(target, entry)(target, entry, writer, options).run()
         except UpstreamFailed as exc:
             retryable = _is_retryable_elsewhere(exc.error)
             if retryable:
@@ -52,6 +53,12 @@ async def try_targets(entry: RequestContext, route: Route) -> None:
             if cooldown.streaks and not entry.ending.outcome:
                 cooldown.record_success(key_of(target, entry.request.model))
             return
+
+
+def _attempt_class(target: Target, entry: RequestContext) -> type[Attempt]:
+    if target.server.dialect_name == "anthropic":
+        return Passthrough
+    return SearchingAttempt if makes_searches(target, entry) else Attempt
 
 
 def _is_retryable_elsewhere(error: UpstreamError) -> bool:

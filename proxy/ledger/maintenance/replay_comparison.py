@@ -59,6 +59,8 @@ def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
     """
     if not stored.upstream_reads:
         raise CannotReplay(f"{_unanswered(stored)}: nothing to replay")
+    if _has_several_responses(stored):
+        raise CannotReplay("the answer continues after web searches, in several upstream responses")
     message_id = str((stored.answer or {}).get("id") or "")
     try:
         again = replay(
@@ -72,6 +74,12 @@ def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
         message = f"{stored.target.get('dialect')!r} cannot translate it: {exc}"
         raise CannotReplay(message) from None
     return Comparison(replayed=again, stored_answer=stored.answer)
+
+
+def _has_several_responses(stored: StoredTranscript) -> bool:
+    content = (stored.answer or {}).get("content") or ()
+    is_searched = any(block.get("type") == "server_tool_use" for block in content)
+    return is_searched and any(each.status == 200 for each in stored.failed)
 
 
 def _unanswered(stored: StoredTranscript) -> str:

@@ -39,7 +39,7 @@ Read = tuple[float, bytes]  # milliseconds since the attempt began, and the byte
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """The response to a failed upstream attempt: an error, or a stream that a retry replaced."""
+    """A response before the last one: an error, or a stream before a retry or a search."""
 
     number: int  # index of the attempt among all attempts of the request, from 0
     upstream: str

@@ -18,7 +18,7 @@ from benchmarks.gateway import answers, payloads
 from proxy.gateway.http.request_json import decode_object
 from proxy.gateway.http.sse_encoder import encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, TranslationTarget

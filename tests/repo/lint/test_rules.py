@@ -38,6 +38,7 @@ ALLOWED = {
     ("trusts markup", "proxy/admin/transcript/markdown.py"): "nh3 removed all elements and attributes but a few",
     ("compares secrets", "proxy/gateway/admission/idempotency.py"): "a digest of a body that the same key sent before",
     ("opens network connections", "proxy/gateway/webhooks/sending.py"): "webhooks that a superuser or bridge.toml set",
+    ("opens network connections", "proxy/gateway/web_search/search_endpoint.py"): "the operator's search endpoint; no address from outside",
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/bootstrap/model_checks.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/bootstrap/upstream_checks.py"): "checks the configured upstreams",

@@ -52,7 +52,7 @@ def test_a_service_accounts_key_in_a_file(identity, key_file):
 def test_the_file_of_the_environment(identity, key_file, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
 
-    assert GoogleToken(GoogleSettings()).fetch().origin == "Google, oauth2.service_account"
+    assert GoogleToken(GoogleSettings()).fetch().origin == "Google, the key of a service account"
 
 
 def test_a_workload_identity_federation(identity, tmp_path):

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.gateway.http.sse_encoder import BatchedTextDelta
-from proxy.gateway.upstream.response_decoder import ResponseDecoder
-from proxy.gateway.upstream.text_deltas import NO_TEXT, chat_piece, responses_piece
+from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.decoding.text_deltas import NO_TEXT, chat_piece, responses_piece
 from tests.translator.openai_responses.responses import (
     added,
     arguments,

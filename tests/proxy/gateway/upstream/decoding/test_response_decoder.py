@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from proxy.gateway.http.lenient_json import decode_event
 from proxy.gateway.http.sse_encoder import BatchedTextDelta, encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from translator.dialect import ResponseContext
 from translator.errors import BadUpstream
 from translator.message_stream.events_to_message import fold
 from translator.stream.sse import DONE, SSEDecoder
 
-CORPUS = Path(__file__).parents[5] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[6] / "shared" / "corpus"
 RECORDINGS = sorted(
     [*CORPUS.glob("chat-stream/*.sse"), *CORPUS.glob("responses-stream/*.sse")]
 ) or [
