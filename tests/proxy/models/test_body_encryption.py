@@ -27,6 +27,9 @@ from proxy.counters.idempotent_responses import (
     StoredResponse,
 )
 from proxy.counters.session_calls import EncryptedCalls, SqliteCalls
+from proxy.ledger.archive import parquet
+from proxy.ledger.archive.duckdb_backend import ArchivedFile
+from proxy.ledger.archive.reading import ARCHIVE, reading
 from proxy.ledger.maintenance import retention
 from proxy.models import BodyKeyUse, Exchange, Part, Transcript
 
@@ -145,3 +148,17 @@ def test_doctor_reports_a_missing_key_and_a_key_beside_its_data(body_keys, setti
     assert missing in found[0].text
     assert "is in the data directory" in found[1].text
     assert key_ids()[0] in found[2].text
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(databases=["default", "archive"])
+def test_archived_rows_keep_their_texts_encrypted(body_keys, tmp_path):
+    pytest.importorskip("duckdb")
+    now = datetime.now(UTC)
+    row = Exchange(id="req_1", created=now, prompt=seal("a planted prompt"))
+    path = tmp_path / "month.parquet"
+    list(parquet.write([row], path))
+
+    assert not [file for file in tmp_path.iterdir() if b"planted" in file.read_bytes()]
+    with reading([ArchivedFile(str(path))]):
+        assert Exchange.objects.using(ARCHIVE).get().prompt == "a planted prompt"
