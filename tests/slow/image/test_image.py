@@ -82,8 +82,9 @@ def image(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
     assert (config["User"], config["Entrypoint"]) == (str(rootfs.USER), ["messages-bridge"])
     assert "Healthcheck" in config
     version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-    label = {name.rpartition(".")[2]: text for name, text in config["Labels"].items()}
-    assert (label["version"], label["revision"], label["licenses"]) == (version, REVISION, "MIT")
+    expected = {"version": version, "revision": REVISION, "licenses": "MIT"}
+    for name, text in expected.items():
+        assert config["Labels"][f"org.opencontainers.image.{name}"] == text
     container = call("from", "--pull=never", "localhost/messages-bridge:test")
     try:
         yield Path(call("mount", container))
