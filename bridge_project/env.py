@@ -43,7 +43,7 @@ TABLE: Final = (
     Variable(
         "BRIDGE_BODY_KEYS",
         "",
-        "Keys that [encrypt the texts of conversations](../guides/encryption.md), separated by "
+        "Keys that [encrypt the texts of conversations](../guides/data-protection/encryption.md), separated by "
         "line ends or commas: the first encrypts, all decrypt; at least 43 characters each. They "
         "switch the search off.",
         secret=True,

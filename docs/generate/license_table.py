@@ -30,7 +30,7 @@ SPDX: Final = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""Texts of older metadata as SPDX identifiers; the classifier of BSD does not say which one."""
+"""Texts of older metadata as SPDX identifiers; the classifier of BSD names no version."""
 
 
 class Package(NamedTuple):

@@ -34,6 +34,7 @@ FUNCTIONS = frozenset(
 FROM_START = frozenset({"match", "fullmatch"})
 MADE = {
     # Patterns that a function builds: the file, and examples of the built patterns.
+    "proxy/erasure/person.py": [r"(?<![\w@+-])(?<!\w\.)(?:ada@corp|ada)(?![\w@+-])(?!\.\w)"],
     "proxy/gateway/snapshot/config_snapshot.py": [
         r"(?s:claude\-.*)\Z"
     ],  # a star of fnmatch does not backtrack since Python 3.11
