@@ -43,9 +43,9 @@ TABLE: Final = (
     Variable(
         "BRIDGE_BODY_KEYS",
         "",
-        "Keys that [encrypt the texts of conversations](../guides/data-protection/encryption.md), separated by "
-        "line ends or commas: the first encrypts, all decrypt; at least 43 characters each. They "
-        "switch the search off.",
+        "Keys that [encrypt the texts of conversations](../guides/data-protection/encryption.md), "
+        "separated by line ends or commas: the first encrypts, all decrypt; at least 43 characters "
+        "each. They switch the search off.",
         secret=True,
     ),
     Variable(
@@ -181,8 +181,9 @@ TABLE: Final = (
     Variable(
         "BRIDGE_ARCHIVE_AFTER_MONTHS",
         "never",
-        "Full months that stay in the database, 1 to 120; each day after `BRIDGE_PURGE_HOUR`, "
-        "older months are [archived](../operate.md#archived-months) and deleted there.",
+        "Full months that stay in the database, 1 to 120; each day after `BRIDGE_PURGE_HOUR` "
+        "(not if that is `never`), older months are [archived](../operate.md#archived-months) and "
+        "deleted there.",
     ),
     Variable(
         "BRIDGE_ARCHIVE_TO",

@@ -97,7 +97,7 @@ class Conf:
             shed_lag_s=settings.SHED_LAG_S,
             purge_hour=settings.PURGE_HOUR,
             archive_after_months=settings.ARCHIVE_AFTER_MONTHS,
-            archive_to=settings.ARCHIVE_TO,
+            archive_to=settings.ARCHIVE_TO or str(settings.DATA_DIR / "archive"),
             audit_days=settings.AUDIT_DAYS,
             search=settings.SEARCH and not settings.BODY_KEYS,
             reading_needs_reason=settings.READING_NEEDS_REASON,

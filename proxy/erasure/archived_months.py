@@ -42,7 +42,7 @@ def erase_month(month: ArchivedMonth, person: Person, folder: Path) -> Iterator[
     ``folder``: an empty folder for incomplete files. Raises ArchiveError if a file is damaged.
     """
     if files.stored_sha256(month.location, month.file) != month.sha256:
-        raise ArchiveError(f"{month.location}/{month.file} is missing or damaged")
+        raise ArchiveError(f"{files.address(month.location, month.file)} is missing or damaged")
     path = folder / month.file_of(month.version + 1)
     yield from parquet.write(_changed_rows(month, person), path)
     files.put(month.location, path)
@@ -81,7 +81,8 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str]) -> Iterator[
         changed += _differing(batch, pseudonyms)
         yield len(batch)
         if (rows, cost) != (month.rows, month.cost_nanousd):
-            raise ArchiveError(f"{month.location}/{name} has other totals than {month.month:%Y-%m}")
+            address = files.address(month.location, name)
+            raise ArchiveError(f"{address} has other totals than {month.month:%Y-%m}")
         with transaction.atomic():
             head = hash_chain.lock_ledger()
             for at in range(0, len(changed), BATCH):

@@ -1,20 +1,21 @@
 """Erase the requests of a person in the database: rows, transcripts, search index and sums."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
+from proxy.body_encryption import MissingBodyKey
 from proxy.ledger.archive import outbox
 from proxy.ledger.database.bulk_sql import MAX_KEYS, write
 from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
 from proxy.ledger.posting.exchange_columns import set_columns
 from proxy.ledger.search import indexer
-from proxy.ledger.transcripts import zstd_dictionary
-from proxy.ledger.transcripts.encoding import unpack
+from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in
 from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
@@ -92,8 +93,9 @@ def _delete_transcripts(ids: Sequence[str]) -> None:
     """
     parts: set[int] = set()
     stored = Transcript.objects.filter(pk__in=ids)
-    for manifest in stored.values_list("manifest", flat=True):
-        parts |= part_ids_in(unpack(zstd_dictionary.decompress(bytes(manifest))))
+    for exchange_id, manifest in stored.values_list("exchange_id", "manifest"):
+        with suppress(MissingBodyKey):  # without the key, the parts cannot be read either
+            parts |= part_ids_in(decode_manifest(exchange_id, manifest))
     indexer.forget_exchanges(ids)
     stored.delete()
     for some in slices(sorted(parts)):

@@ -22,7 +22,8 @@ class ArchivedMonth(models.Model):
     state = models.CharField(
         max_length=8, choices=ArchiveState.choices, default=ArchiveState.WRITING
     )
-    location = models.CharField(max_length=500)  # a folder, or s3://bucket/prefix
+    # An absolute folder, one relative to the data directory, or s3://bucket/prefix.
+    location = models.CharField(max_length=500)
     # Raised when a user is erased from a month whose rows are only in the file: the new file has a
     # name of its own, so that the row names one of both at any time.
     version = models.PositiveIntegerField(default=1)

@@ -29,14 +29,31 @@ class ArchiveError(Exception):
 
 
 def check_location(location: str) -> str:
-    """Return the location, a folder as an absolute path. Raise ConfigError if it is invalid."""
+    """Return the location as it is stored. Raise ConfigError if it is invalid.
+
+    A folder in the data directory is stored relative to it, because the directory may be moved.
+    Other folders are stored as absolute paths.
+    """
     if location.startswith(BUCKET_SCHEME):
         if not urlsplit(location).netloc:
             raise ConfigError(f"{location!r} names no bucket; write s3://bucket/prefix")
         return location.rstrip("/")
     if "://" in location:
         raise ConfigError(f"{location!r} is neither a folder nor s3://bucket/prefix")
-    return str(Path(location).absolute())
+    folder, data = Path(location).absolute(), conf.data_dir.absolute()
+    return str(folder.relative_to(data) if folder.is_relative_to(data) else folder)
+
+
+def address(location: str, name: str) -> str:
+    """Return the absolute path or the URL of a stored file."""
+    if location.startswith(BUCKET_SCHEME):
+        return f"{location}/{name}"
+    return str(_folder(location) / name)
+
+
+def _folder(location: str) -> Path:
+    """Return the folder of a stored location, which is relative in the data directory."""
+    return conf.data_dir.absolute() / location
 
 
 def sha256_of(path: Path) -> str:
@@ -50,7 +67,7 @@ def put(location: str, path: Path) -> None:
         with _s3_errors(location), path.open("rb") as body:
             s3_client().put_object(**_object(location, path.name), Body=body)
     else:
-        _put_in_folder(Path(location), path)
+        _put_in_folder(_folder(location), path)
 
 
 def local_path(location: str, name: str, sha256: str) -> Path:
@@ -59,7 +76,7 @@ def local_path(location: str, name: str, sha256: str) -> Path:
     Raise ArchiveError if the file is missing, or if a copy has another digest.
     """
     if not location.startswith(BUCKET_SCHEME):
-        path = Path(location) / name
+        path = _folder(location) / name
         if not path.is_file():
             raise ArchiveError(f"the archived file {path} is missing")
         return path
@@ -80,7 +97,7 @@ def local_path(location: str, name: str, sha256: str) -> Path:
 def stored_sha256(location: str, name: str) -> str:
     """Read a stored file back and return its digest; "" if it is missing."""
     if not location.startswith(BUCKET_SCHEME):
-        path = Path(location) / name
+        path = _folder(location) / name
         return sha256_of(path) if path.is_file() else ""
     digest = hashlib.sha256()
     try:
@@ -97,7 +114,7 @@ def remove(location: str, name: str) -> None:
         with _s3_errors(location):
             s3_client().delete_object(**_object(location, name))
     else:
-        (Path(location) / name).unlink(missing_ok=True)
+        (_folder(location) / name).unlink(missing_ok=True)
 
 
 def remove_copies(kept: Collection[str]) -> None:

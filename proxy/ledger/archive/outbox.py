@@ -198,7 +198,7 @@ def remove(month: date) -> Iterator[int]:
     """
     entry = ArchivedMonth.objects.get(pk=month)
     if files.stored_sha256(entry.location, entry.file) != entry.sha256:
-        raise ArchiveError(f"{entry.location}/{entry.file} is missing or damaged")
+        raise ArchiveError(f"{files.address(entry.location, entry.file)} is missing or damaged")
     if entry.state == ArchiveState.ARCHIVED:
         _begin_removal(entry)
     path = files.local_path(entry.location, entry.file, entry.sha256)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from proxy.conf import conf
 from proxy.ledger.archive.duckdb_backend import load_duckdb
-from proxy.ledger.archive.files import check_location
+from proxy.ledger.archive.files import address, check_location
 from proxy.ledger.maintenance.archive_run import archive_months, first_of_month, remove_months
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_month
@@ -82,7 +82,7 @@ class Command(BridgeCommand):
                 month.get_state_display(),
                 f"{month.rows:,}",
                 decimal(month.file_bytes),
-                f"{month.location}/{month.file}",
+                address(month.location, month.file),
             )
         self.stdout.write(render_table(table) if months else "no month is archived")
 
@@ -93,7 +93,7 @@ def _columns(month: ArchivedMonth) -> dict[str, Any]:
         "state": month.state,
         "rows": month.rows,
         "bytes": month.file_bytes,
-        "file": f"{month.location}/{month.file}",
+        "file": address(month.location, month.file),
         "sha256": month.sha256,
         "chain_sequence": month.head_sequence,
         "chain_head": bytes(month.head_digest).hex(),

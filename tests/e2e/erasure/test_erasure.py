@@ -126,6 +126,25 @@ def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_person_is_erased_from_encrypted_texts(tmp_path: Path) -> None:
+    data, environment = tmp_path / "gateway/data", {"BRIDGE_BODY_KEYS": "k" * 43}
+    with ScriptedUpstream() as upstream:
+        upstream.choose(plant.respond)
+        config = toml_for(plant.upstream_config(upstream), plant.ROUTES)
+        with Gateway(tmp_path / "gateway", config=config, environment=environment) as gateway:
+            others = prepare(gateway)
+            totals, read = plant.totals(gateway), transcripts(gateway, others)
+
+            done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
+
+            assert (done["transcripts"], done["left"]) == (2, [])
+            assert plant.found_in(data) == {}
+            assert plant.totals(gateway) == totals
+            assert transcripts(gateway, others) == read
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
     """The process gets SIGKILL before it revokes the keys, and when it has written a month.

@@ -4,9 +4,7 @@
 it. ``1.0.0.json`` beside it contains the answers of that version, and the digests of its migrations.
 """
 
-import contextlib
 import json
-import sqlite3
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,9 +77,6 @@ def unpack(version: str, data: Path) -> None:
     data.mkdir(mode=0o700, parents=True)
     with tarfile.open(FOLDER / f"{version}.tar.xz") as tar:
         tar.extractall(data, filter="data")
-    with contextlib.closing(sqlite3.connect(data / "ledger.sqlite3")) as database, database:
-        # The ledger names the folder of archived months by its absolute path.
-        database.execute("UPDATE proxy_archivedmonth SET location = ?", [str(data / "archive")])
 
 
 def expectation(version: str) -> dict[str, Any]:

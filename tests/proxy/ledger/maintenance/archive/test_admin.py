@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.admin.requests.exchange_admin import ExchangeAdmin
+from proxy.ledger.archive import files
 from proxy.models import ArchivedMonth, Exchange
 from tests.proxy.admin import factories
 
@@ -77,7 +78,7 @@ def test_a_missing_file_is_reported_and_hides_no_request_of_the_database(client,
     oldest = ledger[0].pk
     archive("--before", "2026-07", "--remove")
     month = ArchivedMonth.objects.get()
-    Path(month.location, month.file).unlink()
+    Path(files.address(month.location, month.file)).unlink()
 
     rows = client.get(LIST)
     one = client.get(f"{LIST}{oldest}/change/")

@@ -303,6 +303,6 @@ def test_an_archived_month_that_is_still_in_the_database_is_written_again(ledger
     month = ArchivedMonth.objects.get(month="2026-09-01")
     assert (month.state, month.version) == ("archived", 1)
     assert files.stored_sha256(month.location, month.file) == month.sha256
-    table = duckdb.read_parquet(f"{month.location}/{month.file}").fetchall()
+    table = duckdb.read_parquet(files.address(month.location, month.file)).fetchall()
     assert len(table) == 1
     assert MARK not in repr(table)
