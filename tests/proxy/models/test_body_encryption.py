@@ -31,7 +31,9 @@ from proxy.ledger.archive import parquet
 from proxy.ledger.archive.duckdb_backend import ArchivedFile
 from proxy.ledger.archive.reading import ARCHIVE, reading
 from proxy.ledger.maintenance import retention
+from proxy.ledger.transcripts import storage
 from proxy.models import BodyKeyUse, Exchange, Part, Transcript
+from tests.proxy.admin import factories
 
 ONE, TWO = "first-key-" * 5, "second-key-" * 5
 DIGEST = bytes(range(32))
@@ -114,6 +116,19 @@ def test_responses_and_calls_without_their_key_count_as_gone(body_keys, tmp_path
     body_keys(TWO)
     assert calls.load("origin", "session") == {"call_1": None}
     assert responses.claim(1, "name", DIGEST).body is None
+
+
+@pytest.mark.django_db
+def test_a_stored_request_is_read_with_its_key_and_names_the_missing_one(body_keys):
+    row = factories.record(reads=((1.0, b"data: x\n\n"),))
+    [key] = key_ids()
+
+    assert storage.read(row.pk).request == factories.request_body()
+    assert Exchange.objects.get(pk=row.pk).prompt == "Which files are here?"
+    body_keys(TWO)
+    with pytest.raises(storage.EncryptedTranscript, match=f"encrypted with key {key}"):
+        storage.read(row.pk)
+    assert key in Exchange.objects.get(pk=row.pk).prompt
 
 
 @pytest.mark.django_db
