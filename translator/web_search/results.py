@@ -5,7 +5,6 @@ the model can read it in later requests. It is not encrypted.
 """
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -67,5 +66,5 @@ def _own_text(result: Mapping[str, Any]) -> str:
         return ""
     try:
         return base64.urlsafe_b64decode(content.removeprefix(OWN_CONTENT)).decode(errors="replace")
-    except (ValueError, binascii.Error):
+    except ValueError:
         return ""

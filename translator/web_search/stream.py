@@ -5,6 +5,7 @@ blocks have rising indices over all responses, a call of the search function is 
 ``server_tool_use`` block, and the message ends only once.
 """
 
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from translator.anthropic.types import Event
@@ -23,6 +24,9 @@ from translator.stream.unknown_events import UnknownEvents
 from .results import SERVER_ID, Block
 
 NO_BLOCK: Final = -1
+CHARACTERS_PER_TOKEN: Final = 4
+TEXT_FIELDS: Final = ("text", "thinking", "partial_json")
+"""The fields of deltas with output of the model."""
 
 
 class SearchCall(NamedTuple):
@@ -58,6 +62,7 @@ class WebSearchStream:
         self._context = context
         self._tool_name = tool_name
         self._earlier: Usage | None = None  # of the responses before the current one
+        self._characters = 0  # of the current response, for an estimate of its output
         self._searches_made = 0
         self._index = NO_BLOCK  # of the last block sent
         self._first_index = 0  # of the current response
@@ -67,7 +72,7 @@ class WebSearchStream:
 
     def continue_with(self, response: TextStream) -> None:
         """Let the next events come from another upstream response."""
-        if self._index != NO_BLOCK or self._held_end:
+        if self._index != NO_BLOCK:
             previous = self._response
             self._earlier = self._responses_usage
             response.notes[:0] = [note for note in previous.notes if note not in response.notes]
@@ -78,7 +83,7 @@ class WebSearchStream:
         self.notes, self.unknown = response.notes, response.unknown
         self.call_records = response.call_records
         self._first_index = self._index + 1
-        self.searches, self._held_end = [], {}
+        self.searches, self._held_end, self._characters = [], {}, 0
         self.finished = False
 
     @property
@@ -102,8 +107,24 @@ class WebSearchStream:
         usage = self._response.usage
         if self._earlier is None:
             return usage
-        # A response that did not begin has no usage, which is not the same as a missing one.
-        return add_usage(self._earlier, usage) if self._response.started else self._earlier
+        if usage.source == "missing":
+            if not self._response.started:
+                return self._earlier  # the upstream did nothing, so no usage is missing
+            usage = self._estimated(usage)
+        return add_usage(self._earlier, usage)
+
+    def _estimated(self, usage: Usage) -> Usage:
+        """Estimate the counts of a response that broke off.
+
+        Otherwise the caller would estimate all of the message, with the text of the results.
+        """
+        output = -(-self._characters // CHARACTERS_PER_TOKEN)
+        return replace(
+            usage,
+            input=self._context.input_estimate if usage.input is None else usage.input,
+            output=output if usage.output is None else usage.output,
+            source="estimated",
+        )
 
     def feed(self, *events: dict[str, Any]) -> list[Event]:
         return self._relayed(self._response.feed(*events))
@@ -156,8 +177,10 @@ class WebSearchStream:
         match event["type"]:
             case "content_block_delta":
                 event["index"] += self._first_index
+                delta = event["delta"]
+                self._characters += sum(len(delta.get(name, "")) for name in TEXT_FIELDS)
                 if self._open_search:
-                    self._arguments.append(event["delta"]["partial_json"])
+                    self._arguments.append(delta["partial_json"])
             case "content_block_start":
                 self._index = event["index"] = event["index"] + self._first_index
                 self._start_block(event)

@@ -67,7 +67,7 @@ class Attempts:
         if self.records:
             self.upstream_request_id = ""
             if not continues:
-                self.fold = MessageFold()
+                self.fold, self.late_usage = MessageFold(), None
         self.records.append(record)
         self.stream = stream
         self.reads = StoredReads(record.at)

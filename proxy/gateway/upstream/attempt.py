@@ -143,7 +143,7 @@ class Attempt(AttemptCalls):
 
     def record_translation_notes(self, upstream_request: UpstreamRequest) -> None:
         self.entry.attempts.notes = [*self.withheld, *upstream_request.notes]
-        if self.options.strict:
+        if self.options.strict and not self.continues:  # it is about the client's own request
             for note in self.entry.attempts.notes:
                 if note.lossy:
                     raise BadRequest(note.path, f"cannot be translated without loss: {note.reason}")

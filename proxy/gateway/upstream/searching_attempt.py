@@ -12,7 +12,7 @@ from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.web_search.search_endpoint import further_calls, search
-from translator.anthropic.usage import add_usage
+from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import ResponseContext, TextStream
 from translator.notes import Note
 from translator.web_search.request import offer_search, search_tool
@@ -88,18 +88,31 @@ class SearchingAttempt(Attempt):
     async def send_with_repairs(self, headers: dict[str, str]) -> None:
         """Call the upstream, and again after each response with searches."""
         await super().send_with_repairs(headers)
-        attempts = self.entry.attempts
         for _ in range(further_calls(self.request)):
             if not await self._make_searches():
                 return
-            earlier = self.stream.usage
-            self.continues = True
-            self.body, headers = self.build_upstream_request()
-            await super().send_with_repairs(headers)
-            if attempts.late_usage is not None:
-                attempts.late_usage = add_usage(earlier, attempts.late_usage)
+            await self._continue_message()
         if await self._make_searches():
             await self.deliver(self.stream.end_message(LIMIT))
+
+    async def _continue_message(self) -> None:
+        """Call the upstream with the results of the searches, and relay its response."""
+        attempts, earlier = self.entry.attempts, self.stream.usage
+        self.continues = True
+        self.body, headers = self.build_upstream_request()
+        try:
+            await super().send_with_repairs(headers)
+        finally:
+            if attempts.late_usage is not None:
+                attempts.late_usage = add_usage(earlier, attempts.late_usage)
+            elif self._has_unknown_cost():  # then the budget is charged the worst case
+                searches = earlier.web_searches
+                attempts.late_usage = Usage(web_searches=searches, source="estimated")
+
+    def _has_unknown_cost(self) -> bool:
+        """Return whether a hard budget covers a call that ended before its response started."""
+        is_covered = self.entry.admission.has_hard_budget and self.entry.attempts.may_be_billed
+        return is_covered and not self.stream.started
 
     async def _make_searches(self) -> bool:
         """Make the searches of the last response; return whether the message goes on."""

@@ -6,7 +6,13 @@ from translator.web_search.request import offer_search, search_tool
 from translator.web_search.results import search_error, search_result
 
 TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
-PAGE = search_result(url="https://a.example", title="A", text="It is 42. ☃", page_age="today")
+PAGE: dict = {
+    "type": "web_search_result",
+    "url": "https://a.example",
+    "title": "A",
+    "encrypted_content": "bridge.SXQgaXMgNDIuIOKYgw==",
+    "page_age": "today",
+}
 
 
 def use(number: int) -> dict:
@@ -99,6 +105,20 @@ def test_a_continued_request_has_what_is_left_of_the_output_and_no_forced_choice
     assert offer_search(asked, TOOL, [use(1)], output=500).request["max_tokens"] == 1
 
 
+def test_a_continued_request_keeps_a_choice_that_forces_no_call():
+    asked = request(text("a"), tool_choice={"type": "none"})
+
+    offered = offer_search(asked, TOOL, [use(1), result(1, [PAGE])]).request
+
+    assert offered["tool_choice"] == {"type": "none"}
+
+
+def test_the_text_of_a_page_is_inside_the_encrypted_content_of_its_result():
+    found = search_result(url="https://a.example", title="A", text="It is 42. ☃", page_age="today")
+
+    assert found == PAGE
+
+
 def test_the_function_names_the_place_of_the_user():
     tool = {**TOOL, "user_location": {"type": "approximate", "city": "Ulm", "country": "DE"}}
     asked = request(text("a"), tools=[{"name": "f", "input_schema": {}}, tool])
@@ -111,7 +131,7 @@ def test_the_function_names_the_place_of_the_user():
 
 def test_results_of_other_services_have_only_title_and_url():
     foreign = {**PAGE, "encrypted_content": "EqgfCioIARgB"}
-    broken = {**PAGE, "encrypted_content": "bridge.%%%"}
+    broken = {**PAGE, "encrypted_content": "bridge.SXQga"}
 
     offered = offer_search(request(use(1), result(1, [foreign, broken, "?"])), TOOL)
 

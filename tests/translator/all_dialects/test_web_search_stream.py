@@ -1,6 +1,7 @@
 """Several upstream responses as one legal Anthropic stream."""
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from translator import openai_responses
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
@@ -67,6 +68,102 @@ def test_a_failure_between_two_responses_is_an_error_event():
 
     assert events[-1] == {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     assert (stream.finished, stream.error, stream.fail(failure)) == (True, failure, [])
+
+
+def test_calls_of_the_client_end_the_message_after_the_results():
+    stream = WebSearchStream(CONTEXT, "web_search")
+    both = call("web_search", '{"query":"x"}'), call("f", "{}", index=1)
+    events = respond(stream, *both)
+    (search,) = stream.searches
+
+    events += stream.add_result(search, [])
+    events += stream.end_message()
+
+    assert (stream.has_client_calls, stream.finished) == (True, True)
+    assert faults_of_events(events) == []
+    message = fold(events)
+    assert [block["type"] for block in message["content"]] == [
+        "server_tool_use", "tool_use", "web_search_tool_result",
+    ]  # fmt: skip
+    assert message["stop_reason"] == "tool_use"
+    assert message["usage"]["server_tool_use"]["web_search_requests"] == 1
+
+
+def test_whole_responses_are_one_legal_stream():
+    stream = WebSearchStream(CONTEXT, "web_search")
+    function = {"name": "web_search", "arguments": '{"query":"x"}'}
+    calling = {"tool_calls": [{"id": "c0", "function": function}]}
+    bodies = [
+        {"choices": [{"message": message, "finish_reason": finish}], "usage": USAGE}
+        for message, finish in [(calling, "tool_calls"), ({"content": "b"}, "stop")]
+    ]
+
+    stream.continue_with(ChatStream(CONTEXT))
+    events = stream.feed_body(bodies[0])
+    events += stream.add_result(stream.searches[0], [])
+    stream.continue_with(ChatStream(CONTEXT))
+    events += stream.feed_body(bodies[1])
+
+    assert stream.finished
+    assert faults_of_events(events) == []
+    assert fold(events)["usage"]["output_tokens"] == 8
+
+
+def test_text_deltas_after_a_search_extend_the_block_of_their_response():
+    stream = WebSearchStream(CONTEXT, "web_search")
+    events = respond(stream, call("web_search", '{"query":"x"}'))
+    events += stream.add_result(stream.searches[0], [])
+    stream.continue_with(ChatStream(CONTEXT))
+    assert not stream.started
+    events += stream.feed(chunk(content="b"))
+    assert stream.started
+
+    events += stream.feed_text(("", 0, 0), "c")
+    events += stream.feed(chunk("stop")) + stream.end()
+
+    assert faults_of_events(events) == []
+    assert fold(events)["content"][-1] == {"type": "text", "text": "bc"}
+
+
+def test_a_ping_of_a_response_goes_to_the_client():
+    stream = WebSearchStream(CONTEXT, "web_search")
+    stream.continue_with(openai_responses.DIALECT.stream(CONTEXT))
+
+    events = stream.feed(
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.web_search_call.searching", "item_id": "s"},
+    )
+
+    assert [event["type"] for event in events] == ["message_start", "ping"]
+
+
+def test_a_response_that_breaks_off_after_a_search_ends_the_stream_with_an_error():
+    stream = WebSearchStream(ResponseContext(input_estimate=20), "web_search")
+    events = respond(stream, call("web_search", '{"query":"x"}'))
+    events += stream.add_result(stream.searches[0], [{"encrypted_content": "x" * 9_000}])
+    stream.continue_with(ChatStream(CONTEXT))
+    failure = UpstreamError(status=504, error_type="timeout_error", message="late")
+
+    events += stream.feed(chunk(content="12345")) + stream.fail(failure)
+
+    assert faults_of_events(events) == []
+    assert events[-1]["error"] == {"type": "timeout_error", "message": "late"}
+    assert (stream.finished, stream.error) == (True, failure)
+    usage = stream.usage
+    assert (usage.input, usage.output, usage.web_searches) == (10 + 20, 4 + 2, 1)
+    assert usage.source == "estimated"
+
+
+def test_a_response_that_fails_before_it_starts_adds_only_the_usage_that_it_reports():
+    stream = WebSearchStream(CONTEXT, "web_search")
+    respond(stream, call("web_search", '{"query":"x"}'))
+    stream.continue_with(ChatStream(CONTEXT))
+    assert stream.usage.input == 10
+
+    (event,) = stream.feed({"error": {"message": "busy", "code": 503}, "usage": USAGE})
+
+    assert event["type"] == "error"
+    assert (stream.usage.input, stream.usage.source) == (20, "reported")
 
 
 def test_notes_and_unknown_events_of_all_responses_are_kept():

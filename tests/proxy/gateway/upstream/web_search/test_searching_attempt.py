@@ -11,10 +11,12 @@ from anthropic import Anthropic
 
 from proxy.conf import conf
 from proxy.gateway.web_search import search_endpoint
+from proxy.live.running_requests import RUNNING
 from tests.fakes.upstreams.grammar import faults_of_events
-from tests.fakes.upstreams.script_steps import Script, WaitForGate, json_response, stream
+from tests.fakes.upstreams.script_steps import Script, Stall, WaitForGate, json_response, stream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.proxy.gateway.budget_fixtures import BudgetTeam, settled
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
 
@@ -29,15 +31,15 @@ FOUND = {
 }
 
 
-def calls(*named: tuple[str, dict[str, Any]]) -> Script:
-    """Return a Chat script of a response with these function calls."""
+def calls(*named: tuple[str, dict[str, Any]], **delta: Any) -> Script:
+    """Return a Chat script of a response with these function calls, after text with ``delta``."""
     pieces = [
         {"index": n, "id": f"call_{n}", "function": {"name": name, "arguments": json.dumps(given)}}
         for n, (name, given) in enumerate(named)
     ]
     usage = {"choices": [], "object": "chat.completion.chunk", "usage": upstream_scripts.USAGE}
     events = [
-        upstream_scripts.chat_chunk({"role": "assistant", "content": "Let me see. "}),
+        upstream_scripts.chat_chunk({"role": "assistant", "content": "Let me see. ", **delta}),
         *(upstream_scripts.chat_chunk({"tool_calls": [piece]}) for piece in pieces),
         upstream_scripts.chat_chunk(finish="tool_calls"),
         upstream_scripts.sse(usage),
@@ -202,6 +204,39 @@ def test_a_client_that_leaves_during_a_search_has_one_row(
     assert (stored.outcome, len(stored.attempts)) == ("client_gone", 1)
     gate.set()
     assert len(endpoint.requests_for("")) == before + 1
+
+
+def test_a_request_that_is_stopped_after_a_search_is_charged_the_worst_case(
+    gateway: GatewayClient, endpoint: ScriptedUpstream, priced: str, cleo: BudgetTeam
+):
+    budget = cleo.budget("1")
+    endpoint.on(priced, SEARCH, [Stall()])
+    before = len(endpoint.requests_for(priced))
+
+    with GatewayClient(gateway.port, cleo.secret).open(ask(priced, stream=True)) as connection:
+        endpoint.wait_until(lambda _: len(endpoint.requests_for(priced)) == before + 2)
+        next(one for one in RUNNING.values() if one.request.model == priced).stop_by("root")
+        events = read_until(connection, b"event: error")
+
+    assert events.count(b"event: content_block_start") == 3
+    assert events.count(b"event: content_block_stop") == 3
+    stored = newest_row(model_requested=priced)
+    assert (stored.outcome, stored.detail, stored.web_searches) == ("refused", "stopped", 1)
+    assert (stored.output_tokens, stored.output_source) == (100, "estimated")
+    assert settled(budget).spent == stored.cost_nanousd == 100 * 10_000
+
+
+def test_strict_mode_is_about_the_request_of_the_client_only(
+    gateway: GatewayClient, endpoint: ScriptedUpstream
+):
+    citation = {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+    cited = calls(("web_search", {"query": "a"}), annotations=[citation])
+    endpoint.on("chat-strict", cited, upstream_scripts.chat())
+
+    reply = gateway.post(ask("chat-strict"), x_bridge_strict="true")
+
+    assert reply.status == 200
+    assert reply.json["content"][0]["citations"]
 
 
 def test_the_responses_api_gets_the_results_as_items(
