@@ -44,10 +44,10 @@ def check_location(location: str) -> str:
     return str(folder.relative_to(data) if folder.is_relative_to(data) else folder)
 
 
-def address(location: str, name: str) -> str:
-    """Return the absolute path or the URL of a stored file."""
+def address(location: str, name: str = "") -> str:
+    """Return the absolute path or the URL of a stored file, or of the location itself."""
     if location.startswith(BUCKET_SCHEME):
-        return f"{location}/{name}"
+        return f"{location}/{name}" if name else location
     return str(_folder(location) / name)
 
 

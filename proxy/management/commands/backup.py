@@ -17,6 +17,7 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 
 from proxy.conf import conf
+from proxy.ledger.archive.files import address
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import progress
 from proxy.models import ArchivedMonth, Upstream, Webhook
@@ -160,5 +161,5 @@ def _also_needed() -> Iterator[tuple[str, str]]:
     yield "revoked keys", f"{conf.data_dir}/revoked_keys, for a restore on another machine"
     yield "erased users", f"{conf.data_dir}/erased_users, for a restore on another machine"
     archives = ArchivedMonth.objects.order_by("location").values_list("location", flat=True)
-    yield "archives", ", ".join(archives.distinct()) or "no month is archived"
+    yield "archives", ", ".join(map(address, archives.distinct())) or "no month is archived"
     yield "journals", f"{conf.data_dir}/journal-*, for requests after the copy"

@@ -273,7 +273,8 @@ def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monke
 
 @pytest.mark.slow
 @pytest.mark.django_db(databases=DATABASES, transaction=True)
-def test_kills_of_the_process_lose_and_double_nothing(tmp_path):
+def test_kills_of_the_process_lose_and_double_nothing(tmp_path, settings):
+    settings.DATA_DIR = tmp_path  # as in the process
     factories.price()
     times = [JUNE + timedelta(seconds=number) for number in range(6000)]
     for at in range(0, len(times), 500):
