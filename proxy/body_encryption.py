@@ -1,4 +1,4 @@
-"""Encrypt the texts of conversations wherever they rest, with a key that can be destroyed.
+"""Encrypt the stored texts of conversations, with a key that can be destroyed.
 
 The cipher is AES-256-GCM with a random nonce. BRIDGE_BODY_KEYS has the keys: the first one
 encrypts, all of them decrypt. Without a key, nothing is encrypted, and data that was stored without
@@ -58,7 +58,7 @@ class BodyKey(NamedTuple):
 class SealedText(str):
     """A decrypted text that also has its encrypted form, which the database and the digest need.
 
-    Without the key, the text says so.
+    Without the key, it is the message of MissingBodyKey.
     """
 
     __slots__ = ("stored",)
@@ -179,7 +179,7 @@ def stored_text(text: str) -> str:
 def keyed_digest(digest: bytes) -> bytes:
     """Return the stored form of a SHA-256 digest of content, or of its first 16 bytes.
 
-    With a key it is an HMAC, so nobody without the key can test whether a guessed text is stored.
+    With a body key it is an HMAC: without the key, a guess of a stored text cannot be confirmed.
     """
     return _hmac(_keys()[0], digest) if settings.BODY_KEYS else digest
 

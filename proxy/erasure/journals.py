@@ -1,6 +1,6 @@
 """Erase the records of a person in the journals of this host.
 
-A journal keeps records for a day after they are in the database. The frames are overwritten in
+A journal stores records for a day after they are in the database. The frames are overwritten in
 place, with frames of the same length, so a running gateway can go on appending to the file.
 """
 

@@ -88,7 +88,7 @@ def erase_rows(person: Person) -> Iterator[int]:
 def _delete_transcripts(ids: Sequence[str]) -> None:
     """Delete transcripts, and let the next pruning delete those of their parts that are unused.
 
-    The caller has the ledger lock. A part that another request stores meanwhile gets a new
+    The caller has the ledger lock. A part that another request stores at the same time gets a new
     ``used``, so it stays.
     """
     parts: set[int] = set()

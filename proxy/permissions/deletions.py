@@ -48,6 +48,8 @@ def delete_unused_keys(team: Team) -> None:
 
 
 def _names(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"the key {names[0]}"
     shown = ", ".join(names[:MAX_NAMES])
-    more = len(names) - MAX_NAMES
-    return f"the key{'' if len(names) == 1 else 's'} {shown}" + (f" and {more} more" * (more > 0))
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"the keys {shown}{more}"

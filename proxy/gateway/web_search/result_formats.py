@@ -1,4 +1,4 @@
-"""The APIs of search endpoints: how to ask them, and where their results are."""
+"""The APIs of search endpoints: parameters, headers, and the place of the results in a response."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

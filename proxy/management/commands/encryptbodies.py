@@ -24,7 +24,9 @@ class Command(BridgeCommand):
     example = "manage.py encryptbodies   # the gateway may run; repeat it after an interruption"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--batch", type=int, default=100, help="requests in one transaction")
+        parser.add_argument(
+            "--batch", type=int, default=100, help="requests in one transaction (default: 100)"
+        )
         parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
         parser.add_argument(
             "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
@@ -32,7 +34,7 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--forget", metavar="KEY", help="only stop reporting that this key id is missing"
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["forget"]:

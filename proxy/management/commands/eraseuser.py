@@ -35,7 +35,7 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--yes", action="store_true", help="do not ask; needed without a terminal"
         )
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         data_directory.ensure_secret_key()

@@ -10,37 +10,18 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import schemathesis
 from anthropic.types import Message, MessageTokensCount, ModelInfo
 from django.urls import get_resolver
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from proxy.routing import EXACT_PATHS, PREFIXES
 from tests.fakes.openapi import schema
+from tests.fakes.openapi_operations import CHECKS, OPERATIONS
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.urls import url_routes
 
 from .documented_site import BODIES, MESSAGE, OWN_KEYS, PASSWORD, UPSTREAM, Site
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
-SCHEMA = schemathesis.openapi.from_dict(schema())
-OPERATIONS = {
-    f"{one.method.upper()} {one.path}": one
-    for one in (result.ok() for result in SCHEMA.get_all_operations())
-}
 DELETABLE = {
     "keys",
     "teams",

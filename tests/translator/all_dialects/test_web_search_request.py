@@ -52,12 +52,12 @@ def shape(messages: list[dict]) -> list[tuple]:
 
 
 def test_searches_in_turn_become_calls_with_their_results():
-    asked = request(
+    original = request(
         text("a"), use(1), result(1, [PAGE]), use(2), use(3),
         result(2, []), result(3, search_error("unavailable")), text("b"),
     )  # fmt: skip
 
-    offered = offer_search(asked, TOOL)
+    offered = offer_search(original, TOOL)
 
     assert shape(offered.request["messages"]) == [
         ("user", "hi"),
@@ -76,7 +76,7 @@ def test_searches_in_turn_become_calls_with_their_results():
     assert found["content"] == "A\nhttps://a.example\ntoday\nIt is 42. ☃"
     assert nothing["content"] == "The search found nothing."
     assert failed["is_error"]
-    assert asked == request(
+    assert original == request(
         text("a"), use(1), result(1, [PAGE]), use(2), use(3),
         result(2, []), result(3, search_error("unavailable")), text("b"),
     )  # fmt: skip
@@ -95,20 +95,20 @@ def test_a_search_without_a_result_gets_an_error_as_its_result():
 
 def test_a_continued_request_has_what_is_left_of_the_output_and_no_forced_choice():
     forced = {"type": "tool", "name": "web_search", "disable_parallel_tool_use": True}
-    asked = request(text("a"), tool_choice=forced)
+    original = request(text("a"), tool_choice=forced)
 
-    offered = offer_search(asked, TOOL, [use(1), result(1, [PAGE])], output=30).request
+    offered = offer_search(original, TOOL, [use(1), result(1, [PAGE])], output=30).request
 
     assert offered["max_tokens"] == 70
     assert offered["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     assert shape(offered["messages"])[-2:] == [("assistant", "tool_use"), ("user", "tool_result")]
-    assert offer_search(asked, TOOL, [use(1)], output=500).request["max_tokens"] == 1
+    assert offer_search(original, TOOL, [use(1)], output=500).request["max_tokens"] == 1
 
 
 def test_a_continued_request_keeps_a_choice_that_forces_no_call():
-    asked = request(text("a"), tool_choice={"type": "none"})
+    original = request(text("a"), tool_choice={"type": "none"})
 
-    offered = offer_search(asked, TOOL, [use(1), result(1, [PAGE])]).request
+    offered = offer_search(original, TOOL, [use(1), result(1, [PAGE])]).request
 
     assert offered["tool_choice"] == {"type": "none"}
 
@@ -121,11 +121,11 @@ def test_the_text_of_a_page_is_inside_the_encrypted_content_of_its_result():
 
 def test_the_function_names_the_place_of_the_user():
     tool = {**TOOL, "user_location": {"type": "approximate", "city": "Ulm", "country": "DE"}}
-    asked = request(text("a"), tools=[{"name": "f", "input_schema": {}}, tool])
+    original = request(text("a"), tools=[{"name": "f", "input_schema": {}}, tool])
 
-    assert search_tool(asked) is tool
+    assert search_tool(original) is tool
     assert search_tool(request(tools=[])) is None
-    function = offer_search(asked, tool).request["tools"][1]
+    function = offer_search(original, tool).request["tools"][1]
     assert function["description"].endswith("The user is in: Ulm, DE.")
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
+from tests.fakes.openapi_operations import OPERATIONS
 from tests.fakes.servers.served_client import as_wsgi
 from tests.proxy.reports.live_server import gateway_snapshot
 
-from .cases import OPERATIONS, check_operation
+from .cases import check_operation
 from .seed import seed_ledger, seed_objects
 
 CASES_PER_OPERATION = 4

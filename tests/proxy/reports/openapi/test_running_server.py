@@ -7,10 +7,11 @@ import traceback
 
 import pytest
 
+from tests.fakes.openapi_operations import OPERATIONS
 from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.lanes import repeat
 
-from .cases import OPERATIONS, check_operation
+from .cases import check_operation
 
 pytestmark = pytest.mark.slow
 

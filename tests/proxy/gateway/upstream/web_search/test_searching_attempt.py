@@ -63,7 +63,7 @@ def endpoint(
     return scripted
 
 
-def ask(model: str, *tools: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+def search_request(model: str, *tools: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     return {**message(model, **fields), "tools": [*tools] or [TOOL]}
 
 
@@ -76,7 +76,7 @@ def test_one_streamed_message_contains_the_search_and_the_answer(
 ):
     endpoint.on("chat-search", SEARCH, upstream_scripts.chat("It is 42."))
 
-    reply = gateway.post(ask("chat-search", stream=True))
+    reply = gateway.post(search_request("chat-search", stream=True))
 
     assert faults_of_events(reply.events) == []
     starts = [e for e in reply.events if e["type"] == "content_block_start"]
@@ -130,7 +130,7 @@ def test_calls_of_the_client_end_the_message_after_the_results(
 ):
     endpoint.on("chat-mixed", calls(("web_search", {"query": "a"}), ("weather", {})))
 
-    reply = gateway.post(ask("chat-mixed", TOOL, CLIENT_TOOL)).json
+    reply = gateway.post(search_request("chat-mixed", TOOL, CLIENT_TOOL)).json
 
     assert reply["stop_reason"] == "tool_use"
     assert kinds(reply["content"]) == [
@@ -143,7 +143,7 @@ def test_calls_of_the_client_end_the_message_after_the_results(
         {"role": "user", "content": [client_result]},
     ]
     endpoint.on("chat-mixed", upstream_scripts.chat())
-    gateway.post(ask("chat-mixed", TOOL, CLIENT_TOOL, messages=history))
+    gateway.post(search_request("chat-mixed", TOOL, CLIENT_TOOL, messages=history))
     sent = endpoint.requests_for("chat-mixed")[-1].json["messages"]
     assert [m["role"] for m in sent] == ["user", "assistant", "tool", "tool"]
     assert [m["tool_call_id"] for m in sent[2:]] == ["call_0", "call_1"]
@@ -152,11 +152,11 @@ def test_calls_of_the_client_end_the_message_after_the_results(
 def test_errors_of_a_search_are_blocks_and_the_model_goes_on(
     gateway: GatewayClient, endpoint: ScriptedUpstream
 ):
-    asked = [("web_search", {"query": name}) for name in ("busy", "broken", "beyond")]
-    endpoint.on("chat-errors", calls(*asked, ("web_search", {})), upstream_scripts.chat())
+    failing = [("web_search", {"query": name}) for name in ("busy", "broken", "beyond")]
+    endpoint.on("chat-errors", calls(*failing, ("web_search", {})), upstream_scripts.chat())
     endpoint.on("/search", json_response({}, 429), json_response({}, 302))
 
-    reply = gateway.post(ask("chat-errors", {**TOOL, "max_uses": 2})).json
+    reply = gateway.post(search_request("chat-errors", {**TOOL, "max_uses": 2})).json
 
     results = [b for b in reply["content"] if b["type"] == "web_search_tool_result"]
     assert [b["content"]["error_code"] for b in results] == [
@@ -169,7 +169,7 @@ def test_errors_of_a_search_are_blocks_and_the_model_goes_on(
 def test_a_model_that_only_searches_is_paused(gateway: GatewayClient, endpoint: ScriptedUpstream):
     endpoint.on("chat-loop", SEARCH)
 
-    reply = gateway.post(ask("chat-loop", {**TOOL, "max_uses": 1})).json
+    reply = gateway.post(search_request("chat-loop", {**TOOL, "max_uses": 1})).json
 
     assert reply["stop_reason"] == "pause_turn"
     assert len(endpoint.requests_for("chat-loop")) == 3
@@ -180,7 +180,7 @@ def test_a_failure_after_a_search_ends_the_stream_with_an_error(
 ):
     endpoint.on("chat-fail", SEARCH, json_response({"error": {"message": "busy"}}, 503))
 
-    reply = gateway.post(ask("chat-fail", stream=True))
+    reply = gateway.post(search_request("chat-fail", stream=True))
 
     assert reply.events[-1]["error"]["type"] == "overloaded_error"
     stored = row(reply.id, outcome="upstream_error", web_searches=1)
@@ -196,7 +196,7 @@ def test_a_client_that_leaves_during_a_search_has_one_row(
     endpoint.on("/search", [WaitForGate(gate), *json_response(FOUND)])
     before = len(endpoint.requests_for(""))
 
-    with gateway.open(ask("chat-gone", stream=True)) as connection:
+    with gateway.open(search_request("chat-gone", stream=True)) as connection:
         read_until(connection, b"server_tool_use")
         endpoint.wait_until(lambda requests: requests[-1].path.startswith("/search"))
 
@@ -213,7 +213,9 @@ def test_a_request_that_is_stopped_after_a_search_is_charged_the_worst_case(
     endpoint.on(priced, SEARCH, [Stall()])
     before = len(endpoint.requests_for(priced))
 
-    with GatewayClient(gateway.port, cleo.secret).open(ask(priced, stream=True)) as connection:
+    with GatewayClient(gateway.port, cleo.secret).open(
+        search_request(priced, stream=True)
+    ) as connection:
         endpoint.wait_until(lambda _: len(endpoint.requests_for(priced)) == before + 2)
         next(one for one in RUNNING.values() if one.request.model == priced).stop_by("root")
         events = read_until(connection, b"event: error")
@@ -233,7 +235,7 @@ def test_strict_mode_is_about_the_request_of_the_client_only(
     cited = calls(("web_search", {"query": "a"}), annotations=[citation])
     endpoint.on("chat-strict", cited, upstream_scripts.chat())
 
-    reply = gateway.post(ask("chat-strict"), x_bridge_strict="true")
+    reply = gateway.post(search_request("chat-strict"), x_bridge_strict="true")
 
     assert reply.status == 200
     assert reply.json["content"][0]["citations"]
@@ -262,7 +264,7 @@ def test_the_responses_api_gets_the_results_as_items(
     raw = b"".join(upstream_scripts.sse(each, each["type"]) for each in events)
     endpoint.on("plain-search", stream(raw), upstream_scripts.responses("Done."))
 
-    reply = gateway.post(ask("plain-search")).json
+    reply = gateway.post(search_request("plain-search")).json
 
     assert kinds(reply["content"]) == ["server_tool_use", "web_search_tool_result", "text"]
     sent = endpoint.requests_for("plain-search")[-1].json["input"]
@@ -274,7 +276,7 @@ def test_without_an_endpoint_the_tool_is_dropped(
 ):
     scripted.on("chat-off", upstream_scripts.chat())
 
-    assert gateway.post(ask("chat-off")).status == 200
+    assert gateway.post(search_request("chat-off")).status == 200
 
     assert "tools" not in scripted.requests_for("chat-off")[0].json
 
@@ -290,7 +292,7 @@ def test_another_target_begins_anew_while_the_client_has_nothing(
     failure = json_response({"error": {"message": "busy"}}, 503)
     endpoint.on("two-targets", SEARCH, failure, SEARCH, upstream_scripts.chat("It is 42."))
 
-    reply = gateway.post(ask("two-targets"))
+    reply = gateway.post(search_request("two-targets"))
 
     assert kinds(reply.json["content"])[1:] == [
         "server_tool_use", "web_search_tool_result", "text",
