@@ -1,9 +1,9 @@
 """Requests with a gateway key to a running gateway and to both kinds of reports."""
 
-import time
 from typing import Final
 
 from tests.fakes.servers.gateway import Gateway
+from tests.waiting import until
 
 PATHS: Final = ("/v1/models", "/api/v1/me/", "/v1/organizations/me")
 BOUND_S: Final = 60
@@ -13,13 +13,6 @@ def statuses(gateway: Gateway, secret: str) -> set[int]:
     """Return the statuses of the gateway and of both kinds of reports for this secret."""
     headers = {"x-api-key": secret}
     return {gateway.request("GET", path, None, headers, authorized=False).status for path in PATHS}
-
-
-def until(condition, failure_text: str) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, failure_text
-        time.sleep(0.1)
 
 
 def until_status(gateway: Gateway, secret: str, status: int) -> None:

@@ -8,12 +8,12 @@ again. For a team that stores only metadata, the response body is not stored.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, Self
 
 from proxy.counters.backends import response_store
 from proxy.counters.budget_store import StoreUnavailable
-from proxy.counters.idempotent_responses import ResponseStore, StoredResponse
+from proxy.counters.idempotent_responses import StoredResponse
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import Caller
 from proxy.ledger.errors import JournalUnavailable
@@ -25,31 +25,55 @@ MAX_STORED_BYTES: Final = 4 * 2**20
 REPLAYED: Final = {"idempotent-replayed": "true"}
 
 
-async def run_once(
-    caller: Caller, name: str, body: bytes, serve: Callable[[], Awaitable[bytes | None]]
-) -> None:
-    """Serve the request once. If it is repeated, raise HttpError with the stored response.
+class Claim:
+    """The claim of one request on its idempotency key, a context manager.
 
-    ``name``: the request's idempotency key. ``serve`` returns the body of a successful response.
-    Raises JournalUnavailable if the store cannot be reached.
+    Entering raises HttpError with the stored response if the request is repeated, and
+    JournalUnavailable if the store cannot be reached. Leaving frees the idempotency key, except if
+    a response was stored.
     """
-    owner, digest = caller.key_id, hashlib.sha256(body).digest()
-    store = response_store(recorder.directory)
-    try:
-        found = await asyncio.to_thread(store.claim, owner, name, digest)
-    except StoreUnavailable as exc:
-        raise JournalUnavailable(str(exc)) from exc
-    if found is not None:
-        raise _stored_response_error(found, digest)
-    answer: bytes | None = None
-    try:
-        answer = await serve()
-    finally:
-        store_body = caller.team.store_full
+
+    def __init__(self, caller: Caller, name: str, body: bytes) -> None:
+        """``name``: the idempotency key. ``body``: of the request."""
+        self._store = response_store(recorder.directory)
+        self._owner, self._name = caller.key_id, name
+        self._digest = hashlib.sha256(body).digest()
+        self._store_body = caller.team.store_full
+        self._response_stored = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            found = await asyncio.to_thread(
+                self._store.claim, self._owner, self._name, self._digest
+            )
+        except StoreUnavailable as exc:
+            raise JournalUnavailable(str(exc)) from exc
+        if found is not None:
+            raise _stored_response_error(found, self._digest)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._response_stored:
+            await self._settle(self._store.free, self._owner, self._name)
+
+    async def store_response(self, body: bytes) -> None:
+        """Store the body of a successful response.
+
+        This happens before the response is sent, so that a client that has received it can repeat
+        the request at once.
+        """
+        self._response_stored = True
+        stored = body if self._store_body and len(body) <= MAX_STORED_BYTES else None
+        response = StoredResponse(self._digest, done=True, body=stored)
+        await self._settle(self._store.settle, self._owner, self._name, response)
+
+    async def _settle(self, change: Callable[..., None], *arguments: Any) -> None:
         # Not cancellable: a claim that is never settled would reject the client's next attempt.
-        await asyncio.shield(
-            asyncio.to_thread(_settle, store, owner, name, digest, answer, store_body=store_body)
-        )
+        try:
+            await asyncio.shield(asyncio.to_thread(change, *arguments))
+        except StoreUnavailable as exc:
+            # The error is only logged, because the client gets its response all the same.
+            log.warning("idempotency-key: %s; the same key is refused for an hour", exc)
 
 
 def _stored_response_error(found: StoredResponse, digest: bytes) -> HttpError:
@@ -66,24 +90,3 @@ def _stored_response_error(found: StoredResponse, digest: bytes) -> HttpError:
             "this request was answered; the response is not stored",
         )
     return HttpError(409, "invalid_request_error", "a request with this idempotency-key is running")
-
-
-def _settle(
-    store: ResponseStore,
-    owner: int,
-    name: str,
-    digest: bytes,
-    answer: bytes | None,
-    *,
-    store_body: bool,
-) -> None:
-    """Store the response body ``answer``, or free the idempotency key if it is None (a failure)."""
-    try:
-        if answer is None:
-            store.free(owner, name)
-        else:
-            body = answer if store_body and len(answer) <= MAX_STORED_BYTES else None
-            store.settle(owner, name, StoredResponse(digest, done=True, body=body))
-    except StoreUnavailable as exc:
-        # The error is only logged, because the client already has its response.
-        log.warning("idempotency-key: %s; the same key is refused for an hour", exc)

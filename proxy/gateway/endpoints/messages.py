@@ -1,6 +1,5 @@
 """POST /v1/messages: authenticate, parse, admit and relay one request."""
 
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -52,8 +51,9 @@ class MessagesConsumer(StreamingHttpConsumer):
             if request.options.strict:
                 _reject_unknown_fields(context)
             if not request.streaming and (name := self.headers.text(IDEMPOTENCY_KEY)):
-                serve = partial(self._serve, context)
-                await idempotency.run_once(caller, name, request.body, serve)
+                async with idempotency.Claim(caller, name, request.body) as claim:
+                    self.before_response = claim.store_response
+                    await self._serve(context)
             else:
                 await self._serve(context)
 
@@ -75,11 +75,8 @@ class MessagesConsumer(StreamingHttpConsumer):
         context.request.set_body(body, parsed.fields)
         context.request.fault = parsed.fault
 
-    async def _serve(self, context: RequestContext) -> bytes | None:
-        """Admit the request and send the response.
-
-        Return the body of a successful JSON response.
-        """
+    async def _serve(self, context: RequestContext) -> None:
+        """Admit the request and send the response."""
         caller = context.caller
         facts = request_facts(self.headers, len(context.request.body))
         route = choose_route(caller, context.request.model, context.request.session_id, facts)
@@ -99,7 +96,6 @@ class MessagesConsumer(StreamingHttpConsumer):
             await try_targets(context, route)
         finally:
             slot.release()
-        return self.response_body
 
 
 class _ModelOnly(msgspec.Struct):

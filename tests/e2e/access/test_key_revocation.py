@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.key_requests import shell, statuses, until, until_status
+from tests.e2e.key_requests import shell, statuses, until_status
 from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.waiting import until
 
 NAMES = (
     "leaked",

@@ -7,7 +7,6 @@ replaces ``..data``.
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.waiting import until
 
 ROUTES = '[[routes]]\nmodel = "m"\ntargets = [{ upstream = "rotated" }]\n'
 KEY_FILE = """
@@ -83,13 +83,6 @@ def post(gateway, key=None):
     ).status
 
 
-def until(condition, gateway, within_s=30):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, gateway.log[-3_000:]
-        time.sleep(0.05)
-
-
 def upstream_secrets(upstream, gateway):
     """Send twenty requests, enough to reach both workers; return the secrets that they used."""
     for _ in range(20):
@@ -109,12 +102,15 @@ def test_upstream_secret_is_reloaded_from_its_file(gateway, upstream, mounted):
 
     mounted.write(upstream="upstream-2", key=secret("a"))
 
-    until(lambda: upstream_secrets(upstream, gateway) == {"Bearer upstream-2"}, gateway)
+    until(
+        lambda: upstream_secrets(upstream, gateway) == {"Bearer upstream-2"},
+        lambda: gateway.log[-3_000:],
+    )
 
 
 @pytest.mark.parametrize("state", ["empty", "gone", "a directory", "too large", "a pipe"])
 def test_unreadable_file_leaves_the_last_valid_secret_in_use(gateway, upstream, mounted, state):
-    until(lambda: degraded_texts(gateway) == [], gateway)
+    until(lambda: degraded_texts(gateway) == [], lambda: gateway.log[-3_000:])
     file = (mounted.folder / "upstream").resolve()
     before = file.read_text()
     file.unlink()
@@ -128,14 +124,19 @@ def test_unreadable_file_leaves_the_last_valid_secret_in_use(gateway, upstream, 
         case "a pipe":
             os.mkfifo(file)  # opening it would block forever
 
-    until(lambda: all(degraded_texts(gateway) == [NOTE] for _ in range(8)), gateway)
+    until(
+        lambda: all(degraded_texts(gateway) == [NOTE] for _ in range(8)),
+        lambda: gateway.log[-3_000:],
+    )
     assert upstream_secrets(upstream, gateway) == {f"Bearer {before}"}
     assert "its last good secret stays in use" in gateway.log
     metrics = gateway.request("GET", "/metrics").body.decode()
     assert 'bridge_secret_files_total{result="failed"}' in metrics
 
     mounted.write(upstream=before, key=secret("a"))
-    until(lambda: all(degraded_texts(gateway) == [] for _ in range(8)), gateway)
+    until(
+        lambda: all(degraded_texts(gateway) == [] for _ in range(8)), lambda: gateway.log[-3_000:]
+    )
 
 
 def test_gateway_key_is_reloaded_from_its_file(gateway, mounted):
@@ -143,8 +144,14 @@ def test_gateway_key_is_reloaded_from_its_file(gateway, mounted):
 
     mounted.write(upstream="upstream-2", key=secret("b"))
 
-    until(lambda: all(post(gateway, secret("b")) == 200 for _ in range(8)), gateway)
-    until(lambda: all(post(gateway, secret("a")) == 401 for _ in range(8)), gateway)
+    until(
+        lambda: all(post(gateway, secret("b")) == 200 for _ in range(8)),
+        lambda: gateway.log[-3_000:],
+    )
+    until(
+        lambda: all(post(gateway, secret("a")) == 401 for _ in range(8)),
+        lambda: gateway.log[-3_000:],
+    )
 
 
 @pytest.mark.parametrize("invalid", ["", "short"])
@@ -152,7 +159,7 @@ def test_invalid_key_file_leaves_the_old_key_valid(gateway, mounted, invalid):
     at = len(gateway.log)
     mounted.write(upstream="upstream-2", key=invalid)
     expected_text = "has fewer than 32 characters" if invalid else "unreadable or empty"
-    until(lambda: expected_text in gateway.log[at:], gateway)
+    until(lambda: expected_text in gateway.log[at:], lambda: gateway.log[-3_000:])
 
     assert post(gateway, secret("b")) == 200
 
@@ -166,8 +173,11 @@ def test_sighup_to_the_process_group_applies_the_file_and_ends_no_worker(gateway
 
     os.killpg(gateway.process.pid, signal.SIGHUP)
 
-    until(lambda: "+ team later" in gateway.log, gateway)
-    until(lambda: all(post(gateway, secret("c")) == 200 for _ in range(8)), gateway)
+    until(lambda: "+ team later" in gateway.log, lambda: gateway.log[-3_000:])
+    until(
+        lambda: all(post(gateway, secret("c")) == 200 for _ in range(8)),
+        lambda: gateway.log[-3_000:],
+    )
     assert gateway.process.poll() is None
     assert workers <= children(gateway.process.pid)
 

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +17,7 @@ import pytest
 
 from proxy.bootstrap.sandbox.server import free_socket, running
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
+from tests.waiting import until
 
 PAGE = (REPOSITORY / "docs/start.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -111,13 +111,6 @@ def folder(tmp_path, provider):
 def key_in(printed: str) -> str:
     (key, *_) = re.findall(r"sk-br-[\w-]{20,}", printed)
     return key
-
-
-def until(condition, failure_text: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, failure_text
-        time.sleep(0.1)
 
 
 def test_commands_of_the_page_work_in_order(folder, provider):

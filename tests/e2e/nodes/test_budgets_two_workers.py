@@ -18,6 +18,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate, chunk, json_response, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.waiting import until
 
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{name * 12}" for name in ("RICH", "POOR", "FAST")}
 CONTROL = """
@@ -113,13 +114,6 @@ def counters(gateway: Gateway) -> tuple[int, int]:
         (total,) = connection.execute("SELECT sum(spent) FROM sums").fetchone()
         (reservations,) = connection.execute("SELECT count(*) FROM requests").fetchone()
     return int(total or 0), int(reservations)
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.1)
 
 
 def test_two_processes_accept_no_more_than_one(gateway: Gateway, upstream: ScriptedUpstream):

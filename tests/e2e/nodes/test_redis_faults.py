@@ -22,6 +22,7 @@ from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.waiting import until
 
 POOR = ("POOR1", "POOR3", "POOR4", "POOR5")
 FAST = ("FAST1", "FAST2", "FAST3", "FAST4", "FAST5")
@@ -117,13 +118,6 @@ class RedisEnvironment:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             ((budget,),) = connection.execute(query, (name.lower(),)).fetchall()
         return "bridge:{budget}:" + f"{counter_name(budget, window('month', 'UTC', time.time()))}"
-
-
-def until(condition, within_s: float = 90) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.1)
 
 
 def is_budget_exhausted(redis_environment: RedisEnvironment, name: str) -> bool:

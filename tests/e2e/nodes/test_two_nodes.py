@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.proxy.admin.live.live_fixtures import (
 )
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient, read_until
+from tests.waiting import until
 
 from .late_signatures import assert_signature_returns
 
@@ -175,13 +176,6 @@ def send_concurrently(
     return statuses, duration
 
 
-def until(condition: Callable[[], bool], within_s: float = 90) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.1)
-
-
 @pytest.mark.timeout(300)
 def test_two_nodes_share_limits_and_budgets_under_load(nodes: Nodes, upstream: ScriptedUpstream):
     with nodes.load_clients(STREAMS) as load:
@@ -229,16 +223,11 @@ def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: Scripted
         "idempotency-key": "one and the same",
     }
     raw = json.dumps(ONCE).encode()
-    replies = [nodes.all[0].request("POST", "/v1/messages", raw, headers, authorized=False)]
 
-    def reply_done() -> bool:
-        """Repeat the request; the response is stored shortly after its client received it."""
-        reply = nodes.all[1].request("POST", "/v1/messages", raw, headers, authorized=False)
-        if reply.status != 409:
-            replies.append(reply)
-        return len(replies) > 1
-
-    until(reply_done)
+    replies = [
+        node.request("POST", "/v1/messages", raw, headers, authorized=False)
+        for node in nodes.all[:2]
+    ]
 
     assert [reply.status for reply in replies] == [200, 200]
     assert replies[0].body == replies[1].body

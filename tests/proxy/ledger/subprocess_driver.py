@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +107,6 @@ class Driver:
             rows = link.execute(sql, parameters).fetchall()
         link.close()
         return rows
-
-
-def until(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
-    """Poll until the condition is true; fail after ``within_s`` seconds."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not true after {within_s} s"
-        time.sleep(0.05)
 
 
 async def _serve() -> None:

@@ -25,9 +25,9 @@ from proxy.ledger.posting.ledger_writer import underived
 from proxy.ledger.recorder import SWITCH_S, Recorder
 from proxy.ledger.transcripts import storage
 from proxy.models import Exchange
+from tests.waiting import until
 
 from .factories import closing, exchange_id, opening
-from .subprocess_driver import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

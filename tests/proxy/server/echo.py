@@ -3,8 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.proxy.config.server_fixtures import DEADLINE_S
@@ -153,13 +151,6 @@ def send_raw(port: int, raw: bytes) -> bytes:
 
 def head(*lines: str, path: str = "/", version: str = "1.1") -> bytes:
     return "\r\n".join([f"POST {path} HTTP/{version}", "host: t", *lines, "", ""]).encode()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def receive_all(client: socket.socket) -> bytes:

@@ -9,8 +9,9 @@ import pytest
 
 from proxy.server import http_timeouts
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.waiting import until
 
-from .echo import Echo, head, receive_all, wait_until
+from .echo import Echo, head, receive_all
 
 SHORT_S = 0.3
 LARGE = b"x" * 65_536
@@ -85,7 +86,7 @@ def test_a_connection_with_an_unread_body_is_closed_after_the_response(server):
         received = receive_all(client)
 
     assert received.endswith(b"\r\n\r\nearly")
-    wait_until(lambda: not server[1].server_state.connections)
+    until(lambda: not server[1].server_state.connections)
 
 
 def test_a_response_is_not_lost_when_the_body_follows_its_end(server):
@@ -97,7 +98,7 @@ def test_a_response_is_not_lost_when_the_body_follows_its_end(server):
             client.sendall(b"x" * 30_000)
         assert received.endswith(b"early")
         assert client.recv(1) == b""
-        wait_until(lambda: not server[1].server_state.connections)
+        until(lambda: not server[1].server_state.connections)
 
 
 def test_an_endless_body_after_the_response_is_cut(server):
@@ -114,4 +115,4 @@ def test_an_endless_body_after_the_response_is_cut(server):
 def test_a_client_that_does_not_read_is_disconnected(server, echo):
     with connect(server, head(f"content-length: {len(LARGE)}", path="/flood") + LARGE):
         assert echo.may_answer.wait(DEADLINE_S)
-        wait_until(lambda: not server[1].server_state.connections)
+        until(lambda: not server[1].server_state.connections)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.waiting import until
 
-from .echo import Echo, head, receive_all, wait_until
+from .echo import Echo, head, receive_all
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_disconnect_is_reported_before_and_within_a_response(port, echo, path,
     if begun:
         receive_until(client, begun)
     else:
-        wait_until(lambda: echo.requests)
+        until(lambda: echo.requests)
     client.close()
 
     assert echo.left_clients.acquire(timeout=DEADLINE_S)

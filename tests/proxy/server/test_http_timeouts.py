@@ -14,8 +14,7 @@ from proxy.server import http_timeouts, websocket_protocol
 from proxy.server.http_timeouts import GatewayHttpProtocol
 from proxy.server.server import _Server
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
-
-from .echo import wait_until
+from tests.waiting import until
 
 LARGE = b"x" * 400_000  # more than is buffered, so reading pauses in the middle
 
@@ -103,9 +102,9 @@ def test_a_client_that_connected_before_the_shutdown_is_served(
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
         client.sendall(request[:sent_bytes])
-        wait_until(lambda: server.server_state.connections)
+        until(lambda: server.server_state.connections)
         server.should_exit = True
-        wait_until(lambda: rejects_connections(port))
+        until(lambda: rejects_connections(port))
         client.sendall(request[sent_bytes:])
         received = b""
         while piece := client.recv(65_536):
@@ -129,9 +128,9 @@ def test_a_client_in_the_accept_queue_at_shutdown_is_served(application, monkeyp
 
     monkeypatch.setattr(_Server, "on_tick", observed_tick)  # connects between two steps of it
     with served(application) as (port, server):
-        wait_until(lambda: server.started)
+        until(lambda: server.started)
         server.should_exit = True
-        wait_until(lambda: clients)
+        until(lambda: clients)
         with clients[0] as client:
             received = receive_until(client, b"ok")
 
@@ -144,7 +143,7 @@ def test_a_silent_client_does_not_delay_the_shutdown(application, monkeypatch):
         served(application) as (port, server),
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
-        wait_until(lambda: server.server_state.connections)
+        until(lambda: server.server_state.connections)
         server.should_exit = True
 
         assert client.recv(1) == b""
@@ -189,10 +188,10 @@ def test_a_small_response_that_is_never_read_does_not_block_the_close(settings, 
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
         client.connect(("127.0.0.1", port))
         client.sendall(f"GET / HTTP/1.1\r\nhost: t\r\n{line}\r\n".encode())
-        wait_until(lambda: server.server_state.total_requests)
+        until(lambda: server.server_state.total_requests)
         if half_closes:
             client.shutdown(socket.SHUT_WR)
-        wait_until(lambda: not server.server_state.connections)
+        until(lambda: not server.server_state.connections)
 
 
 class LiveFeed:
@@ -234,14 +233,14 @@ def test_a_websocket_ends_for_every_client_behavior(settings, size, extra_bytes)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
         client.connect(("127.0.0.1", port))
         client.sendall(HANDSHAKE)
-        wait_until(lambda: server.server_state.tasks)
+        until(lambda: server.server_state.tasks)
 
         def is_gone() -> bool:
             with contextlib.suppress(ConnectionError):
                 client.sendall(extra_bytes)
             return not server.server_state.connections
 
-        wait_until(is_gone)
+        until(is_gone)
 
 
 def connections() -> Iterator[GatewayHttpProtocol]:

@@ -8,8 +8,9 @@ import pytest
 from proxy.server import connection_limits
 from proxy.server.http_protocol import MAX_PIPELINED
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.waiting import until
 
-from .echo import Echo, head, receive_all, send_raw, wait_until
+from .echo import Echo, head, receive_all, send_raw
 
 LAST = ("connection: close", "content-length: 4")
 
@@ -100,7 +101,7 @@ def test_too_many_pipelined_requests_are_dropped(port, echo):
     request = head("content-length: 0", path="/waiting")
     with connect(port) as client:
         client.sendall(request * (MAX_PIPELINED + 5))
-        wait_until(lambda: echo.requests)
+        until(lambda: echo.requests)
         echo.may_answer.set()
         received = receive_all(client)
 
@@ -111,7 +112,7 @@ def test_too_many_pipelined_requests_are_dropped(port, echo):
 def test_invalid_bytes_behind_a_request_do_not_change_its_response(port, echo):
     with connect(port) as client:
         client.sendall(head("content-length: 4", path="/waiting") + b"body\x00junk")
-        wait_until(lambda: echo.requests)
+        until(lambda: echo.requests)
         echo.may_answer.set()
         received = receive_all(client)
 

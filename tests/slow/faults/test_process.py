@@ -27,6 +27,7 @@ from tests.fakes.upstreams.script_steps import (
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.slow.threats import raw_http
+from tests.waiting import until
 
 from .environment.sockets import Sockets
 
@@ -88,14 +89,6 @@ def is_closed(connection: socket.socket) -> bool:
 
 def send_request(gateway: Gateway) -> int:
     return gateway.request("POST", "/v1/messages", raw_http.messages_body()).status
-
-
-def until(condition, *, within_s: float = 90):
-    deadline = time.monotonic() + within_s
-    while not (options := condition()):
-        assert time.monotonic() < deadline, f"condition not met after {within_s} s"
-        time.sleep(0.05)
-    return options
 
 
 def outcomes(gateway: Gateway) -> list[str]:

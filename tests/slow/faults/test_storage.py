@@ -24,7 +24,8 @@ from proxy.ledger.journal.records import Record
 from tests.fakes.servers.postgresql import Postgres
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
-from tests.proxy.ledger.subprocess_driver import Driver, until
+from tests.proxy.ledger.subprocess_driver import Driver
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -129,16 +129,6 @@ def browser(gateway: Gateway) -> GatewayClient:
     return GatewayClient(gateway.port, gateway.key)
 
 
-def wait_for(check: Any, within_s: float = 90) -> Any:
-    """Call ``check`` until it returns a true value, and return that."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("the condition did not become true in time")
-
-
 class FakeRunningRequest:
     """A running request with a fixed live row."""
 

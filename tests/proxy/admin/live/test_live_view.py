@@ -19,9 +19,9 @@ from tests.proxy.admin.live.live_fixtures import (
     running,
     stalled,
     streaming_then_stalled,
-    wait_for,
 )
 from tests.proxy.gateway.http_client import read_until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ class TestTheFeed:
         assert row["stop_url"] in page
         assert 'http-equiv="refresh"' in page
         known = f"/admin/live/rows/?known={row['id']}"
-        ended = wait_for(lambda: json.loads(admin.get(known).body)["ended"])
+        ended = until(lambda: json.loads(admin.get(known).body)["ended"])
         assert ended[0]["text"] == "client gone"
 
     @pytest.mark.parametrize("origin", ["http://evil.example", "null", None, "http://127.0.0.1:1"])
@@ -178,7 +178,7 @@ class TestStopping:
         assert '"permission_error"' in rest
         assert "an administrator stopped this request" in rest
         assert "message_stop" not in rest
-        row = wait_for(lambda: closed(gateway, request_id))
+        row = until(lambda: closed(gateway, request_id))
         assert (row["outcome"], row["status"]) == ("refused", 200)
         assert row["error"]["source"] == "gateway"
         page = admin.get(f"/admin/proxy/exchange/{request_id}/change/?tab=record").body.decode()
@@ -203,7 +203,7 @@ class TestStopping:
         assert (reply.status, reply.id) == (403, request_id)
         assert reply.json["error"]["type"] == "permission_error"
         assert reply.headers["x-should-retry"] == "false"
-        row = wait_for(lambda: closed(gateway, request_id))
+        row = until(lambda: closed(gateway, request_id))
         assert (row["outcome"], row["status"]) == ("refused", 403)
 
     def test_without_javascript_the_button_is_a_form(self, gateway, admin):
@@ -218,7 +218,7 @@ class TestStopping:
 
     def test_an_ended_request_cannot_be_stopped(self, gateway, admin):
         reply = browser(gateway).post(live_request("completed"))
-        wait_for(lambda: closed(gateway, reply.id))
+        until(lambda: closed(gateway, reply.id))
 
         answer = admin.post(f"/admin/live/{reply.id}/stop/", accept="application/json")
 
@@ -264,12 +264,12 @@ def test_with_several_processes_every_page_shows_and_stops_all_requests(two):
         ]
         for client in clients:
             read_until(client, b"canary39")
-        shown = [wait_for(lambda: all_rows(admin, 10)) for _ in range(5)]
+        shown = [until(lambda: all_rows(admin, 10)) for _ in range(5)]
         rows = shown[-1]
         assert [len({row["id"] for row in page}) for page in shown] == [10] * 5
         for row in rows:
             url = row["stop_url"]
-            wait_for(lambda: admin.post(url, accept="application/json").status == 200)  # noqa: B023
+            until(lambda: admin.post(url, accept="application/json").status == 200)  # noqa: B023
         for client in clients:
             read_until(client, b"event: error")
 

@@ -15,6 +15,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
+from tests.waiting import until
 
 numbers = itertools.count()
 WITHIN_S = 2.0
@@ -80,13 +81,6 @@ def test_the_last_success_is_at_most_two_seconds_after(
     assert POLL_S * 2 <= WITHIN_S  # the next poll and its duration
     assert {status for _, status in seen} == {200, 401}
     assert {status for known, status in seen if known} == {401}
-
-
-def until(true) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_key_ends_at_its_exact_expiry(gateway: GatewayClient, scripted: ScriptedUpstream):

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,6 +20,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, Reply, read_until
+from tests.waiting import until
 
 
 def assert_refused(reply: Reply, status: int, error_type: str, *parts: str) -> None:
@@ -32,13 +32,6 @@ def assert_refused(reply: Reply, status: int, error_type: str, *parts: str) -> N
     assert reply.json["error"]["type"] == error_type
     for part in parts:
         assert part in reply.json["error"]["message"]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -26,15 +25,7 @@ from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import DIALECTS, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Poll until the condition is true; return its value."""
-    deadline = time.monotonic() + 60
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "not true after 60 s"
-        time.sleep(0.01)
-    return result
+from tests.waiting import until
 
 
 def running(model: str) -> list[RequestContext]:

@@ -24,7 +24,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import Server, add_route, add_upstream, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
-from tests.proxy.ledger.subprocess_driver import until
+from tests.waiting import until
 from translator.anthropic.usage import Usage
 
 CANARY = "canary-7f3a9b"

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
+from tests.waiting import until
 
 assert UPSTREAM_SECRET  # in the environment of the fixtures
 numbers = itertools.count()
@@ -23,15 +23,6 @@ EVENTS = {
 
 
 WITHIN_S = 60
-
-
-def until(condition):
-    """Poll until the condition is true; return its value."""
-    deadline = time.monotonic() + WITHIN_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not true after {WITHIN_S} s: {running_rows()}"
-        time.sleep(0.01)
-    return value
 
 
 def running(model):

@@ -11,7 +11,8 @@ import pytest
 
 from tests.fakes.servers.postgresql import Postgres
 from tests.lanes import repeat
-from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
+from tests.proxy.ledger.subprocess_driver import ROOT, Driver
+from tests.waiting import until
 
 OWN_SQL = (
     "database/test_partitions.py",

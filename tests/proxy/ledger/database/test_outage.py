@@ -2,7 +2,8 @@
 
 import sqlite3
 
-from tests.proxy.ledger.subprocess_driver import Driver, until
+from tests.proxy.ledger.subprocess_driver import Driver
+from tests.waiting import until
 
 
 def closed_rows(driver: Driver) -> int:

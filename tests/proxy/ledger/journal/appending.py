@@ -6,7 +6,7 @@ from collections.abc import Callable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.records import Record
-from tests.proxy.ledger.subprocess_driver import until
+from tests.waiting import until
 
 
 def appended(journal: Journal, record: Record) -> DurabilityFuture:

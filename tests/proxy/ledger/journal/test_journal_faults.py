@@ -14,7 +14,7 @@ from proxy.ledger.journal.journal import RETRY_S, Journal
 from proxy.ledger.journal.records import Chunk
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
-from tests.proxy.ledger.subprocess_driver import until
+from tests.waiting import until
 
 from .appending import append_all, appended, eventually
 from .faulty_disk import FaultyDisk

@@ -13,7 +13,8 @@ import pytest
 
 from tests.lanes import repeat
 from tests.proxy.ledger.factories import exchange_id
-from tests.proxy.ledger.subprocess_driver import ROOT, Driver, until
+from tests.proxy.ledger.subprocess_driver import ROOT, Driver
+from tests.waiting import until
 
 KILLS = repeat(fast=2, slow=30, variable="BRIDGE_KILLS")
 

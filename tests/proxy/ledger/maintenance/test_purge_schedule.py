@@ -1,7 +1,6 @@
 """The daily purge of expired transcripts."""
 
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +13,7 @@ from proxy.ledger.maintenance.purge_schedule import Nightly, start_if_due
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Purge, PurgeState, Team, Transcript
 from tests.proxy.ledger.factories import body, closing, opening
+from tests.waiting import until
 
 HOUR = 3
 WITHIN_S = 60
@@ -88,13 +88,6 @@ def test_expired_sessions_are_deleted(db):
     assert Session.objects.get().session_key == "on"
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def started():
     """Return a function that lists the new purge threads; other tests may have one too."""
@@ -131,7 +124,7 @@ def test_the_thread_survives_errors_and_ends_when_stopped(
     frequent.start(0)
     frequent.start(0)  # a second call does nothing
     assert len(started()) == 1
-    wait_until(Purge.objects.exists)
+    until(Purge.objects.exists)
     frequent.stop()
     frequent.stop()
     runner.join()

@@ -14,7 +14,7 @@ from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.models import DrainWatermark, Exchange
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening
-from tests.proxy.ledger.subprocess_driver import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import json
 import select
 import ssl
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,6 +22,7 @@ from tests.fakes.upstreams.script_steps import Send, Sleep, WaitForGate, json_re
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message
+from tests.waiting import until
 
 OTHER_KEY = "sk-br-" + "07e4" * 12
 REUSE = {"key": "key", "never": "never"}
@@ -120,13 +120,6 @@ def counts(process, counter, name, label):
 def strays(process, name):
     """Return the counted stray responses; the value may be a second old."""
     return counts(process, "stray_responses", name, "when")
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("name", ["idle", "tls-idle"])
