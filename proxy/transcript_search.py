@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db.models import Q
 
-from proxy.body_encryption import has_key
 from proxy.conf import conf
+from proxy.encryption.bodies import has_key
 from proxy.ledger.maintenance.export import caller_references, iso
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, Result, search

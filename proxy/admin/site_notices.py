@@ -21,7 +21,7 @@ from proxy.counters.backends import budget_store
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
 from proxy.models import DrainWatermark, Pause, Upstream
-from proxy.models.body_encryption import MISSING
+from proxy.models.encrypted_text import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import (

@@ -13,9 +13,9 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import DatabaseError, connection
 from django.db.models import F
 
-from proxy.body_encryption import key_ids
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
+from proxy.encryption.bodies import key_ids
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import ApiKey, BodyKeyUse, DialectName, Exchange, Pause, Price, Route, RouteTarget

@@ -7,10 +7,10 @@ from urllib.parse import SplitResult, urlsplit
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 
+from proxy.encryption.upstream_secrets import reencrypt_secret
 from proxy.models import Upstream, Webhook
 from proxy.models.setup.upstreams import SANDBOXES, SEALED
 from proxy.models.setup.webhooks import ASSOCIATED
-from proxy.secret_encryption import reencrypt_secret
 from proxy.secrets import ConfigError, resolve
 
 from .schema import BridgeFile

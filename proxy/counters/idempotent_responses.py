@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-from proxy.body_encryption import (
+from proxy.encryption.bodies import (
     DamagedBody,
     MissingBodyKey,
     decrypt,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from proxy.body_encryption import MissingBodyKey, decrypt_text, encrypt_text
+from proxy.encryption.bodies import MissingBodyKey, decrypt_text, encrypt_text
 
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
 from .shared_file import open_shared_file

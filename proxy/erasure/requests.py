@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
-from proxy.body_encryption import MissingBodyKey
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.archive import outbox
 from proxy.ledger.database.bulk_sql import MAX_KEYS, write
 from proxy.ledger.maintenance.retention import FIRST

@@ -3,7 +3,7 @@
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
-import proxy.models.body_encryption
+import proxy.models.encrypted_text
 from django.conf import settings
 from django.db import migrations, models
 
@@ -356,7 +356,7 @@ class Migration(migrations.Migration):
                 ('status', models.PositiveSmallIntegerField(null=True)),
                 ('stop_reason', models.CharField(blank=True, max_length=40)),
                 ('error_type', models.CharField(blank=True, max_length=40)),
-                ('error_message', proxy.models.body_encryption.BodyTextField(blank=True)),
+                ('error_message', proxy.models.encrypted_text.BodyTextField(blank=True)),
                 ('error_source', models.CharField(blank=True, max_length=8)),
                 ('detail', models.CharField(blank=True, max_length=200)),
                 ('created', models.DateTimeField()),
@@ -412,8 +412,8 @@ class Migration(migrations.Migration):
                 ('tool_names', models.JSONField(default=list)),
                 ('has_images', models.BooleanField(default=False)),
                 ('has_thinking', models.BooleanField(default=False)),
-                ('preview', proxy.models.body_encryption.BodyTextField(blank=True, max_length=200)),
-                ('prompt', proxy.models.body_encryption.BodyTextField(blank=True, max_length=200)),
+                ('preview', proxy.models.encrypted_text.BodyTextField(blank=True, max_length=200)),
+                ('prompt', proxy.models.encrypted_text.BodyTextField(blank=True, max_length=200)),
                 ('request_bytes', models.PositiveBigIntegerField(default=0)),
                 ('response_bytes', models.PositiveBigIntegerField(default=0)),
                 ('delivered', models.BooleanField(default=True)),

@@ -2,9 +2,9 @@
 
 from .archive import ArchivedMonth, ArchiveState
 from .audit import Action, ActorKind, AuditEntry
-from .body_encryption import BodyKeyUse
 from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
+from .encrypted_text import BodyKeyUse
 from .exports import Export, ExportState
 from .ledger import (
     CopiedTable,

@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from .body_encryption import BodyTextField
+from .encrypted_text import BodyTextField
 
 
 class State(models.TextChoices):

@@ -62,7 +62,7 @@ TESTS: Final = (
     "tests/proxy/gateway/snapshot/",
     "tests/proxy/gateway/upstream/decoding/test_text_deltas.py",  # their text goes to the translator at once
     "tests/proxy/ledger/",
-    "tests/proxy/models/test_body_encryption.py",
+    "tests/proxy/encryption/test_bodies.py",
     "tests/slow/threats/accounts/test_key_check.py",
 )
 LEFT_OUT: Final = ("test_corpus.py", "test_laws.py", "test_linear_work.py")

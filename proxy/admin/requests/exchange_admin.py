@@ -18,7 +18,7 @@ from proxy.admin.dashboard.queries import RequestRow, column_names, request_row,
 from proxy.admin.transcript import views
 from proxy.ledger.archive.reading import iterate_both
 from proxy.models import ApiKey, Exchange
-from proxy.models.body_encryption import BodyTextField
+from proxy.models.encrypted_text import BodyTextField
 from proxy.permissions.readings import needs_reason
 from proxy.permissions.row_permissions import (
     Reader,

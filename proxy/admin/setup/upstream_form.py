@@ -8,10 +8,10 @@ from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
 from proxy.admin.core.time_zone import local_text
+from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.live.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import SEALED
-from proxy.secret_encryption import encrypt_secret
 from translator.capabilities import PROFILES
 
 from .form_fields import pending_secret

@@ -15,7 +15,7 @@ from django.http import HttpResponse
 
 from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.number_format import dollars, duration
-from proxy.body_encryption import MissingBodyKey
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.transcripts.session_diff import Addition
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models import Exchange

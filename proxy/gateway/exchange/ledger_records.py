@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxy.body_encryption import has_key
+from proxy.encryption.bodies import has_key
 from proxy.gateway.http.errors import HttpError
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.recorder import recorder

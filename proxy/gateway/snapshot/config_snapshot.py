@@ -36,7 +36,7 @@ from proxy.models import (
     Upstream,
     UpstreamPolicy,
 )
-from proxy.models.body_encryption import MISSING
+from proxy.models.encrypted_text import MISSING
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
 from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from django.db import models
 
-from proxy.body_encryption import stored_text
+from proxy.encryption.bodies import stored_text
 from proxy.models import Exchange
 
 from .duckdb_backend import load_duckdb, quote

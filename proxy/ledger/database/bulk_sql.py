@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from django.db import connection, models
 
-from proxy.body_encryption import stored_text
-from proxy.models.body_encryption import BodyTextField
+from proxy.encryption.bodies import stored_text
+from proxy.models.encrypted_text import BodyTextField
 
 Adapt = Callable[[Any], Any]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.body_encryption import require_decrypted
+from proxy.encryption.bodies import require_decrypted
 
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="open"):

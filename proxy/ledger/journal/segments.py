@@ -17,7 +17,7 @@ from zlib import crc32
 
 import zstandard
 
-from proxy.body_encryption import decrypt, encrypt
+from proxy.encryption.bodies import decrypt, encrypt
 
 from .records import CHUNK
 

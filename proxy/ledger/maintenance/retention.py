@@ -11,8 +11,8 @@ from django.apps import apps
 from django.db import connection, transaction
 from django.db.models import Max, Min
 
-from proxy.body_encryption import MissingBodyKey
 from proxy.conf import conf
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.database import partitions
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import indexer, term_index

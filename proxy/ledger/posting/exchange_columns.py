@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 from django.db import models
 
-from proxy.body_encryption import has_key, seal
+from proxy.encryption.bodies import has_key, seal
 from proxy.ledger.database.bulk_sql import padded_keys, select
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.usage.pricing import PriceList, charge_of, source_of
 from proxy.models import Exchange, Outcome, State
-from proxy.models.body_encryption import BodyTextField
+from proxy.models.encrypted_text import BodyTextField
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 

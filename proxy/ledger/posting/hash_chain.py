@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 from django.db import models, transaction
 
-from proxy.body_encryption import stored_text
+from proxy.encryption.bodies import stored_text
 from proxy.ledger.database.bulk_sql import write
 from proxy.models import Exchange, HashChainLink, LedgerHead
-from proxy.models.body_encryption import BodyTextField
+from proxy.models.encrypted_text import BodyTextField
 
 from .exchange_columns import AnyRow
 

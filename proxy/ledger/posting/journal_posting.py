@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from proxy.body_encryption import MissingBodyKey
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.database import availability
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import append_durably

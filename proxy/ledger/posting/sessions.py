@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.body_encryption import known_digests
+from proxy.encryption.bodies import known_digests
 from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys
 from proxy.ledger.transcripts.encoding import Conversation
 from proxy.models import Transcript

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
-from proxy.body_encryption import new_salt
+from proxy.encryption.bodies import new_salt
 from proxy.ledger.journal.records import Chunk
 
 from . import body_parts, zstd_dictionary

@@ -7,7 +7,7 @@ request.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.body_encryption import decrypt, encrypt
+from proxy.encryption.bodies import decrypt, encrypt
 
 from . import zstd_dictionary
 from .encoding import pack, unpack

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
-from proxy.body_encryption import MissingBodyKey
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.models import Exchange, Part, Transcript
 
 from . import body_parts

@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-from proxy.body_encryption import MissingBodyKey, keyed_digest
+from proxy.encryption.bodies import MissingBodyKey, keyed_digest
 from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys, select, write
 from proxy.models import BodyKeyUse, Part, Transcript
 

@@ -10,8 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import models
 
 from proxy.audit_log import Action, record
-from proxy.body_encryption import MissingBodyKey, has_key, key_ids
-from proxy.ledger.maintenance import body_encryption, retention
+from proxy.encryption.bodies import MissingBodyKey, has_key, key_ids
+from proxy.ledger.maintenance import encrypt_bodies, retention
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import format_count, progress
 from proxy.secrets import ConfigError
@@ -42,20 +42,20 @@ class Command(BridgeCommand):
             return
         if not has_key():
             raise ConfigError("BRIDGE_BODY_KEYS is not set, so there is no key to encrypt with")
-        body_encryption.remove_search_index()
+        encrypt_bodies.remove_search_index()
         missing: Counter[str] = Counter()
         transcripts = _run(
             "transcripts",
-            body_encryption.old_transcripts(),
-            lambda: body_encryption.encrypt_transcripts(missing, options["batch"]),
+            encrypt_bodies.old_transcripts(),
+            lambda: encrypt_bodies.encrypt_transcripts(missing, options["batch"]),
         )
         rows = _run(
             "rows",
-            body_encryption.old_rows(),
-            lambda: body_encryption.encrypt_rows(options["batch"]),
+            encrypt_bodies.old_rows(),
+            lambda: encrypt_bodies.encrypt_rows(options["batch"]),
         )
         parts = sum(retention.prune_parts(datetime.now(UTC)))
-        body_encryption.forget_unused_keys()
+        encrypt_bodies.forget_unused_keys()
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         record(
@@ -81,7 +81,7 @@ class Command(BridgeCommand):
             self.stdout.write(f"{format_count(count, 'transcript')}: {MissingBodyKey(key)}")
 
     def _forget(self, key: str) -> None:
-        if key in key_ids() or not body_encryption.forget_key(key):
+        if key in key_ids() or not encrypt_bodies.forget_key(key):
             raise CommandError(f"{key} is not the id of a missing key", returncode=MISUSE)
         record(Action.RUN, detail=f"key {key} is no longer reported as missing")
         self.stdout.write(f"key {key} is no longer reported as missing")

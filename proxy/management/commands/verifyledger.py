@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from django.core.management.base import CommandParser
 
-from proxy.body_encryption import MissingBodyKey
 from proxy.conf import conf
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.maintenance import verifier
 from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
 from proxy.management.base import FINDING, BridgeCommand

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from proxy.secret_encryption import decrypt_secret, encrypt_secret
+from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.timezone import now
 
-from proxy.secret_encryption import decrypt_secret, encrypt_secret
+from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 
 from .keys import Team

@@ -11,7 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
-from proxy.body_encryption import MissingBodyKey
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ids import new_ulid
 from proxy.ledger.archive.files import ArchiveError
 

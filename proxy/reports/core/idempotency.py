@@ -22,8 +22,8 @@ from proxy.conf import conf
 from proxy.counters.backends import response_store
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.idempotent_responses import StoredResponse
+from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.models import ApiKey
-from proxy.secret_encryption import decrypt_secret, encrypt_secret
 
 from .base_views import encode_json
 from .exception_handler import Conflict

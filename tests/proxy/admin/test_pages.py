@@ -13,13 +13,13 @@ from proxy.counters.backends import budget_store
 from proxy.counters.budget_store_failover import FailoverBudgets
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
-from proxy.secret_encryption import encrypt_secret
 from tests.fakes.clock import Clock
 
 from . import factories

@@ -65,7 +65,7 @@ SUITE = (
     "tests/proxy/gateway/endpoints/test_messages.py",
     "tests/proxy/gateway/endpoints/test_translation.py",
     "tests/proxy/metrics",
-    "tests/proxy/test_secret_encryption.py",
+    "tests/proxy/encryption/test_upstream_secrets.py",
 )
 NEEDED = {"pytest", "pytest-django", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "coverage",
           "anthropic", "openai", "python-ulid"}  # fmt: skip

@@ -8,7 +8,7 @@ import secrets
 import time
 from typing import Any, Final
 
-from proxy.secret_encryption import decrypt_secret, encrypt_secret
+from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError
 
 KEPT_S: Final = 600

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_project.env import env_keys
-from proxy.body_encryption import (
+from proxy.bootstrap.doctor import _check_body_keys
+from proxy.counters.idempotent_responses import (
+    EncryptedResponses,
+    SqliteResponses,
+    StoredResponse,
+)
+from proxy.counters.session_calls import EncryptedCalls, SqliteCalls
+from proxy.encryption.bodies import (
     DamagedBody,
     MissingBodyKey,
     decrypt,
@@ -20,13 +27,6 @@ from proxy.body_encryption import (
     stored_text,
     unseal,
 )
-from proxy.bootstrap.doctor import _check_body_keys
-from proxy.counters.idempotent_responses import (
-    EncryptedResponses,
-    SqliteResponses,
-    StoredResponse,
-)
-from proxy.counters.session_calls import EncryptedCalls, SqliteCalls
 from proxy.ledger.archive import parquet
 from proxy.ledger.archive.duckdb_backend import ArchivedFile
 from proxy.ledger.archive.reading import ARCHIVE, reading

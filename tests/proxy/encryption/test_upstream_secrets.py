@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from proxy.config import apply, load
 from proxy.config.dump import export
 from proxy.config.used_upstreams import check_used_upstreams
+from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret, reencrypt_secret
 from proxy.gateway.snapshot.config_snapshot import load_snapshot
 from proxy.models import AuditEntry, Route, RouteTarget, Upstream
 from proxy.permissions.roles import AUDITOR
-from proxy.secret_encryption import decrypt_secret, encrypt_secret, reencrypt_secret
 from proxy.secrets import ConfigError
-
-from .admin import factories
+from tests.proxy.admin import factories
 
 SECRET = "sk-live-canary-0123456789abcdef"
 BASE = "https://api.example.com/v1"

@@ -6,7 +6,7 @@ from typing import Any, Final
 from django.db import models
 from django.utils.timezone import now
 
-from proxy.body_encryption import has_key, key_ids, stored_text, unseal
+from proxy.encryption.bodies import has_key, key_ids, stored_text, unseal
 
 
 class BodyTextField(models.TextField):  # type: ignore[type-arg]  # as in Django's migrations

@@ -13,7 +13,7 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Substr
 
-from proxy.body_encryption import (
+from proxy.encryption.bodies import (
     HEAD_LENGTH,
     MissingBodyKey,
     current_head,

@@ -1,0 +1,1 @@
+"""Encryption of what is stored: texts of requests and responses, and upstream secrets."""
