@@ -31,6 +31,7 @@ PRICE = {"id": 1, "upstream": None, "model": "gpt-5.2", "since": "2026-01-01"} |
     "input": "1.25", "output": "10", "cache_read": "0.125",
     "cache_write_5m": None, "cache_write_1h": None,
 }  # fmt: skip
+TOOLS_OF_A_REQUEST = (["Bash"], ["Read"], [], ["Edit"], ["Bash", "Read"], ["Grep"], ["Task"])
 MONTH = "from=2026-10-02&to=2026-11-01"
 DAY = "from=2026-10-31&to=2026-11-01"
 WIRE_MONTH = "starting_at=2026-10-02T00:00:00Z&ending_at=2026-11-01T00:00:00Z&limit=31"
@@ -147,6 +148,8 @@ def fill(rows: int) -> None:
         session_id=lambda n, row: f"session-{row.key_id}-{n // 2000}",
         price=lambda _, __: PRICE,
         client_name=lambda _, __: "claude-cli",
+        tool_names=lambda n, _: TOOLS_OF_A_REQUEST[n % len(TOOLS_OF_A_REQUEST)],
+        tool_calls=lambda n, _: len(TOOLS_OF_A_REQUEST[n % len(TOOLS_OF_A_REQUEST)]),
         ttft_ms=lambda n, _: 300.0 + n % 4000,
         total_ms=lambda n, _: 900.0 + n % 40_000,
     )

@@ -163,6 +163,11 @@ class Exchange(models.Model):
             models.Index(fields=["key_id", "created"]),
             models.Index(fields=["session_id", "created"]),
             models.Index(fields=["state", "created"]),
+            models.Index(
+                fields=["error_type", "created"],
+                condition=~models.Q(error_type=""),
+                name="exchange_by_error",
+            ),
         ]
         constraints = [
             models.CheckConstraint(

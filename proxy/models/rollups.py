@@ -201,6 +201,18 @@ class UsageBySessionDay(CountsByCaller):
         return f"{self.requests} requests of {self.session_id} on {self.start:%Y-%m-%d}"
 
 
+class UsageByToolDay(CountsByCaller):
+    """Usage of a UTC day by called tool; a request that calls two tools is in the sums of both.
+
+    A blank ``tool`` stands for the requests that call none.
+    """
+
+    tool = name_field(200)
+
+    def __str__(self) -> str:
+        return f"{self.requests} requests with {self.tool} on {self.start:%Y-%m-%d}"
+
+
 class StopReasonDay(models.Model):
     """The stop reasons of a UTC day by caller, client version, model and called tool.
 

@@ -24,7 +24,15 @@ from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
 from proxy.ledger.transcripts import storage
-from proxy.models import Exchange, HashChainLink, LedgerHead, State, StopReasonDay, Transcript
+from proxy.models import (
+    Exchange,
+    HashChainLink,
+    LedgerHead,
+    State,
+    StopReasonDay,
+    Transcript,
+    UsageByToolDay,
+)
 
 from .retention import expired
 
@@ -338,15 +346,21 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     The range must consist of whole UTC days; one day at a time is best.
     """
     totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+    by_tool: dict[str, int] = dict.fromkeys(COUNTS, 0)
     tools = 0
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
     for row in iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk")):
         counts = counts_of(row)
+        called = len(stop_reasons.tools_of(row.tool_names))
         for name in COUNTS:
             totals[name] += counts[name]
-        tools += len(stop_reasons.tools_of(row))
+            by_tool[name] += counts[name] * called
+        tools += called
     stopped = {"requests": totals["requests"], "requests_with_tool": tools}
-    tables = [*((rows_of(table), totals) for table in TABLES), (StopReasonDay.objects, stopped)]
+    tables = [
+        *((rows_of(table), by_tool if table is UsageByToolDay else totals) for table in TABLES),
+        (StopReasonDay.objects, stopped),
+    ]
     found = []
     for manager, expected in tables:
         sums = manager.filter(start__gte=since, start__lt=until)

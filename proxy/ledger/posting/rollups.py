@@ -23,6 +23,7 @@ from proxy.models import (
     UsageByModelDay,
     UsageByModelQuarterHour,
     UsageBySessionDay,
+    UsageByToolDay,
     UsageDay,
     UsageQuarterHour,
     UsageSummaryDay,
@@ -31,8 +32,11 @@ from proxy.models.rollups import UsageCounts
 
 from . import stop_reasons
 from .exchange_columns import AnyRow
+from .stop_reasons import tools_of
 
-WINDOW: Final = "context_window"  # the only dimension that is not a column of a ledger row
+# The dimensions that are not columns of a ledger row.
+WINDOW: Final = "context_window"
+TOOL: Final = "tool"
 LARGE_PROMPT: Final = 200_000  # tokens; the boundary of context windows in Anthropic's reports
 DAY: Final = timedelta(days=1)
 
@@ -45,6 +49,7 @@ TABLES: Final[tuple[type[UsageCounts], ...]] = (
     UsageByModelQuarterHour,
     UsageByModelDay,
     UsageBySessionDay,
+    UsageByToolDay,
 )
 QUARTER_HOURS: Final = (UsageQuarterHour, UsageByCallerQuarterHour, UsageByModelQuarterHour)
 NO_ERROR: Final = (Outcome.COMPLETED, Outcome.CLIENT_GONE)
@@ -75,13 +80,16 @@ WITH_LATENCY: Final = frozenset(
     table for table in TABLES if any(f.name == "latency" for f in _columns(table))
 )
 ROW_DIMENSIONS: Final = tuple(  # all dimensions that are columns of a ledger row
-    dict.fromkeys(name for table in TABLES for name in DIMENSIONS[table] if name != WINDOW)
+    dict.fromkeys(
+        name for table in TABLES for name in DIMENSIONS[table] if name not in (WINDOW, TOOL)
+    )
 )
 SELECT_DIMENSIONS: Final = {
-    table: itemgetter(*((*ROW_DIMENSIONS, WINDOW).index(name) for name in names))
+    table: itemgetter(*((*ROW_DIMENSIONS, WINDOW, TOOL).index(name) for name in names))
     for table, names in DIMENSIONS.items()
 }
-"""Functions that select a table's dimensions from a tuple of ROW_DIMENSIONS and WINDOW values."""
+"""Functions that select a table's dimensions from a tuple of their values, which has the values of
+ROW_DIMENSIONS, the context window, and a tuple of all called tools."""
 _canonical = msgspec.json.Encoder().encode
 _dimensions_of = attrgetter(*ROW_DIMENSIONS)
 
@@ -191,7 +199,7 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     rows = list(rows)
     stop_reasons.add(rows, sign)
     for row in rows:
-        group = (*_dimensions_of(row), context_window(row))
+        group = (*_dimensions_of(row), context_window(row), tuple(tools_of(row.tool_names)))
         start = start_of(UsageQuarterHour, row.created)
         _bucket(finest, start, group).add(_added(row), _histograms_of(row))
     for bucket in finest.values():
@@ -211,11 +219,20 @@ def _bucket(buckets: Buckets, start: datetime, group: tuple[Any, ...]) -> Bucket
 
 def _group_by_table(table: type[UsageCounts], finest: Iterable[Bucket]) -> dict[bytes, Bucket]:
     """Group the buckets by the dimensions of one table; return the result by primary key."""
-    group_of, buckets = SELECT_DIMENSIONS[table], Buckets()
+    buckets = Buckets()
     for one in finest:
-        bucket = _bucket(buckets, start_of(table, one.start), group_of(one.dimensions))
-        bucket.add(one.counts, *one.histograms)
+        for group in _groups_of(table, one.dimensions):
+            bucket = _bucket(buckets, start_of(table, one.start), group)
+            bucket.add(one.counts, *one.histograms)
     return {key_of_group(group): bucket for group, bucket in buckets.items()}
+
+
+def _groups_of(table: type[UsageCounts], dimensions: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    group = SELECT_DIMENSIONS[table](dimensions)
+    if table is not UsageByToolDay:
+        return (group,)
+    *others, tools = group
+    return [(*others, tool) for tool in tools]
 
 
 def key_of(table: type[UsageCounts], row: AnyRow) -> bytes:

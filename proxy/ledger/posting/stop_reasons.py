@@ -23,9 +23,12 @@ _canonical = msgspec.json.Encoder().encode
 Group = tuple[Any, ...]  # start of the day, values of COLUMNS, tool
 
 
-def tools_of(row: AnyRow) -> list[str]:
-    """Return the names of the tools that the answer calls, each once; [""] if it calls none."""
-    names = row.tool_names if isinstance(row.tool_names, list) else []
+def tools_of(tool_names: object) -> list[str]:
+    """Return the names of the tools that an answer calls, each once; [""] if it calls none.
+
+    ``tool_names``: the column of the ledger row.
+    """
+    names = tool_names if isinstance(tool_names, list) else []
     return sorted({str(name)[:MAX_NAME] for name in names[:MAX_TOOLS]}) or [""]
 
 
@@ -39,7 +42,7 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     for row in rows:
         start = row.created.replace(hour=0, minute=0, second=0, microsecond=0)
         group = (start, *(getattr(row, name) for name in COLUMNS))
-        for place, tool in enumerate(tools_of(row)):
+        for place, tool in enumerate(tools_of(row.tool_names)):
             sums = counts.setdefault((*group, tool), [0, 0])
             sums[0] += sign * (place == 0)
             sums[1] += sign

@@ -48,6 +48,21 @@ def session_ids(
     return iter(_ids_by_sum(rows, months, sort, _decode_sum(page, sort) if page else None))
 
 
+def session_page(
+    rows: QuerySet[Exchange], months: Q, sort: str, page: str, limit: int
+) -> list[str]:
+    """Return the ids of one page; raise QueryTooSlow after ``TIMEOUT_S``.
+
+    On PostgreSQL, the transaction of the timeout lets the cursor read as many requests as the page
+    needs. Outside of a transaction, PostgreSQL would first store the whole result of the query.
+    """
+    try:
+        with with_query_timeout(TIMEOUT_S):
+            return list(islice(session_ids(rows, months, sort, page, limit), limit))
+    except QueryTimeout:
+        raise QueryTooSlow from None
+
+
 def sort_sessions(sessions: Iterable[Mapping[str, Any]], sort: str) -> list[Any]:
     """Sort the rows of sums of some sessions."""
     if sort == NEWEST:

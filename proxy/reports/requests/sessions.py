@@ -39,7 +39,15 @@ from proxy.reports.usage.rollup_queries import usd
 
 from .filters import filter_requests
 from .serializers import RequestRow, request_row
-from .session_order import ADDED, NEWEST, SORTS, encode_session, session_ids, sort_sessions
+from .session_order import (
+    ADDED,
+    NEWEST,
+    SORTS,
+    encode_session,
+    session_ids,
+    session_page,
+    sort_sessions,
+)
 
 SESSIONS_PER_QUERY: Final = 500
 """An export reads the sums of so many sessions with one query."""
@@ -111,8 +119,7 @@ class SessionsView(ReportView):
         rows, months = _rows_and_months(self.reader, query)
         limit = query["limit"]
         sort = query["sort"]
-        ids = session_ids(rows, months, sort, query["page"], limit + 1)
-        page = list(islice(ids, limit + 1))
+        page = session_page(rows, months, sort, query["page"], limit + 1)
         more = len(page) > limit
         shown = sessions_of(rows.filter(session_id__in=page[:limit]), months, sort)
         return Response(

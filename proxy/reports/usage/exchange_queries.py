@@ -1,8 +1,11 @@
 """Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import reduce
 from itertools import chain, pairwise
+from operator import add
 from typing import Any, Final
 
 from django.db import connection
@@ -25,6 +28,7 @@ from rest_framework.exceptions import ValidationError
 
 from proxy.ledger.archive.reading import ONLY_ARCHIVED, read_both, within
 from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
+from proxy.ledger.posting.stop_reasons import tools_of
 from proxy.models import ArchivedMonth, Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
@@ -38,6 +42,7 @@ from .rollup_queries import (
     NoRollup,
     Table,
     day_and_quarter_slices,
+    rollup_slices,
     usage,
 )
 
@@ -51,6 +56,7 @@ def _prompt_tokens() -> Any:
     return total
 
 
+TOOL: Final = "tool"
 CONTEXT_WINDOW: Final = Case(  # the rule must be the same as in the rollups
     When(input_tokens=None, then=Value("")),
     When(GreaterThan(_prompt_tokens(), LARGE_PROMPT), then=Value("200k-1M")),
@@ -150,38 +156,85 @@ def usage_as_of(
 
 
 def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
-    """Return the sums by tool name. A request that called two tools counts for both tools."""
+    """Return the sums by tool name. A request that called two tools counts for both tools.
+
+    Whole UTC days come from the rollup by tool and day, parts of a day from single requests.
+    """
     totals: dict[Key, Counts] = {}
-    start, end = time_range.start, time_range.end
+    for part in _parts(time_range):
+        try:
+            table = usage(reader, part, [TOOL], condition)
+            sums_by_key = {key: sums for (_, key), sums in table.items() if key != ("",)}
+        except NoRollup:
+            sums_by_key = _by_tool_from_requests(reader, part.start, part.end, condition)
+        for key, sums in sums_by_key.items():
+            totals.setdefault(key, Counts()).add(sums.counts)
+    return totals
+
+
+def _by_tool_from_requests(
+    reader: Reader, start: datetime, end: datetime, condition: Q
+) -> dict[Key, Counts]:
     rows = _rows(reader, start, end, condition & Q(tool_calls__gt=0))
 
     def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
         return list(rows.values("tool_names").annotate(**_aggregates()))
 
+    totals: dict[Key, Counts] = {}
     for row in _read_rows(rows, start, end, read):
-        sums = _sums(row)
-        for name in row["tool_names"]:
-            totals.setdefault((name,), Counts()).add(sums.counts)
+        for name in tools_of(row["tool_names"]):
+            totals.setdefault((name,), Counts()).add(_sums(row).counts)
     return totals
 
 
-def by_session(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
-    """Return the sums by session.
+def top_sessions(
+    reader: Reader, time_range: TimeRange, condition: Q, weight: Sequence[str], limit: int
+) -> dict[Key, Counts]:
+    """Return the sums of the sessions in which the sum of the counts ``weight`` is highest.
 
-    Whole UTC days come from the rollup by session and day, parts of a day from single requests.
+    Whole UTC days come from the rollup by session and day, parts of a day from single requests. A
+    month has many sessions, so the database ranks them, and only the highest are read whole.
     """
-    totals: dict[Key, Counts] = {}
-    for _, start, end in day_and_quarter_slices(time_range):
-        part = TimeRange([start, end], "all", time_range.zone)
+    parts = list(_parts(time_range))
+    weights: Counter[str] = Counter()
+    for part in parts:
         try:
-            sums_by_key = {
-                key: sums for (_, key), sums in usage(reader, part, ["session"], condition).items()
-            }
+            rows = next(rollup_slices(reader, part, ["session_id"], condition))
         except NoRollup:
-            sums_by_key = usage_from_requests(reader, start, end, ["session_id"], condition)
+            found = usage_from_requests(reader, part.start, part.end, ["session_id"], condition)
+            weights.update(
+                {key[0]: sum(sums[one] for one in weight) for key, sums in found.items()}
+            )
+            continue
+        total = reduce(add, map(Sum, weight))
+        ranked = rows.values("session_id").annotate(weight=total).order_by("-weight", "session_id")
+        # A session in several parts may have the highest sum without being among the first of one.
+        weights.update(
+            dict(ranked.values_list("session_id", "weight")[: limit if len(parts) == 1 else None])
+        )
+    highest = sorted(weights, key=lambda name: (-weights[name], name))[:limit]
+    return _by_session(reader, parts, condition & Q(session_id__in=highest))
+
+
+def _by_session(reader: Reader, parts: Sequence[TimeRange], condition: Q) -> dict[Key, Counts]:
+    totals: dict[Key, Counts] = {}
+    for part in parts:
+        try:
+            table = usage(reader, part, ["session"], condition)
+            sums_by_key = {key: sums for (_, key), sums in table.items()}
+        except NoRollup:
+            sums_by_key = usage_from_requests(
+                reader, part.start, part.end, ["session_id"], condition
+            )
         for key, sums in sums_by_key.items():
             totals.setdefault(key, Counts()).add(sums.counts)
     return totals
+
+
+def _parts(time_range: TimeRange) -> Iterator[TimeRange]:
+    """Yield the parts of a time range that are whole UTC days, and the other parts."""
+    for _, start, end in day_and_quarter_slices(time_range):
+        yield TimeRange([start, end], "all", time_range.zone)
 
 
 def usage_by_minute(

@@ -24,6 +24,7 @@ from proxy.models import (
     UsageByModelDay,
     UsageByModelQuarterHour,
     UsageBySessionDay,
+    UsageByToolDay,
     UsageDay,
     UsageQuarterHour,
     UsageSummaryDay,
@@ -58,8 +59,8 @@ MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.ite
 """Token class -> name of the count of requests without a value for this class."""
 DRAINER_TIMEOUT: Final = timedelta(minutes=10)
 
-# The session is only in the daily rollup, for Anthropic's reports.
-SESSION: Final = {"session": "session_id"}
+ONLY_BY_DAY: Final = {"session": "session_id", "tool": "tool"}
+"""Dimensions that only rollups of days have -> their column."""
 
 
 @dataclass(slots=True)
@@ -82,12 +83,13 @@ Key = tuple[Any, ...]  # the values of the columns of ``groups``
 Table = dict[tuple[int, Key], Counts]  # (bucket number, values of the group) -> sums
 Rollup = type[UsageCounts]
 
-DAYS: Final[tuple[Rollup, ...]] = (  # the table with the fewest rows first
+DAYS: Final[tuple[Rollup, ...]] = (  # of two tables with the columns, the first has fewer rows
     UsageByModelDay,
     UsageByCallerDay,
     UsageSummaryDay,
     UsageDay,
     UsageBySessionDay,
+    UsageByToolDay,
 )
 QUARTERS: Final[tuple[Rollup, ...]] = (
     UsageByModelQuarterHour,
@@ -111,9 +113,9 @@ def usage(
 
     ``groups`` are keys of DIMENSIONS. ``counts`` are the names of the counts to read; reading fewer
     counts makes a long report faster. Raise NoRollup, which can happen only if ``groups`` contains
-    ``session``.
+    ``session`` or ``tool``. By tool, a request is in the sums of each tool that it called.
     """
-    columns = [{**DIMENSIONS, **SESSION}[name] for name in groups]
+    columns = [{**DIMENSIONS, **ONLY_BY_DAY}[name] for name in groups]
     names = tuple(dict.fromkeys(("requests", *counts)))
     whole = len(time_range.edges) == 2  # with one bucket, the query need not group by time
     # Start of a bucket as the database returns it -> number of the bucket.

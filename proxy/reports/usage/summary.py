@@ -16,7 +16,7 @@ from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParamet
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import BUCKETS, MAX_SUM_RANGE, MINUTES, TimeRange
 
-from .exchange_queries import by_session, by_tool, minute_table
+from .exchange_queries import by_tool, minute_table, top_sessions
 from .rollup_queries import (
     Counts,
     Key,
@@ -88,7 +88,12 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {  # metric -> the counts from whi
     **{metric: tuple(known_token_counts(names)) for metric, names in TOKENS.items()},
 }
 FORMER_METRICS: Final = {"cost": "cost_usd"}
-RANKING_METRICS: Final = tuple(name for name in METRICS if not name.endswith("rate"))
+WEIGHTS: Final[Mapping[str, tuple[str, ...]]] = {
+    metric: tuple(name for name in counts if name != "unpriced" and not name.endswith("_missing"))
+    for metric, counts in NEEDS.items()
+    if not metric.endswith("rate")
+}
+"""Metric that groups can be ranked by -> the counts whose sum it is."""
 
 
 def merge_counts(tables: Sequence[Counts]) -> Counts:
@@ -268,7 +273,7 @@ SESSION: Final = "session"
 
 class TopParameters(TimeRangeParameters):
     by = Choice(choices=sorted([*DIMENSIONS, SESSION, TOOL]), default="key")
-    metric = Metric(choices=RANKING_METRICS, default="cost_usd")
+    metric = Metric(choices=tuple(WEIGHTS), default="cost_usd")
     limit = Number(min_value=1, max_value=1000, default=20)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -308,35 +313,46 @@ class TopView(ReportView):
     @extend_schema(responses=TopAnswer)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
-        by, time_range, condition = query["by"], query["time_range"], query["condition"]
-        from_requests = {SESSION: by_session, TOOL: by_tool}.get(by)
-        if from_requests is not None:
-            groups = from_requests(self.reader, time_range, condition)
-        else:
-            groups = sum_by_group(usage(self.reader, time_range, [by], condition))
-        weight = _weight_function(query["metric"])
+        by = query["by"]
+        groups, total = self._groups_and_total(query)
+
+        def weight(sums: Counts) -> int:
+            return sum(sums[name] for name in WEIGHTS[query["metric"]])
+
         ranked = sorted(groups.items(), key=lambda one: (-weight(one[1]), str(one[0])))
-        whole = sum(weight(sums) for sums in groups.values())
-        first, rest = ranked[: query["limit"]], ranked[query["limit"] :]
+        first = ranked[: query["limit"]]
         rows = [
-            _top_row(dimension_value(by, key[0]), sums, ratio(weight(sums), whole))
+            _top_row(dimension_value(by, key[0]), sums, ratio(weight(sums), weight(total)))
             for key, sums in first
         ]
-        if rest:
-            other = merge_counts([sums for _, sums in rest])
-            rows.append(_top_row(None, other, ratio(weight(other), whole), is_other=True))
-        if from_requests is not None:  # requests do not record the estimated part of the cost
+        other = _difference(total, merge_counts([sums for _, sums in first]))
+        if other["requests"]:
+            rows.append(_top_row(None, other, ratio(weight(other), weight(total)), is_other=True))
+        if by in (SESSION, TOOL):  # single requests do not have the estimated part of the cost
             rows = [{**row, "cost_estimated_usd": None} for row in rows]
         if query["format"] != "json":
             return self.rows_response(query, "top", rows)
         header = range_header(query["time_range"])
         return Response({**header, "by": by, "metric": query["metric"], "data": rows})
 
+    def _groups_and_total(self, query: Mapping[str, Any]) -> tuple[dict[Key, Counts], Counts]:
+        """Return the sums of all groups (by session: of the highest ones), and of all together."""
+        by, time_range, condition = query["by"], query["time_range"], query["condition"]
+        if by == SESSION:
+            weight = WEIGHTS[query["metric"]]
+            highest = top_sessions(self.reader, time_range, condition, weight, query["limit"])
+            whole = TimeRange([time_range.start, time_range.end], "all", time_range.zone)
+            total = usage(self.reader, whole, [], condition)
+            return highest, merge_counts(list(total.values()))
+        if by == TOOL:
+            groups = by_tool(self.reader, time_range, condition)
+        else:
+            groups = sum_by_group(usage(self.reader, time_range, [by], condition))
+        return groups, merge_counts(list(groups.values()))
 
-def _weight_function(metric: str) -> Callable[[Counts], int]:
-    if metric == "cost_usd":
-        return lambda sums: sums["cost_nanousd"]
-    return lambda sums: METRICS[metric](sums) or 0
+
+def _difference(whole: Counts, part: Counts) -> Counts:
+    return Counts({name: count - part[name] for name, count in whole.counts.items()})
 
 
 def _top_row(value: Any, sums: Counts, share: float | None, *, is_other: bool = False) -> Row:

@@ -24,6 +24,7 @@ from proxy.models import (
     UsageByModelDay,
     UsageByModelQuarterHour,
     UsageBySessionDay,
+    UsageByToolDay,
     UsageDay,
     UsageQuarterHour,
     UsageSummaryDay,
@@ -261,6 +262,7 @@ def test_every_part_of_a_time_range_is_read_once(zone, span, bucket):
         (["key_id", "model_requested"], Q(), "1d", UsageDay),
         (["model_requested"], Q(team="platform"), "1h", UsageQuarterHour),
         (["session_id", "team"], Q(), "1d", UsageBySessionDay),
+        (["tool", "key_id"], Q(), "1d", UsageByToolDay),
     ],
 )
 def test_a_report_reads_the_smallest_table_with_its_columns(groups, condition, bucket, table):

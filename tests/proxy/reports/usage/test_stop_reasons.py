@@ -8,7 +8,7 @@ import pytest
 from proxy.ledger.maintenance.verifier import verify_sums
 from proxy.ledger.posting import rollups
 from proxy.ledger.posting.stop_reasons import MAX_TOOLS
-from proxy.models import ApiKey, Exchange, StopReasonDay
+from proxy.models import ApiKey, Exchange, StopReasonDay, UsageByToolDay
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -141,14 +141,21 @@ def test_subtracting_the_rows_leaves_nothing() -> None:
 
 
 @pytest.mark.usefixtures("company")
-@pytest.mark.parametrize("column", ["requests", "requests_with_tool"])
-def test_the_verification_finds_a_changed_sum(column) -> None:
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (StopReasonDay, "requests"),
+        (StopReasonDay, "requests_with_tool"),
+        (UsageByToolDay, "requests"),
+    ],
+)
+def test_the_verification_finds_a_changed_sum(table, column) -> None:
     assert verify_sums(MIDNIGHT, MIDNIGHT + timedelta(days=1)) == []
-    StopReasonDay.objects.filter(tool="Edit").update(**{column: 7})
+    table.objects.filter(tool="Edit").update(**{column: 7})
 
     (finding,) = verify_sums(MIDNIGHT, MIDNIGHT + timedelta(days=1))
 
-    assert finding.where == "StopReasonDay 2026-11-20"
+    assert finding.where == f"{table.__name__} 2026-11-20"
     assert finding.why.startswith(f"{column} is ")
 
 

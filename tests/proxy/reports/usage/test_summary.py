@@ -133,6 +133,24 @@ def test_top_by_tool_ranks_tools_by_requests(get_report):
     )
 
 
+@pytest.mark.parametrize("model", [None, "claude-opus-4-1"])
+def test_top_by_tool_is_the_same_from_days_and_from_requests(get_report, model):
+    factories.price()
+    for names in (("Read",), ("Read", "Bash"), ()):
+        closing = {"tool_calls": len(names), "tool_names": sorted(names)}
+        body = factories.request_body(model="claude-opus-4-1")
+        factories.record(body=body, answer=answer_with_calls(*names), closing=closing)
+    query = {"by": "tool", "from": "2026-11-20"} | ({"model": model} if model else {})
+
+    whole, part = (
+        get_report("top", **query, to=to).json()["data"]
+        for to in ("2026-11-21", "2026-11-20T18:00:00Z")
+    )
+
+    assert [(row["value"], row["requests"]) for row in whole] == [("Read", 2), ("Bash", 1)]
+    assert whole == part
+
+
 def test_top_by_tool_is_limited_to_31_days_and_visible_rows(get_report, client):
     factories.record(
         answer=answer_with_calls("Read"), closing={"tool_calls": 1, "tool_names": ["Read"]}
@@ -166,6 +184,26 @@ def test_top_by_session_ranks_sessions_by_cost(get_report, to, model):
         ("s-1", 2, 0.5), ("", 1, 0.25), ("s-2", 1, 0.25),
     ]  # fmt: skip
     assert rows[0]["cost_usd"] == "0.0015"
+
+
+@pytest.mark.parametrize("since", ["2026-11-20", "2026-11-19T18:00:00Z"], ids=["days", "parts"])
+@pytest.mark.parametrize(
+    ("metric", "highest"), [("cost_usd", "s-1"), ("requests", "s-1"), ("tool_calls", "s-2")]
+)
+def test_top_by_session_reads_the_highest_and_sums_the_others(get_report, since, metric, highest):
+    factories.price()
+    for session, count in (("s-1", 3), ("s-2", 2), ("s-3", 1)):
+        answer = answer_with_calls(*["Read"] * (5 if session == "s-2" else 0))
+        for _ in range(count):
+            factories.record(opening={"session_id": session}, answer=answer)
+    query = {"by": "session", "from": since, "to": "2026-11-21", "metric": metric, "limit": 1}
+
+    first, other = get_report("top", **query).json()["data"]
+
+    assert (first["value"], first["is_other"], other["is_other"]) == (highest, False, True)
+    assert first["requests"] + other["requests"] == 6
+    assert first["tool_calls"] + other["tool_calls"] == 10
+    assert round(first["share"] + other["share"], 5) == 1
 
 
 def test_top_by_session_is_limited_to_31_days(get_report):
