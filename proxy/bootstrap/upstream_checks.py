@@ -34,7 +34,10 @@ from .model_checks import check_model
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 SKEW_S: Final = 30
 BUFFERED_S: Final = 0.01
-"""If all reads of a stream arrive within this number of seconds, a proxy buffered them."""
+"""A stream that takes longer than this number of seconds is not buffered."""
+EVENTS_PER_READ: Final = 2
+"""A faster stream is buffered if its reads have more events than this on average: a server sends
+each event as a chunk, which is a read of its own, and a proxy that buffers joins the chunks."""
 TIMEOUT: Final = httpx.Timeout(30, connect=5)
 PROMPT: Final = "Count from one to twenty in words."
 STREAMED_TOKENS: Final = 64
@@ -230,7 +233,7 @@ def _check_streaming(
     """Request one short stream, to detect a proxy that buffers between upstream and gateway."""
     body = {"model": model, "stream": True, **BODIES[upstream.dialect]}
     body[_limit_field(upstream)] = STREAMED_TOKENS
-    arrivals = []
+    arrivals, events = [], 0
     dialect, version = DIALECTS[upstream.dialect], upstream.api_version
     endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)
     url = str(url_with_model(endpoints.stream, model))
@@ -240,11 +243,13 @@ def _check_streaming(
             hint = "“Test” on the page of the upstream in the admin shows its error."
             yield Finding(subject, ok=False, text=text, hint=hint)
             return
-        for _ in response.iter_bytes():
-            arrivals.append(time.monotonic())  # noqa: PERF401 - each read has its own time
+        for read in response.iter_bytes():
+            arrivals.append(time.monotonic())
+            events += read.count(b"data:")
     spread = arrivals[-1] - arrivals[0] if arrivals else 0.0
     text = f"{model} sent a stream in {len(arrivals)} reads over {spread:.2f} s"
-    buffered = len(arrivals) < 2 or spread < BUFFERED_S
+    is_fast = spread < BUFFERED_S
+    buffered = len(arrivals) < 2 or (is_fast and events > EVENTS_PER_READ * len(arrivals))
     hint = "Unless the model is extremely fast, a proxy before it buffers; see docs/operate.md."
     yield Finding(subject, ok=not buffered, text=text, hint=hint if buffered else "")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
@@ -168,11 +169,13 @@ def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
     for place, entry in enumerate(file.prices):
         with rows.entry("price", entry.model):
             expected.add(_price(entry, rows, f"prices[{place}]").pk)
-    for price in Price.objects.filter(managed=True).exclude(pk__in=expected):
+    left_out = Price.objects.filter(managed=True).exclude(pk__in=expected)
+    for price in left_out.exclude(upstream__in=_upstreams_left_out(file)):
         if _is_in_force(price):
-            rows.unmanage(price, str(price), "stays because it is in force, no longer managed")
+            why = "stays because it is in force, no longer managed"
+            rows.unmanage(price, _price_name(price), why)
         else:
-            rows.delete(price, str(price))
+            rows.delete(price, _price_name(price))
 
 
 def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
@@ -181,7 +184,7 @@ def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
         upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
     identity = {"upstream": upstream, "model": entry.model, "since": entry.since}
     figures = msgspec.structs.asdict(entry.usd)
-    name = f"{entry.upstream or '*'} {entry.model} since {entry.since}"
+    name = _price_name(entry)
     before = Price.objects.filter(**identity).first()
     if before and _is_in_force(before) and figures != {n: getattr(before, n) for n in figures}:
         raise ConfigError(
@@ -189,6 +192,10 @@ def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
             "add an entry with a later since"
         )
     return rows.put(Price, identity, figures | {"source": entry.source}, where, name)
+
+
+def _price_name(price: Price | schema.Price) -> str:
+    return f"{price.upstream or '*'} {price.model} since {price.since}"
 
 
 def _is_in_force(price: Price) -> bool:
@@ -220,14 +227,19 @@ def _webhook(entry: schema.Webhook, rows: ConfigWriter, where: str) -> None:
     rows.put(Webhook, {"name": entry.name}, fields, where, entry.name)
 
 
+def _upstreams_left_out(file: schema.BridgeFile) -> QuerySet[Upstream]:
+    """Return the managed upstreams that the file no longer has."""
+    named = [entry.name for entry in file.upstreams]
+    return Upstream.objects.filter(managed=True).exclude(name__in=named)
+
+
 def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    """Delete the managed upstreams that the file no longer has.
+    """Delete the managed upstreams that the file no longer has, with their prices.
 
     This step must be the last, because the routes to these upstreams must be deleted first.
     """
-    named = [entry.name for entry in file.upstreams]
     priced = [entry.upstream for entry in file.prices]
-    for upstream in Upstream.objects.filter(managed=True).exclude(name__in=named):
+    for upstream in _upstreams_left_out(file):
         route = Route.objects.filter(targets__upstream=upstream).first()
         if route:
             rows.mistakes.append(
@@ -240,6 +252,8 @@ def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
                 f"prices[{place}].upstream: upstream {upstream.name!r} is gone from the file"
             )
         else:
+            for price in Price.objects.filter(upstream=upstream):
+                rows.delete(price, _price_name(price))
             rows.delete(upstream, upstream.name)
 
 

@@ -17,7 +17,7 @@ class Command(BridgeCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--all", action="store_true", help="print also the prices that the first start created"
+            "--all", action="store_true", help="also print the prices that the first start created"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

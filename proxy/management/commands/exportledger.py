@@ -38,7 +38,7 @@ class Command(BridgeCommand):
             "--format", choices=sorted(FORMATS), default="ndjson", help="default: ndjson"
         )
         parser.add_argument(
-            "--open", action="store_true", help="write also requests that are still running"
+            "--open", action="store_true", help="also write requests that are still running"
         )
         parser.add_argument(
             "--output", type=FileType("w", encoding="utf-8"), help="a file (default: stdout)"

@@ -78,7 +78,7 @@ class Command(BridgeCommand):
             default=Decimal("0.1"),
             help="percentage that is no difference (default: 0.1)",
         )
-        parser.add_argument("--all", action="store_true", help="show also equal figures")
+        parser.add_argument("--all", action="store_true", help="also show equal figures")
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:

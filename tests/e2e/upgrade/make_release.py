@@ -1,6 +1,8 @@
 """Make the data directory of this version for the upgrade test.
 
-Run it in the repository: ``python -m tests.e2e.upgrade.make_release``.
+Run it in the repository: ``python -m tests.e2e.upgrade.make_release``. It needs Linux with
+``unshare``, because the files contain the host's name and the path of the data directory: it runs
+itself in namespaces of its own, with ``HOST`` as the host's name and ``HOME`` as the path.
 
 A gateway serves requests, is configured, archives a month, and is killed while the database is
 locked, so that its journal has records that are not in the database. Ids and times are new in each
@@ -9,7 +11,9 @@ run. After a release its files must never be made again: they stand for the dire
 
 import hashlib
 import json
-import tempfile
+import socket
+import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Iterable
@@ -25,6 +29,8 @@ from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 
 from .releases import ENGINE, FOLDER, MIGRATIONS, pack, read_back, serve, unpack
 
+HOST: Final = "gateway-1"
+HOME: Final = Path("/var/lib/messages-bridge")
 CONFIG: Final = """
 [[teams]]
 name = "platform"
@@ -154,17 +160,30 @@ def fill(folder: Path, proxy: ScriptedUpstream) -> dict[str, Any]:
     return {"key": gateway.key, "until": until, "unposted": unposted}
 
 
-def main() -> None:
+def run_in_namespaces() -> None:
+    """Run this module with ``HOST`` as the host's name and an empty directory above ``HOME``."""
+    script = f"hostname {HOST} && mount -t tmpfs tmpfs {HOME.parent}"
+    subprocess.run(  # noqa: S603 - our own command line
+        [  # noqa: S607 - programs of the system
+            "unshare", "--map-root-user", "--uts", "--mount", "sh", "-c",
+            f'{script} && exec "$0" -m tests.e2e.upgrade.make_release', sys.executable,
+        ],
+        check=True,
+    )  # fmt: skip
+
+
+def make() -> None:
+    """Write the archive of this version, and the file with what it says about its records."""
     pyproject = tomllib.loads((MIGRATIONS.parents[1] / "pyproject.toml").read_text("utf-8"))
     version = pyproject["project"]["version"]
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, ScriptedUpstream() as proxy:
+    with ScriptedUpstream() as proxy:
         proxy.choose(answer)
-        folder = Path(name)
-        facts = fill(folder / "old", proxy)
-        pack(folder / "old" / "data", FOLDER / f"{version}.tar.xz")
-        unpack(version, folder / "copy" / "data")
-        gateway = serve(folder / "copy", proxy, key=facts["key"])
+        facts = fill(HOME, proxy)
+        pack(HOME / "data", FOLDER / f"{version}.tar.xz")
+        copy = HOME.with_name("copy")
+        unpack(version, copy / "data")
+        gateway = serve(copy, proxy, key=facts["key"])
         with gateway:
             gateway.closed_rows(*facts["unposted"])
             facts["said"] = read_back(gateway, facts["until"])
@@ -177,4 +196,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if socket.gethostname() == HOST:
+        make()
+    else:
+        run_in_namespaces()

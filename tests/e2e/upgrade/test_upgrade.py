@@ -1,6 +1,9 @@
 """Each version starts on the data directory of each release and has everything that was in it."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from .make_release import STORED_SECRET, answer, post
+from .make_release import HOME, HOST, STORED_SECRET, answer, post
 from .releases import RELEASES, differences, expectation, read_back, serve, unpack
 
 
@@ -34,6 +37,20 @@ def upgraded(
 
 def test_there_is_a_data_directory_of_the_first_release() -> None:
     assert "1.0.0" in RELEASES
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_files_contain_no_path_and_no_name_of_the_machine_that_made_them(
+    version: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    unpack(version, data)
+
+    with contextlib.closing(sqlite3.connect(data / "ledger.sqlite3")) as database:
+        journals = database.execute("SELECT journal FROM proxy_drainwatermark").fetchall()
+    assert journals == [(f"{HOST}:{HOME}/data/journal-0",)]
+    files = [path for path in data.rglob("*") if path.is_file()]
+    assert [path for path in files if b"/tmp" in path.read_bytes()] == []
 
 
 def test_reports_transcripts_and_export_are_as_the_release_gave_them(upgraded: Upgraded) -> None:

@@ -43,15 +43,35 @@ class Buffering(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Fast(Buffering):
+    """An engine that sends 50 events, each as a chunk, within a millisecond."""
+
+    protocol_version = "HTTP/1.1"  # 1.0 has no chunks
+
+    def do_POST(self):
+        self.close_connection = True  # the body of the request is not read
+        event = b'data: {"n": 1}\n\n'
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write((b"%x\r\n%s\r\n" % (len(event), event)) * 50 + b"0\r\n\r\n")
+
+
 @pytest.fixture
-def buffering():
-    server = http.server.HTTPServer(("127.0.0.1", 0), Buffering)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def listen():
+    """Return a function that starts a server with this handler and returns its base URL."""
+    with contextlib.ExitStack() as stack:
+
+        def start(handler):
+            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), handler))
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}/v1"
+
+        yield start
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
@@ -86,21 +106,14 @@ class Engine(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def engine():
+def engine(listen):
     """Return a function that starts an engine with these attributes and routes to it."""
-    with contextlib.ExitStack() as stack:
 
-        def start(**has):
-            handler = type("Own", (Engine,), has)
-            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), handler))
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
-            url = f"http://127.0.0.1:{server.server_port}/v1"
-            route_to(url, dialect="chat", model="qwen3", profile="llamacpp")
+    def start(**has):
+        url = listen(type("Own", (Engine,), has))
+        route_to(url, dialect="chat", model="qwen3", profile="llamacpp")
 
-        yield start
+    return start
 
 
 def test_a_server_without_a_list_of_models_is_reachable(engine):
@@ -171,8 +184,8 @@ def test_a_working_upstream_is_reachable_and_streams(sandbox, dialect):
     assert "reads over" in streamed.text
 
 
-def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(buffering):
-    route_to(buffering)
+def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(listen):
+    route_to(listen(Buffering))
 
     reachable, streamed = findings("upstream own")
     (clock,) = findings("clock")
@@ -181,6 +194,15 @@ def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(buffering):
     assert streamed.ok is False
     assert "buffers" in streamed.hint
     assert clock.ok is False
+
+
+def test_a_very_fast_engine_does_not_count_as_buffered(listen):
+    route_to(listen(Fast))
+
+    _, streamed = findings("upstream own")
+
+    assert streamed.ok is True
+    assert "in 50 reads" in streamed.text
 
 
 def test_an_unreachable_upstream_is_one_finding():

@@ -327,6 +327,22 @@ def test_a_price_of_an_upstream_that_is_gone_from_the_file_is_a_mistake(toml):
     assert Price.objects.count() == 1
 
 
+def test_an_upstream_that_is_gone_takes_all_its_prices_with_it_and_the_plan_lists_them(toml):
+    lines(toml)
+    openai = Upstream.objects.get(name="openai")
+    Price.objects.create(upstream=openai, model="gpt-5-mini", since="2026-01-01", input=1, output=1)
+
+    plan = lines("")
+
+    assert [line for line in plan if "price" in line or "upstream" in line] == [
+        "- price openai gpt-5-mini since 2026-01-01",
+        "- price openai gpt-5.2 since 2026-01-01",
+        "- upstream openai",
+        "- upstream vllm",
+    ]
+    assert Price.objects.count() == 0
+
+
 def test_an_export_applied_again_changes_nothing(toml):
     lines(toml)
 
