@@ -58,6 +58,7 @@ class Site:
             "createkey", "--team", "default", "--name", "all", *scopes, "--json"
         )
         self.gateway = gateway
+        self._client = httpx.Client(base_url=gateway.url, timeout=90)
         self.root = sign_in(gateway.url)
         self.headers = {
             "key": {"x-api-key": json.loads(output)["key"]},
@@ -71,8 +72,12 @@ class Site:
         sent = self.headers[by] | {name.replace("_", "-"): text for name, text in headers.items()}
         if by == "root":
             return self.root.request(method, path, json=body, headers=sent)
-        with httpx.Client(timeout=90) as client:
-            return client.request(method, self.gateway.url + path, json=body, headers=sent)
+        self._client.cookies.clear()
+        return self._client.request(method, path, json=body, headers=sent)
+
+    def close(self) -> None:
+        self.root.close()
+        self._client.close()
 
     def until(self, status: int, method: str, path: str) -> Any:
         deadline = time.monotonic() + 90

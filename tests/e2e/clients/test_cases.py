@@ -1,7 +1,8 @@
 """Each case of ``tests/cases`` through a running gateway.
 
 A case is one unusual form of an upstream's response. The gateway must send exactly the expected
-events, except ids, model names, signatures and estimates, which differ for each request.
+events, except ids, model names, signatures and estimates, which differ for each request. The fast lane
+sends every fifth case without streaming too.
 """
 
 import json
@@ -14,6 +15,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.grammar import faults_of_bytes, read_frames
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.lanes import repeat
 
 CASES = Path(__file__).parents[2] / "cases"
 DIALECTS = {"openai_chat": "chat", "openai_responses": "responses"}
@@ -130,8 +132,11 @@ def test_streamed_case_has_the_expected_events(gateway, case):
     assert comparable(events, usage=has_usage) == comparable(expected_events, usage=has_usage)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize(
-    "case", CASES_WITH_STREAM, ids=lambda case: f"{case.dialect}-{case.folder.name}"
+    "case",
+    CASES_WITH_STREAM[:: repeat(fast=5, slow=1)],
+    ids=lambda case: f"{case.dialect}-{case.folder.name}",
 )
 def test_case_without_streaming_has_the_expected_message(gateway, case):
     expected = json.loads((case.folder / "expected.json").read_bytes())

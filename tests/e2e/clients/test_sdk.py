@@ -1,12 +1,12 @@
 """Recorded upstream traffic through a running gateway to the Anthropic SDKs.
 
 A scripted upstream sends each recording byte for byte, with random cuts. The SDK's final message
-must equal the content of the recording. In the fast lane the old SDK gets every fifth recording, and
-every fifth of all is cut.
+must equal the content of the recording. In the fast lane each recording is read in one of the three
+modes, the old SDK gets every fifth recording, and every fifth of all is cut.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -51,26 +51,46 @@ def request_for(scenario: scenarios.RecordedScenario) -> dict[str, Any]:
     return body
 
 
-def for_each_sdk(group: list[scenarios.RecordedScenario]) -> list[Any]:
-    """Return the parameters: each SDK with its recordings of the group."""
+class Job(NamedTuple):
+    """One recording, and how the SDK reads it."""
+
+    mode: str
+    scenario: scenarios.RecordedScenario
+
+    @property
+    def id(self) -> str:
+        return f"{self.mode}-{self.scenario.model}"
+
+
+def jobs_of(version: sdks.Line, group: list[scenarios.RecordedScenario]) -> list[Job]:
+    """Return the SDK's recordings of the group, each with the modes in turn or with all of them."""
+    all_modes = repeat(fast=False, slow=True)
     return [
-        pytest.param(version, scenario, id=f"{scenario.id}-{version}")
-        for version, step in STEPS.items()
-        for scenario in group[::step]
+        Job(mode, scenario)
+        for number, scenario in enumerate(group[:: STEPS[version]])
+        for mode in (MODES if all_modes else [MODES[number % len(MODES)]])
+    ]
+
+
+def for_each_sdk(group: list[scenarios.RecordedScenario]) -> list[Any]:
+    """Return the parameters: each SDK with its jobs of the group."""
+    return [
+        pytest.param(version, job, id=f"{job.scenario.id}-{version}-{job.mode}")
+        for version in STEPS
+        for job in jobs_of(version, group)
     ]
 
 
 @pytest.fixture(scope="session")
 def batch(gateway: Gateway):
-    """A function that returns the results of all recordings in all modes, run once for each SDK."""
+    """A function that returns the results of all jobs, run once for each SDK."""
 
     @cache
     def run(version: sdks.Line) -> dict[str, Any]:
         jobs = [
-            {"id": f"{mode}-{scenario.model}", "mode": mode, "body": request_for(scenario)}
+            {"id": job.id, "mode": job.mode, "body": request_for(job.scenario)}
             for group in (ALL, CUT)
-            for scenario in group[:: STEPS[version]]
-            for mode in MODES
+            for job in jobs_of(version, group)
         ]
         return sdks.run_jobs(version, base_url=gateway.url, key=gateway.key, jobs=jobs)
 
@@ -100,12 +120,11 @@ def fold_events(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("version", "scenario"), for_each_sdk(ALL))
-def test_sdk_message_equals_the_recording(batch, scenario, mode, version):
-    expected = read(scenario.path)
+@pytest.mark.parametrize(("version", "job"), for_each_sdk(ALL))
+def test_sdk_message_equals_the_recording(batch, job, version):
+    expected = read(job.scenario.path)
 
-    result = batch(version)[f"{mode}-{scenario.model}"]
+    result = batch(version)[job.id]
 
     if expected.failed:
         assert result.get("sdk_error"), result
@@ -122,11 +141,10 @@ def test_sdk_message_equals_the_recording(batch, scenario, mode, version):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("version", "scenario"), for_each_sdk(CUT))
-def test_sdk_raises_for_a_cut_recording(batch, scenario, mode, version):
+@pytest.mark.parametrize(("version", "job"), for_each_sdk(CUT))
+def test_sdk_raises_for_a_cut_recording(batch, job, version):
     """A cut stream is not a short response: the SDK raises one of its own errors."""
-    result = batch(version)[f"{mode}-{scenario.model}"]
+    result = batch(version)[job.id]
 
     assert result.get("sdk_error"), result
     assert result["error"]["type"] == "error"
@@ -134,11 +152,15 @@ def test_sdk_raises_for_a_cut_recording(batch, scenario, mode, version):
     assert result["status"] in {200, 502}
 
 
-@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.id)
-def test_raw_stream_is_valid(batch, scenario):
-    result = batch("newest")[f"raw-{scenario.model}"]
+RAW = [job for job in jobs_of("newest", ALL) if job.mode == "raw"]
+
+
+@pytest.mark.repeated
+@pytest.mark.parametrize("job", RAW, ids=lambda job: job.scenario.id)
+def test_raw_stream_is_valid(batch, job):
+    result = batch("newest")[job.id]
 
     if "events" in result:
         assert faults_of_events(result["events"]) == []
     else:
-        assert read(scenario.path).failed
+        assert read(job.scenario.path).failed

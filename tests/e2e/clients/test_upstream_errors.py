@@ -69,7 +69,10 @@ def sdk_errors(gateway, shared_upstream):
     return run
 
 
-@pytest.mark.parametrize("version", ["newest", "last-0.x"])
+@pytest.mark.parametrize(
+    "version",
+    ["newest", pytest.param("last-0.x", marks=pytest.mark.slow)],  # test_sdk has errors for both
+)
 @pytest.mark.parametrize("mode", ["raw", "whole"])
 @pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem)
 def test_recorded_error_raises_the_matching_exception(sdk_errors, path, mode, version):

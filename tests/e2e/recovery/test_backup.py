@@ -1,6 +1,7 @@
 """A backup that is taken while the gateway serves, restored after a loss, has every request."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -15,10 +16,12 @@ import pytest
 
 from tests.fakes.load.kill_process import config_for, wait_until_drained
 from tests.fakes.load.load_client import LoadClients, Sent, Verdict, chat_response, compare_records
-from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.command_server import CommandServer
+from tests.fakes.servers.gateway import KEY, Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.prepared import copy_ledger
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.waiting import until
 
 CLIENTS = 6
 
@@ -36,19 +39,19 @@ def serve_and_copy(
     """Send requests before, during and after the copy; then kill the gateway."""
     with LoadClients(gateway.port, gateway.key, "load", CLIENTS, pause_s=0.1) as load:
         upstream.wait_until(lambda requests: len(requests) >= CLIENTS, within_s=60)
-        wait_until_drained_once(gateway)
+        until(lambda: has_a_row(gateway), "the copy would be empty")
         copy()
         request_count = len(upstream.requests)
         upstream.wait_until(lambda requests: len(requests) >= request_count + CLIENTS, within_s=60)
     wait_until_drained(gateway)
-    gateway.stop(signal.SIGKILL)
+    gateway.end_process(signal.SIGKILL)
     return load.sent
 
 
-def wait_until_drained_once(gateway: Gateway) -> None:
-    """Wait until a request is in the database, so that the copy is not empty."""
-    while "completed" not in gateway.manage("exportledger", "--format", "ndjson"):
-        pass
+def has_a_row(gateway: Gateway) -> bool:
+    """Return whether a completed request is in the database."""
+    path = "/api/v1/requests/?outcome=completed&limit=1"
+    return bool(json.loads(gateway.request("GET", path).body)["data"])
 
 
 def restore_and_compare(
@@ -113,26 +116,44 @@ def run(server: Postgres, program: str, *arguments: str) -> None:
     )
 
 
-@pytest.mark.parametrize("existing", [True, False])
-def test_backup_overwrites_no_file_and_requires_a_ledger(tmp_path: Path, existing: bool) -> None:
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
+    """Commands of a gateway that does not run; each test has its own folder."""
+    gateway = Gateway(tmp_path_factory.mktemp("commands"))
+    copy_ledger(gateway.folder / "data")
+    with contextlib.closing(CommandServer(gateway._environment())) as running:
+        yield running
+
+
+def test_backup_overwrites_no_file(commands: CommandServer, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite3"
+    copy.write_text("mine")
+
+    done = commands.run("backup", str(copy))
+
+    assert done.returncode != 0
+    assert "exists already" in done.stderr
+    assert copy.read_text() == "mine"
+
+
+@pytest.mark.slow  # a process of its own
+def test_backup_requires_a_ledger(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path / "gateway")
     gateway.folder.mkdir()
-    copy = tmp_path / "copy.sqlite3"
-    if existing:
-        copy.write_text("mine")
 
-    with pytest.raises(AssertionError, match="exists already" if existing else "no ledger"):
-        gateway.manage("backup", str(copy))
+    with pytest.raises(AssertionError, match="no ledger"):
+        gateway.manage("backup", str(tmp_path / "copy.sqlite3"))
 
-    assert not existing or copy.read_text() == "mine"
-    assert existing or not copy.exists()
+    assert not (tmp_path / "copy.sqlite3").exists()
 
 
 UNITS = Path(__file__).parents[3] / "deploy/systemd"
 OPERATE = Path(__file__).parents[3] / "docs/operate.md"
 
 
-def test_the_scheduled_backup_keeps_the_newest_copies_and_names_the_rest(tmp_path: Path) -> None:
+def test_the_scheduled_backup_keeps_the_newest_copies_and_names_the_rest(
+    commands: CommandServer, tmp_path: Path
+) -> None:
     """Runs the command of the systemd unit, as its timer does each night."""
     unit = (UNITS / "messages-bridge-backup.service").read_text()
     [command] = re.findall(
@@ -145,18 +166,18 @@ def test_the_scheduled_backup_keeps_the_newest_copies_and_names_the_rest(tmp_pat
     others = [f"ledger-202601{day:02}T021000Z.sqlite3" for day in range(1, 16)]
     for name in (*others, "mine.sqlite3"):
         (folder / name).touch()
-    gateway = Gateway(tmp_path / "gateway")
-    gateway.folder.mkdir()
-    copy_ledger(gateway.folder / "data")
 
-    output = gateway.manage(*arguments)
+    done = commands.run(*arguments)
 
+    assert done.returncode == 0, done.stderr
+    output = done.stdout
     left = {path.name for path in folder.iterdir()}
     [made] = left - {*others, "mine.sqlite3"}
     assert left == {*others[2:], "mine.sqlite3", made}
     with contextlib.closing(sqlite3.connect(folder / made)) as copied:
         assert copied.execute("SELECT count(*) FROM proxy_team").fetchone() == (0,)
-    assert f"secret key   {gateway.folder}/data/secret_key (the master key" in output
+    data = commands.environment["BRIDGE_DATA_DIR"]
+    assert f"secret key   {data}/secret_key (the master key" in output
     assert re.search(r"^  settings     BRIDGE_DATA_DIR, ", output, re.MULTILINE)
     assert "revoked_keys" in output
-    assert gateway.key not in output
+    assert KEY not in output

@@ -95,12 +95,12 @@ def test_a_copy_that_was_killed_is_finished_and_served(tmp_path: Path, postgres:
     with gateway:
         before = read(gateway)
         running = gateway.run_command("copyledger", "--to", postgres.url)
+        gateway.end_process()
+        kill_while_copying(gateway, postgres, "proxy_transcript")
+        copied = gateway.run_command("copyledger", "--to", postgres.url, "--json")
+
     assert running.returncode == 2
     assert "in use by another gateway" in running.stderr
-
-    kill_while_copying(gateway, postgres, "proxy_transcript")
-    copied = gateway.run_command("copyledger", "--to", postgres.url, "--json")
-
     assert copied.returncode == 0, copied.stderr
     result = json.loads(copied.stdout)
     assert result["links"] == {"original": 294, "copy": 294}

@@ -136,6 +136,7 @@ class RandomScenario:
         raise AssertionError(self.gateway.log)
 
     def run(self):
+        """Run the events; return the rows and what verifyledger says."""
         self.gateway.start_fork_server()
         try:
             self.start_process()
@@ -148,6 +149,8 @@ class RandomScenario:
             while json.loads(self.gateway.request("GET", "/readyz").body)["backlog"]:
                 assert time.monotonic() < deadline, "the backlog did not become empty"
                 time.sleep(0.1)
+            self.upstream.wait_until(lambda requests: all(each.ending for each in requests))
+            return self.gateway.rows(), self.gateway.manage("verifyledger")
         finally:
             self.gateway.close()
 
@@ -158,11 +161,8 @@ class RandomScenario:
 def test_ledger_is_correct_after_random_events(tmp_path, seed):
     with ScriptedUpstream() as upstream, reserved_port() as port:
         scenario = RandomScenario(tmp_path / "gateway", upstream, port, seed)
-        scenario.run()
-        upstream.wait_until(lambda request: all(each.ending for each in request))
-        rows = scenario.gateway.rows()
+        rows, audit = scenario.run()
         verdict = compare_records(scenario.sent, upstream.requests, rows.values())
-        audit = scenario.gateway.manage("verifyledger")
 
     by_number = {
         int(row["session_id"].removeprefix(SESSION)): row

@@ -38,8 +38,8 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    server = Postgres(migrated=False)
+def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    server = Postgres(migrated=getattr(request, "param", True))
     server.start()
     yield server
     server.stop()
@@ -136,14 +136,15 @@ def serve_without(gateway: Gateway, outage: Outage) -> None:
 def test_known_keys_work_while_the_sqlite_file_is_unavailable(
     upstream, tmp_path: Path, outage
 ) -> None:
-    gateway = Gateway(tmp_path / "gateway", config=config_for(upstream))
+    gateway = Gateway(tmp_path / "gateway", config=config_for(upstream), workers=2)
     database = tmp_path / "gateway" / "data" / "ledger.sqlite3"
 
     serve_without(gateway, lambda: outage(database))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_known_keys_work_while_the_server_is_unavailable(
     upstream, tmp_path: Path, postgres: Postgres, workers: int
 ) -> None:
@@ -158,6 +159,7 @@ def test_known_keys_work_while_the_server_is_unavailable(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("postgres", [False], indirect=True, ids=["empty"])
 def test_unknown_key_gets_503_and_first_setup_runs_when_the_database_returns(
     upstream, tmp_path: Path, postgres: Postgres
 ) -> None:

@@ -80,10 +80,11 @@ class RepeatedKills:
         return sum(each.ending == "client_gone" for each in self.upstream.requests[before:])
 
     def verdict(self) -> Verdict:
-        self.gateway.start()
-        wait_until_drained(self.gateway)
-        self.gateway.stop()
-        return compare_records(self.sent, self.upstream.requests, self.gateway.rows().values())
+        """Start the gateway again, wait until it has recovered, verify the ledger, and read it."""
+        with self.gateway as gateway:
+            wait_until_drained(gateway)
+            assert "everything is as it was written" in gateway.manage("verifyledger")
+            return compare_records(self.sent, self.upstream.requests, gateway.rows().values())
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from tests.lanes import repeat
 from .kill_process import config_for, wait_until_drained
 from .load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 
-OUTAGE_S = repeat(fast=5.0, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
-CLIENTS = repeat(fast=30, slow=90)
+OUTAGE_S = repeat(fast=2.0, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
+CLIENTS = repeat(fast=12, slow=90)
 """G10 requires sixty requests a second for five minutes; a client sends two in three seconds."""
 DETECTED_WITHIN_S = 60.0
 """Maximum seconds until /readyz reports the outage, with time for a loaded machine."""
@@ -122,7 +122,7 @@ def _watch(
         )
         if lasted >= outage_s and (noticed or lasted >= outage_s + DETECTED_WITHIN_S):
             return readiness
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
 __all__ = ["Outage", "assert_no_client_affected", "config_for", "locked", "run_outage", "stopped"]

@@ -146,8 +146,12 @@ class Gateway:
         return command
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
-        """End the process (and its workers) and return its exit code."""
+        """End the process (and its workers) and its commands; return the exit code."""
         self._end_commands()
+        return self.end_process(how, within_s=within_s)
+
+    def end_process(self, how: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
+        """End the process only, so that further commands and the next start share theirs."""
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
@@ -187,10 +191,12 @@ class Gateway:
     def run_command(self, *arguments: str, **environment: str) -> Finished:
         """Run a command that may end with any exit code.
 
-        While the gateway runs, its commands share one process (see ``command_server``); a command
-        with an environment of its own, or without a running gateway, has a process of its own.
+        While the gateway runs, and after ``end_process``, its commands share one process (see
+        ``command_server``); a command with an environment of its own, or without a running gateway,
+        has a process of its own.
         """
-        if not environment and self.process is not None and self.process.poll() is None:
+        is_running = self.process is not None and self.process.poll() is None
+        if not environment and (is_running or self._commands):
             return self._command_server().run(*arguments)
         result = subprocess.run(  # noqa: S603 - the test wrote this command
             [sys.executable, str(REPOSITORY / "manage.py"), *arguments],
