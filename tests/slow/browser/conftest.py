@@ -70,9 +70,9 @@ def secrets_of(gateway: Gateway) -> tuple[str, str]:
     return key[1], password[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with the ledger of a small company, for one test file."""
+    """A gateway with the ledger of a small company, for all test files."""
     with gateway_with(tmp_path_factory.mktemp("office"), "office") as running:
         yield running
 
@@ -88,17 +88,22 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+def new_context(chromium: Browser, **options: Any) -> BrowserContext:
+    """Open an isolated browser context."""
+    context = chromium.new_context(viewport=SIZE, **options)  # type: ignore[arg-type]  # a size
+    context.set_default_timeout(TIMEOUT_MS)
+    context.add_init_script(RECORD_CSP_VIOLATIONS)
+    return context
+
+
 @pytest.fixture
 def window(chromium: Browser) -> Iterator[Callable[..., BrowserContext]]:
     """Return a function that opens isolated browser contexts; all are closed at the end."""
     opened: list[BrowserContext] = []
 
     def open_context(**options: Any) -> BrowserContext:
-        context = chromium.new_context(viewport=SIZE, **options)  # type: ignore[arg-type]  # a size
-        context.set_default_timeout(TIMEOUT_MS)
-        context.add_init_script(RECORD_CSP_VIOLATIONS)
-        opened.append(context)
-        return context
+        opened.append(new_context(chromium, **options))
+        return opened[-1]
 
     yield open_context
     for context in opened:
@@ -114,9 +119,9 @@ def log_in(page: Page, gateway: Gateway) -> None:
     page.get_by_role("heading", name="Dashboard").first.wait_for()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def session(office: Gateway, chromium: Browser) -> Any:
-    """The cookies of one sign-in, for all tests of one file."""
+    """The cookies of one sign-in, for all tests."""
     with chromium.new_context() as context:
         log_in(context.new_page(), office)
         return context.storage_state()

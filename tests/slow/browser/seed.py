@@ -3,7 +3,7 @@
 ``office``: two days of a small company. One long session is the most expensive of yesterday, and
 four transcripts are past their retention.
 ``hostile``: one request for each payload, with it in every text field of clients and upstreams, and
-the same request with plain text.
+the same request with plain text. ``hostile examples``: the same for one payload of each kind.
 """
 
 import os
@@ -22,7 +22,7 @@ from django.utils.timezone import now  # noqa: E402 - models come after the setu
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database  # noqa: E402
 from proxy.models import Budget, Exchange, Route, RouteTarget, Upstream  # noqa: E402
 from tests.proxy.admin import factories, session_factories  # noqa: E402
-from tests.proxy.admin.hostile import PAYLOADS  # noqa: E402
+from tests.proxy.admin.hostile import EXAMPLES, PAYLOADS  # noqa: E402
 
 HARMLESS = "plain text without meaning"
 POSTED_AT_ONCE = 50
@@ -173,15 +173,16 @@ def seed_named_objects(label: str) -> None:
     RouteTarget.objects.create(route=route, upstream=upstream, model=label)
 
 
-def hostile() -> None:
-    seed_texts([*PAYLOADS, HARMLESS])
-    for label in {writable(payload).replace("\x00", "")[:60] for payload in PAYLOADS}:
+def hostile(payloads: Iterable[str]) -> None:
+    seed_texts([*payloads, HARMLESS])
+    for label in {writable(payload).replace("\x00", "")[:60] for payload in payloads}:
         seed_named_objects(label)
 
 
 DATASETS: dict[str, Callable[[], None]] = {
     "office": office,
-    "hostile": hostile,
+    "hostile": lambda: hostile(PAYLOADS),
+    "hostile examples": lambda: hostile(EXAMPLES),
 }
 
 if __name__ == "__main__":

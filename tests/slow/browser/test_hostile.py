@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Dialog, Page, Request
 
 from tests.fakes.servers.gateway import Gateway
+from tests.lanes import repeat
 from tests.proxy.admin.hostile import PAYLOADS, TESTED
 
 from .conftest import assert_no_violations, gateway_with, log_in
@@ -20,7 +21,9 @@ SHAPE = """
 
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with gateway_with(tmp_path_factory.mktemp("hostile"), "hostile") as running:
+    """A gateway with a request for each payload of the lane, in this order, and one without."""
+    dataset = repeat(fast="hostile examples", slow="hostile")
+    with gateway_with(tmp_path_factory.mktemp("hostile"), dataset) as running:
         yield running
 
 
@@ -67,17 +70,18 @@ def test_no_payload_changes_a_transcript(
     def open_transcript(number: int) -> None:
         page.goto(f"{strange.url}/admin/proxy/exchange/req_{number:026d}/change/")
 
-    open_transcript(len(PAYLOADS))  # the one with plain text
+    open_transcript(len(TESTED))  # the one with plain text
     page.get_by_role("link", name="Raw", exact=True).click()  # Markdown would add elements
     expected = page.evaluate(SHAPE)
     assert len(expected) > 80, "a transcript has more elements than that"
 
-    for payload in TESTED:
-        open_transcript(PAYLOADS.index(payload))
+    for number, payload in enumerate(TESTED):
+        open_transcript(number)
         assert_no_violations(page)
         assert page.evaluate(SHAPE) == expected, payload
 
 
+@pytest.mark.repeated
 def test_no_payload_runs_in_a_list_or_a_form(
     strange: Gateway, opened: Callable[[Gateway], Page]
 ) -> None:

@@ -159,10 +159,19 @@ def faults_with_variants() -> list[Fault]:
 
 def cases_of(fault: Fault) -> list[Case]:
     """Return every variant in every dialect, mode and value."""
+    return [case for cases in _cases_by_variant(fault) for case in cases]
+
+
+def examples_of(fault: Fault) -> list[Case]:
+    """Return one case of each variant; faults differ in the dialect, mode and value of theirs."""
+    turn = int(fault.number[1:])
+    return [cases[turn % len(cases)] for cases in _cases_by_variant(fault)]
+
+
+def _cases_by_variant(fault: Fault) -> list[list[Case]]:
     return [
-        case
+        list(_spread(fault.number, f"-{n}" if len(fault.variants) > 1 else "", variant))
         for n, variant in enumerate(fault.variants)
-        for case in _spread(fault.number, f"-{n}" if len(fault.variants) > 1 else "", variant)
     ]
 
 

@@ -18,6 +18,7 @@ from .catalogue import TABLES, Case, Fault, cases_of, faults_with_variants
 T = TypeVar("T")
 PAIRS = tomllib.loads((TABLES / "pairs.toml").read_text(encoding="utf-8"))
 COMPANIONS: list[str] = PAIRS["companions"]
+WAITING: list[str] = PAIRS["waiting"]
 RUN_ALONE: dict[str, str] = PAIRS["alone"]
 AT_ONCE = 8
 PAUSE_S = 0.003

@@ -1,20 +1,22 @@
 """Run every variant of the fault catalogue; see ``catalogue.py``.
 
-The fast lane runs each fault once, on the two databases in turn; the slow lane runs the others.
+The fast lane runs one case of each variant, on the two databases in turn; the slow lane runs every
+case on both.
 """
 
 import random
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.fakes.servers.gateway import Reply
 from tests.fakes.upstreams.grammar import faults_of_bytes
+from tests.lanes import is_slow
 
 from . import fault_scenarios
-from .catalogue import Case, Fault, Variant, cases_of, faults_with_variants
-from .concurrent_faults import at_once, recut, runs_with_others
+from .catalogue import Case, Fault, Variant, cases_of, examples_of, faults_with_variants
+from .concurrent_faults import WAITING, at_once, recut, runs_with_others
 from .conftest import DATABASES
 from .environment.client import RawClient, usual_request
 from .environment.invariants import FAILURES, World, assert_row_is_consistent, usage_of
@@ -43,29 +45,39 @@ class CaseResult(NamedTuple):
         return bool(row["model_requested"] == self.model)
 
 
-def faults_on_databases(turn: int) -> list[tuple[str, Fault]]:
-    """Return each fault with one of the two databases; the other ``turn`` has the other one."""
-    return [(DATABASES[(n + turn) % 2], fault) for n, fault in enumerate(faults_with_variants())]
+def groups_on_databases(turn: int, *marks: pytest.MarkDecorator) -> list[Any]:
+    """Return each fault with one of the two databases; the other ``turn`` has the other one.
+
+    A group has one fault, or all faults of the database that wait for a time limit.
+    """
+    groups = []
+    for place, database in enumerate(DATABASES):
+        own = faults_with_variants()[(place + turn) % 2 :: 2]
+        waiting = [fault for fault in own if fault.number in WAITING]
+        for faults in (*([fault] for fault in own if fault not in waiting), waiting):
+            name = "+".join(fault.number for fault in faults)
+            groups.append(pytest.param(database, faults, id=f"{name}-{database}", marks=marks))
+    return groups
 
 
-FAST = [pytest.param(*each, id=f"{each[1].number}-{each[0]}") for each in faults_on_databases(0)]
-SLOW = [
-    pytest.param(*each, id=f"{each[1].number}-{each[0]}", marks=pytest.mark.slow)
-    for each in faults_on_databases(1)
-]
-
-
+@pytest.mark.repeated
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("world", "fault"), [*FAST, *SLOW], indirect=["world"])
-def test_fault_has_the_result_of_the_catalogue(world: World, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    ("world", "faults"),
+    [*groups_on_databases(0), *groups_on_databases(1, pytest.mark.slow)],
+    indirect=["world"],
+)
+def test_fault_has_the_result_of_the_catalogue(world: World, faults: list[Fault]) -> None:
     world.mark()
     limit = min(
-        (variant.rss_mb for variant in fault.variants if variant.rss_mb is not None), default=None
+        (v.rss_mb for fault in faults for v in fault.variants if v.rss_mb is not None), default=None
     )
     before = world.reset_peak() if limit is not None else 0
 
-    cases = cases_of(fault)
-    if runs_with_others(fault):  # many wait for a timeout, so together they take as long as one
+    choose = cases_of if is_slow() else examples_of
+    cases = [case for fault in faults for case in choose(fault)]
+    if all(runs_with_others(fault) for fault in faults):
+        # many wait for a timeout, so together they take as long as one
         results = at_once(lambda case: run_case(world, case), cases)
     else:
         results = [run_case(world, case) for case in cases]
