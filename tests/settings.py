@@ -24,6 +24,8 @@ if "BRIDGE_DATA_DIR" not in os.environ:
         # A file instead of memory, because the drainer writes from another thread.
         DATABASES["default"]["NAME"] = str(DATA_DIR / "ledger.sqlite3")
         DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test-ledger.sqlite3")}
+# Find a static file when it is requested: each client of a test would read all of them at its start.
+WHITENOISE_AUTOREFRESH = True
 BANNER_FRESH_S = 0  # so that a page makes the same queries each time
 REDIS_TIMEOUT_S = 10
 SHED_LAG_S = 3600  # a slow machine must not cause load shedding
