@@ -10,7 +10,7 @@ import pytest
 from tests.lanes import repeat
 from tests.slow.threats import raw_http
 
-REQUESTS = repeat(fast=400, slow=2_000, variable="BRIDGE_FUZZ")
+REQUESTS = repeat(fast=200, slow=2_000, variable="BRIDGE_FUZZ")
 BATCH = 200
 AT_ONCE = 50  # most of a request is waiting: four times as many requests per second as with 12
 ALLOWED_5XX = {503, 529}

@@ -140,7 +140,10 @@ def test_bytes_on_an_idle_connection_close_it_and_stop_reuse_for_its_origin(
     assert process.log.count(f"upstream {name} sent bytes that no request had asked for") == 1
 
 
-@pytest.mark.parametrize(("n", "extra"), [(0, STRAY), (1, b"HTTP/1.1 2"), (2, b"}")])
+@pytest.mark.parametrize(
+    ("n", "extra"),
+    [(0, STRAY), pytest.param(1, b"HTTP/1.1 2", marks=pytest.mark.slow), (2, b"}")],
+)
 def test_bytes_after_a_complete_response_close_the_connection(process, upstream, n, extra):
     """The third case is what a too small content-length leaves."""
     name = f"leftover-{n}"
@@ -155,7 +158,7 @@ def test_bytes_after_a_complete_response_close_the_connection(process, upstream,
     until(lambda: strays(process, name) == {"after_response": 1})
 
 
-@pytest.mark.parametrize("name", ["early", "tls-early"])
+@pytest.mark.parametrize("name", ["early", pytest.param("tls-early", marks=pytest.mark.slow)])
 def test_response_before_the_complete_request_on_a_reused_connection_is_dropped(
     process, upstream, name
 ):
@@ -175,7 +178,7 @@ def test_response_before_the_complete_request_on_a_reused_connection_is_dropped(
     until(lambda: counts(process, "attempts", name, "status") == {"0": 1, "200": 2})
 
 
-@pytest.mark.parametrize("name", ["fresh", "tls-fresh"])
+@pytest.mark.parametrize("name", ["fresh", pytest.param("tls-fresh", marks=pytest.mark.slow)])
 def test_response_before_the_complete_request_on_a_new_connection_is_accepted(
     process, upstream, name
 ):
