@@ -142,6 +142,7 @@ class TestK02:
         assert run.returncode == 2
         assert "upstream 'openai': environment variable OPENAI_API_KEY is missing" in run.stderr
         assert SECRET not in run.stdout + run.stderr
+        assert not re.search(r"sk-br-|password (?!\()\S", run.stdout)
 
     @pytest.mark.django_db
     def test_k02_a_key_that_goes_missing_later_breaks_only_its_upstream(self, monkeypatch):
@@ -223,11 +224,14 @@ class TestK03:
 class TestK04:
     """A setting is unknown."""
 
-    def test_k04_an_unknown_environment_variable_is_rejected(self, manage):
+    def test_k04_an_unknown_environment_variable_is_rejected(self, manage, tmp_path):
         run = manage("serve", "--port", "0", BRIDGE_DRAIN="3")
 
         assert run.returncode == 2
         assert "unknown setting BRIDGE_DRAIN; did you mean 'BRIDGE_DRAIN_S'?" in run.stderr
+        assert "Traceback" not in run.stderr
+        assert run.stdout == ""
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.django_db
     def test_k04_a_variable_that_a_row_refers_to_is_accepted(self):

@@ -168,9 +168,14 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(port):
 
 
 @pytest.mark.parametrize(
-    "line", ["", "connection: close\r\n"], ids=["at rest", "after the last answer"]
+    ("line", "half_closes"),
+    [
+        pytest.param("", False, id="at rest"),
+        pytest.param("connection: close\r\n", True, id="after the last answer, half-closed"),
+        pytest.param("", True, id="at rest, half-closed", marks=pytest.mark.slow),
+        pytest.param("connection: close\r\n", False, id="after it", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("half_closes", [False, True], ids=["open", "half-closed"])
 def test_a_small_response_that_is_never_read_does_not_block_the_close(settings, line, half_closes):
     """The unsent rest is too small to pause writing, and a close waits until it is sent."""
     settings.WRITE_TIMEOUT_S = 0.5
@@ -209,14 +214,24 @@ class LiveFeed:
             pass
 
 
+PONG = b"\x8a\x80abcd"
 HANDSHAKE = (
     b"GET /ws/live/ HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 
 
-@pytest.mark.parametrize("extra_bytes", [b"", b"\x8a\x80abcd"], ids=["silent", "pongs"])
-@pytest.mark.parametrize("size", [None, 1, 48_000], ids=["not accepted", "open", "does not read"])
+@pytest.mark.parametrize(
+    ("size", "extra_bytes"),
+    [
+        pytest.param(None, b"", id="not accepted"),
+        pytest.param(1, PONG, id="open, pongs"),
+        pytest.param(48_000, b"", id="does not read"),
+        pytest.param(None, PONG, id="not accepted, pongs", marks=pytest.mark.slow),
+        pytest.param(1, b"", id="open", marks=pytest.mark.slow),
+        pytest.param(48_000, PONG, id="does not read, pongs", marks=pytest.mark.slow),
+    ],
+)
 def test_a_websocket_ends_for_every_client_behavior(settings, size, extra_bytes):
     """An unsolicited pong does not count as a response to a ping."""
     settings.HEAD_TIMEOUT_S = 1.5  # a busy machine sends its handshake within this time

@@ -42,8 +42,17 @@ def worst_case(stored) -> int:
     return stored.input_tokens * 1_000 + MAX_TOKENS * 10_000
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("dialect", "stream"),
+    [
+        ("chat", True),
+        ("responses", False),
+        ("anthropic", True),
+        pytest.param("chat", False, marks=pytest.mark.slow),
+        pytest.param("responses", True, marks=pytest.mark.slow),
+        pytest.param("anthropic", False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("sent_pieces", [0, 4], ids=["before the first byte", "in the middle"])
 def test_a_client_disconnect_is_charged_by_the_usage_of_the_upstream(
     budget_gateway, dialect, stream, sent_pieces
@@ -107,7 +116,7 @@ EACH_CASE_AND_EACH_DIALECT = [
     pytest.param(
         case,
         dialect,
-        marks=() if dialect == "chat" or case == "silence after the head" else pytest.mark.slow,
+        marks=() if dialect == "chat" else pytest.mark.slow,
     )
     for case in SILENT
     for dialect in DIALECTS
@@ -131,8 +140,15 @@ def test_a_request_without_a_response_is_charged_the_worst_case(
     assert budget_gateway.charged(budget) == stored.cost_nanousd
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("ending", [Reset(), Stall()], ids=["reset", "silence"])
+@pytest.mark.parametrize(
+    ("dialect", "ending"),
+    [
+        pytest.param("chat", Stall(), id="chat-silence"),
+        *(pytest.param(dialect, Reset(), id=f"{dialect}-reset") for dialect in DIALECTS),
+        pytest.param("responses", Stall(), id="responses-silence", marks=pytest.mark.slow),
+        pytest.param("anthropic", Stall(), id="anthropic-silence", marks=pytest.mark.slow),
+    ],
+)
 def test_a_cut_response_is_charged_for_the_received_part(
     budget_gateway, deadlines, dialect, ending
 ):
