@@ -2,9 +2,12 @@ import pytest
 from django.core.cache import cache
 
 from bridge_project.asgi import application
+from tests.fakes.module_rows import module_rows
 from tests.fakes.servers.served_client import ServedClient
 from tests.proxy.admin import factories
 from tests.proxy.config.server_fixtures import served
+
+__all__ = ["module_rows"]  # a fixture
 
 
 @pytest.fixture

@@ -79,29 +79,35 @@ spans = st.tuples(st.integers(0, DAYS - 2), st.integers(1, 20))
 groups = st.lists(st.sampled_from(GROUPS), unique=True, max_size=3)
 
 
+@pytest.fixture(scope="module")
+def secret(module_rows):
+    """The secret of a key that reads everything; the ledger has 160 requests."""
+    with module_rows():
+        factories.price()
+        rng = random.Random(6)  # noqa: S311  # the same ledger in each run
+        write_to_database(
+            [
+                factories.exchange_records(
+                    at=FIRST + timedelta(seconds=rng.randrange(DAYS * 86_400)),
+                    team=rng.choice(["platform", "research"]),
+                    body=factories.request_body(
+                        model=rng.choice(["claude-opus-5-5", "claude-haiku-5"])
+                    ),
+                    opening={"user": rng.choice(["", "ana", "ben"])},
+                    closing=rng.choice(CLOSINGS),
+                    with_content=False,
+                )
+                for _ in range(160)
+            ]
+        )
+        return factories.key("finance", scopes=["admin"])[1]
+
+
 @pytest.fixture
-def get_json(client, monkeypatch):
-    """Return the JSON of a report over a ledger of 160 requests."""
+def get_json(client, secret, monkeypatch):
+    """Return a function that returns the JSON of a report."""
     # REST framework reads the rate from the class.
     monkeypatch.setattr(ReaderThrottle, "rate", "100000/s")
-    factories.price()
-    secret = factories.key("finance", scopes=["admin"])[1]
-    rng = random.Random(6)  # noqa: S311  # the same ledger in each run
-    write_to_database(
-        [
-            factories.exchange_records(
-                at=FIRST + timedelta(seconds=rng.randrange(DAYS * 86_400)),
-                team=rng.choice(["platform", "research"]),
-                body=factories.request_body(
-                    model=rng.choice(["claude-opus-5-5", "claude-haiku-5"])
-                ),
-                opening={"user": rng.choice(["", "ana", "ben"])},
-                closing=rng.choice(CLOSINGS),
-                with_content=False,
-            )
-            for _ in range(160)
-        ]
-    )
 
     def get_json(url, **query):
         answer = client.get(url, query, headers={"x-api-key": secret})

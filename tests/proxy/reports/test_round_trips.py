@@ -1,6 +1,7 @@
 """An id as a row shows it is the id that each path, filter and body takes; an object has one shape."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -50,9 +51,14 @@ BODIES = [  # (list with the referred row, field of the body, list to which a bo
 ]  # fmt: skip
 
 
-@pytest.fixture
-def send():
-    """Send a request with a superuser's key; the database has one row of each resource."""
+@pytest.fixture(scope="module")
+def secret(module_rows):
+    """The secret of a superuser's key; the database has one row of each resource."""
+    with module_rows():
+        return create_rows()
+
+
+def create_rows():
     ben = factories.staff("ben")
     ci, _ = factories.key("ci", user=ben)
     openai = Upstream.objects.create(name="openai", dialect="responses", base_url="http://vllm/v1")
@@ -67,20 +73,26 @@ def send():
         Budget.objects.create(usd=10, **owner)
     Pause.objects.create(model="m", message="later", upstream=openai)
     secret = factories.key("terraform", of="ops", scopes=["admin"], user=factories.superuser())[1]
+    call(secret, "POST", "exports", {"report": "usage", "format": "csv"})
+    call(secret, "POST", "reports", {"name": "spend", "report": "usage"})
+    webhook = {"name": "ops", "url": "https://ops.example.com/hook"}
+    made = call(secret, "POST", "webhooks", webhook).json()
+    call(secret, "POST", "deliveries", {"webhook_id": made["id"]})
+    return secret
 
-    def send(method, path, body=None):
-        text = "" if body is None else json.dumps(body)
-        route, _, query = path.partition("?")
-        url = f"/api/v1/{route}{'' if route.endswith('/') else '/'}{'?' if query else ''}{query}"
-        return ServedClient().generic(
-            method, url, text, "application/json", headers={"x-api-key": secret}
-        )
 
-    send("POST", "exports", {"report": "usage", "format": "csv"})
-    send("POST", "reports", {"name": "spend", "report": "usage"})
-    hook = send("POST", "webhooks", {"name": "ops", "url": "https://ops.example.com/hook"}).json()
-    send("POST", "deliveries", {"webhook_id": hook["id"]})
-    return send
+def call(secret, method, path, body=None):
+    text = "" if body is None else json.dumps(body)
+    route, _, query = path.partition("?")
+    url = f"/api/v1/{route}{'' if route.endswith('/') else '/'}{'?' if query else ''}{query}"
+    headers = {"x-api-key": secret}
+    return ServedClient().generic(method, url, text, "application/json", headers=headers)
+
+
+@pytest.fixture
+def send(secret):
+    """Send a request with the superuser's key."""
+    return partial(call, secret)
 
 
 def rows(send, path):

@@ -1,10 +1,13 @@
 """Send a request as a role or with a scope, to a server whose database has one row of each model."""
 
 import base64
+from dataclasses import dataclass
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.cache import cache
+from django.db.models import Model
 
 from proxy.ledger.webhooks.outbox import record_test_event
 from proxy.models import (
@@ -30,9 +33,25 @@ SCOPES = tuple(Scope.values)
 """The scopes of keys of the team platform, which has the rows, each with one scope."""
 
 
-@pytest.fixture
-def send():
-    """Return a function that sends a request as a role; the database has one row of each model."""
+@dataclass(frozen=True)
+class Rows:
+    """The rows of the database, the parts of URLs that name them, and the callers."""
+
+    objects: dict[str, Model]
+    fillings: dict[str, str]
+    secrets: dict[str, str]
+    users: dict[str, User]
+    sessions: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def one_of_each(module_rows):
+    """Create one row of each model, the keys of the roles and scopes, and a session of each user."""
+    with module_rows():
+        return create_rows()
+
+
+def create_rows():
     ben = factories.staff("ben", groups=(MEMBER,))
     key, own = factories.key("ben", user=ben)
     exchange = factories.record(
@@ -95,41 +114,62 @@ def send():
         "users/<str:ident>": "users/user_ben",
         "workspaces/<str:ident>": "workspaces/wrkspc_platform",
     }
-    cache.clear()  # each test's keys have the same ids: the throttle would count their requests together
-    clients = {role: ServedClient() for role in ROLES}
-    headers = {
+    secrets = {
         "member_key": own,
         "other_key": factories.key("cleo", of="research")[1],
         "reports_key": factories.key("dashboard", scopes=["reports"])[1],
         "admin_key": factories.key("finance", of="research", scopes=["admin"])[1],
+        **{scope: factories.key(scope.replace(":", "-"), scopes=[scope])[1] for scope in SCOPES},
     }
-    for scope in SCOPES:
-        headers[scope] = factories.key(scope.replace(":", "-"), scopes=[scope])[1]
-        clients[scope] = ServedClient()
     users = {
         "staff": factories.staff("olga"),
         MEMBER: ben,
         **{role: factories.staff(role, groups=(role,)) for role in (AUDITOR, OWNER)},
         "root": factories.superuser(),
     }
+    sessions = {role: session_of(user) for role, user in users.items()}
+    return Rows(objects, fillings, secrets, users, sessions)
 
-    def one(role, method, url, query=None, side="request", **more_headers):
-        for model, row in objects.items():
-            if f"admin/{model}/" in url:
-                url = url.replace("<path:object_id>", str(row.pk))
-        for pattern, value in {**fillings, "<str:side>": side}.items():
-            url = url.replace(pattern, value)
-        url = url.replace("<path:object_id>", "0")
+
+def session_of(user):
+    """Sign in and return the cookie of the session."""
+    client = ServedClient()
+    client.force_login(user)
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+@pytest.fixture
+def send(one_of_each):
+    """Return a function that sends a request as a role; the database has one row of each model."""
+    rows = one_of_each
+    cache.clear()  # the throttle would count the requests of all tests together
+    clients = {role: ServedClient() for role in (*ROLES, *SCOPES)}
+    for role, session in rows.sessions.items():
+        clients[role].cookies[settings.SESSION_COOKIE_NAME] = session
+
+    def one(role, method, url, query=None, side="request", **headers):
+        url = fill(rows, url, side)
         if query is None:
             part = next((part for part in QUERIES if url.startswith(part)), "")
             query = "" if url == INDEX else QUERIES.get(part, "")
         client = clients[role]
-        if role in users and not has_session(client):
-            client.force_login(users[role])
-        sent_headers = {"x-api-key": headers[role]} if role in headers else {}
-        return client.generic(method, f"/{url}{query}", headers={**sent_headers, **more_headers})
+        if role in rows.users and not has_session(client):
+            client.force_login(rows.users[role])
+        if role in rows.secrets:
+            headers = {"x-api-key": rows.secrets[role], **headers}
+        return client.generic(method, f"/{url}{query}", headers=headers)
 
     return one
+
+
+def fill(rows, url, side):
+    """Return the URL of existing rows."""
+    for model, row in rows.objects.items():
+        if f"admin/{model}/" in url:
+            url = url.replace("<path:object_id>", str(row.pk))
+    for pattern, value in {**rows.fillings, "<str:side>": side}.items():
+        url = url.replace(pattern, value)
+    return url.replace("<path:object_id>", "0")
 
 
 WORDS = "Which files are here?"

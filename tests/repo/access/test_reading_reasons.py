@@ -13,10 +13,7 @@ from proxy.models import AuditEntry
 from proxy.permissions.readings import HEADER
 from proxy.reports.requests.raw_bodies import SIDES
 
-from .access_requests import send
-from .test_access_matrix import DJANGO
-
-__all__ = ["send"]  # a fixture
+from .access_tables import DJANGO
 
 pytestmark = pytest.mark.django_db
 

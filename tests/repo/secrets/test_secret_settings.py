@@ -1,10 +1,12 @@
 """No secret has a default, and a bad one refuses to start."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from bridge_project.env import TABLE
 
@@ -31,11 +33,22 @@ def test_a_secret_has_no_default(variable):
 
 @pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize("value", ["", "   "])
-def test_a_secret_that_is_set_but_empty_is_refused_by_name(repository, tmp_path, name, value):
-    run = manage(repository, tmp_path, "serve", "--port", "0", **{name: value})
+def test_a_secret_that_is_set_but_empty_is_refused_by_name(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv("BRIDGE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv(name, value)
+    spec = importlib.util.find_spec("bridge_project.settings")
+
+    with pytest.raises(ImproperlyConfigured, match=name):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+    assert not (tmp_path / "data").exists()
+
+
+def test_serve_names_an_empty_secret_in_one_line(repository, tmp_path):
+    run = manage(repository, tmp_path, "serve", "--port", "0", BRIDGE_SECRET_KEY=" ")
 
     assert run.returncode == 2
-    assert name in run.stderr
+    assert "BRIDGE_SECRET_KEY" in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "data").exists()
 

@@ -17,17 +17,25 @@ from .seed import seed_ledger, seed_objects
 CASES_PER_OPERATION = 4
 
 
+@pytest.fixture(scope="module")
+def shared(module_rows):
+    """The names of what every operation uses."""
+    with module_rows():
+        return seed_ledger()
+
+
 @pytest.fixture
-def seeded(db, settings, monkeypatch, tmp_path, name):
+def seeded(shared, settings, monkeypatch, tmp_path, name):
     # The test sends more than 600 requests a minute, and REST framework reads the rate from the class.
     monkeypatch.setattr(ReaderThrottle, "rate", "100000/s")
     settings.DATA_DIR = tmp_path
-    objects = seed_objects(seed_ledger(), OPERATIONS[name].path)
+    objects = seed_objects(shared, OPERATIONS[name].path)
     with gateway_snapshot():
         yield objects
     jobs.runner.join()
 
 
+@pytest.mark.django_db
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_response_matches_the_schema(seeded, name):
