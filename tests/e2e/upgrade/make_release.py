@@ -26,6 +26,7 @@ from tests.fakes.load.outages import locked
 from tests.fakes.servers.gateway import Gateway, Reply
 from tests.fakes.upstreams.script_steps import Script, json_response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.waiting import until
 
 from .releases import ENGINE, FOLDER, MIGRATIONS, pack, read_back, serve, unpack
 
@@ -156,8 +157,8 @@ def fill(folder: Path, proxy: ScriptedUpstream) -> dict[str, Any]:
             wait_for_backlog(gateway, 2 * len(UNPOSTED))
             gateway.process.kill()
             gateway.process.wait()
-    until = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"key": gateway.key, "until": until, "unposted": unposted}
+    end = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"key": gateway.key, "until": end, "unposted": unposted}
 
 
 def run_in_namespaces() -> None:
@@ -186,6 +187,8 @@ def make() -> None:
         gateway = serve(copy, proxy, key=facts["key"])
         with gateway:
             gateway.closed_rows(*facts["unposted"])
+            # Reading adds entries to the audit log, which must be later than the period.
+            until(lambda: datetime.now(UTC) >= datetime.fromisoformat(facts["until"]))
             facts["said"] = read_back(gateway, facts["until"])
     facts["migrations"] = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
