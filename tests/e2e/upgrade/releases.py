@@ -7,6 +7,7 @@ it. ``1.0.0.json`` beside it contains the answers of that version, and the diges
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +97,10 @@ def read_back(gateway: Gateway, until: str) -> dict[str, Any]:
     period = f"from=2026-06-01T00:00:00Z&to={until}"
     answers = {path: ask(gateway, path.format(period=period)) for path in REPORTS}
     audit = answers["audit/?limit=100&{period}"]  # the end of a period is rounded up
-    audit["data"] = [entry for entry in audit["data"] if entry["created_at"] < until]
+    end = datetime.fromisoformat(until)
+    audit["data"] = [
+        entry for entry in audit["data"] if datetime.fromisoformat(entry["created_at"]) < end
+    ]
     exported = gateway.manage("exportledger", "--format", "ndjson", "--until", until)
     rows = [json.loads(line) for line in exported.splitlines()]
     transcripts = {}
