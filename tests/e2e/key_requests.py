@@ -6,7 +6,6 @@ from tests.fakes.servers.gateway import Gateway
 from tests.waiting import until
 
 PATHS: Final = ("/v1/models", "/api/v1/me/", "/v1/organizations/me")
-BOUND_S: Final = 60
 
 
 def statuses(gateway: Gateway, secret: str) -> set[int]:

@@ -1,7 +1,7 @@
 """Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import reduce
 from itertools import chain, pairwise
@@ -56,6 +56,7 @@ def _prompt_tokens() -> Any:
     return total
 
 
+SESSION: Final = "session"
 TOOL: Final = "tool"
 CONTEXT_WINDOW: Final = Case(  # the rule must be the same as in the rollups
     When(input_tokens=None, then=Value("")),
@@ -160,15 +161,12 @@ def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Co
 
     Whole UTC days come from the rollup by tool and day, parts of a day from single requests.
     """
-    totals: dict[Key, Counts] = {}
-    for part in _parts(time_range):
-        try:
-            table = usage(reader, part, [TOOL], condition)
-            sums_by_key = {key: sums for (_, key), sums in table.items() if key != ("",)}
-        except NoRollup:
-            sums_by_key = _by_tool_from_requests(reader, part.start, part.end, condition)
-        for key, sums in sums_by_key.items():
-            totals.setdefault(key, Counts()).add(sums.counts)
+
+    def from_requests(part: TimeRange) -> Mapping[Key, Counts]:
+        return _by_tool_from_requests(reader, part.start, part.end, condition)
+
+    totals = _sum_parts(reader, _parts(time_range), TOOL, condition, from_requests)
+    totals.pop(("",), None)  # requests that called no tool
     return totals
 
 
@@ -182,8 +180,9 @@ def _by_tool_from_requests(
 
     totals: dict[Key, Counts] = {}
     for row in _read_rows(rows, start, end, read):
+        sums = _sums(row)
         for name in tools_of(row["tool_names"]):
-            totals.setdefault((name,), Counts()).add(_sums(row).counts)
+            totals.setdefault((name,), Counts()).add(sums.counts)
     return totals
 
 
@@ -213,19 +212,29 @@ def top_sessions(
             dict(ranked.values_list("session_id", "weight")[: limit if len(parts) == 1 else None])
         )
     highest = sorted(weights, key=lambda name: (-weights[name], name))[:limit]
-    return _by_session(reader, parts, condition & Q(session_id__in=highest))
+    chosen = condition & Q(session_id__in=highest)
+
+    def from_requests(part: TimeRange) -> Mapping[Key, Counts]:
+        return usage_from_requests(reader, part.start, part.end, ["session_id"], chosen)
+
+    return _sum_parts(reader, parts, SESSION, chosen, from_requests)
 
 
-def _by_session(reader: Reader, parts: Sequence[TimeRange], condition: Q) -> dict[Key, Counts]:
+def _sum_parts(
+    reader: Reader,
+    parts: Iterable[TimeRange],
+    group: str,
+    condition: Q,
+    from_requests: Callable[[TimeRange], Mapping[Key, Counts]],
+) -> dict[Key, Counts]:
+    """Return the sums by group; ``from_requests`` is called for parts that no rollup has."""
     totals: dict[Key, Counts] = {}
     for part in parts:
         try:
-            table = usage(reader, part, ["session"], condition)
-            sums_by_key = {key: sums for (_, key), sums in table.items()}
+            table = usage(reader, part, [group], condition)
+            sums_by_key: Mapping[Key, Counts] = {key: sums for (_, key), sums in table.items()}
         except NoRollup:
-            sums_by_key = usage_from_requests(
-                reader, part.start, part.end, ["session_id"], condition
-            )
+            sums_by_key = from_requests(part)
         for key, sums in sums_by_key.items():
             totals.setdefault(key, Counts()).add(sums.counts)
     return totals

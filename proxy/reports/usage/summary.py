@@ -16,7 +16,7 @@ from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParamet
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import BUCKETS, MAX_SUM_RANGE, MINUTES, TimeRange
 
-from .exchange_queries import by_tool, minute_table, top_sessions
+from .exchange_queries import SESSION, TOOL, by_tool, minute_table, top_sessions
 from .rollup_queries import (
     Counts,
     Key,
@@ -265,10 +265,6 @@ class TimeseriesView(ReportView):
         return Response(
             {**header, "bucket": query["bucket"], "starting_at": starts, "series": series}
         )
-
-
-TOOL: Final = "tool"
-SESSION: Final = "session"
 
 
 class TopParameters(TimeRangeParameters):

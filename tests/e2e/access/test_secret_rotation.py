@@ -7,6 +7,7 @@ replaces ``..data``.
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,10 @@ def post(gateway, key=None):
     ).status
 
 
+def end_of_log(gateway):
+    return gateway.log[-3_000:]
+
+
 def upstream_secrets(upstream, gateway):
     """Send twenty requests, enough to reach both workers; return the secrets that they used."""
     for _ in range(20):
@@ -104,13 +109,13 @@ def test_upstream_secret_is_reloaded_from_its_file(gateway, upstream, mounted):
 
     until(
         lambda: upstream_secrets(upstream, gateway) == {"Bearer upstream-2"},
-        lambda: gateway.log[-3_000:],
+        partial(end_of_log, gateway),
     )
 
 
 @pytest.mark.parametrize("state", ["empty", "gone", "a directory", "too large", "a pipe"])
 def test_unreadable_file_leaves_the_last_valid_secret_in_use(gateway, upstream, mounted, state):
-    until(lambda: degraded_texts(gateway) == [], lambda: gateway.log[-3_000:])
+    until(lambda: degraded_texts(gateway) == [], partial(end_of_log, gateway))
     file = (mounted.folder / "upstream").resolve()
     before = file.read_text()
     file.unlink()
@@ -126,7 +131,7 @@ def test_unreadable_file_leaves_the_last_valid_secret_in_use(gateway, upstream, 
 
     until(
         lambda: all(degraded_texts(gateway) == [NOTE] for _ in range(8)),
-        lambda: gateway.log[-3_000:],
+        partial(end_of_log, gateway),
     )
     assert upstream_secrets(upstream, gateway) == {f"Bearer {before}"}
     assert "its last good secret stays in use" in gateway.log
@@ -135,7 +140,7 @@ def test_unreadable_file_leaves_the_last_valid_secret_in_use(gateway, upstream, 
 
     mounted.write(upstream=before, key=secret("a"))
     until(
-        lambda: all(degraded_texts(gateway) == [] for _ in range(8)), lambda: gateway.log[-3_000:]
+        lambda: all(degraded_texts(gateway) == [] for _ in range(8)), partial(end_of_log, gateway)
     )
 
 
@@ -146,11 +151,11 @@ def test_gateway_key_is_reloaded_from_its_file(gateway, mounted):
 
     until(
         lambda: all(post(gateway, secret("b")) == 200 for _ in range(8)),
-        lambda: gateway.log[-3_000:],
+        partial(end_of_log, gateway),
     )
     until(
         lambda: all(post(gateway, secret("a")) == 401 for _ in range(8)),
-        lambda: gateway.log[-3_000:],
+        partial(end_of_log, gateway),
     )
 
 
@@ -159,7 +164,7 @@ def test_invalid_key_file_leaves_the_old_key_valid(gateway, mounted, invalid):
     at = len(gateway.log)
     mounted.write(upstream="upstream-2", key=invalid)
     expected_text = "has fewer than 32 characters" if invalid else "unreadable or empty"
-    until(lambda: expected_text in gateway.log[at:], lambda: gateway.log[-3_000:])
+    until(lambda: expected_text in gateway.log[at:], partial(end_of_log, gateway))
 
     assert post(gateway, secret("b")) == 200
 
@@ -173,10 +178,10 @@ def test_sighup_to_the_process_group_applies_the_file_and_ends_no_worker(gateway
 
     os.killpg(gateway.process.pid, signal.SIGHUP)
 
-    until(lambda: "+ team later" in gateway.log, lambda: gateway.log[-3_000:])
+    until(lambda: "+ team later" in gateway.log, partial(end_of_log, gateway))
     until(
         lambda: all(post(gateway, secret("c")) == 200 for _ in range(8)),
-        lambda: gateway.log[-3_000:],
+        partial(end_of_log, gateway),
     )
     assert gateway.process.poll() is None
     assert workers <= children(gateway.process.pid)

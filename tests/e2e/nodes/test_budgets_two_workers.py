@@ -51,7 +51,6 @@ name = "k"
 secret = { env = "BRIDGE_KEY_FAST" }
 """
 REQUEST = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
-WITHIN_S = 90
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.proxy.ledger.factories import body, closing, opening
 from tests.waiting import until
 
 HOUR = 3
-WITHIN_S = 60
 
 
 @pytest.fixture
