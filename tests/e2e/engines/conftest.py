@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.servers.gateway import Gateway, toml_for
-from tests.fakes.servers.llama_server import running_llama_server
+from tests.fakes.servers.llama_server import BUILD_WITHIN_S, running_llama_server
 
 ROUTES = "".join(
     f"""
@@ -17,9 +17,10 @@ targets = [{{ upstream = "{dialect}", model = "tiny" }}]
 )
 
 
-@pytest.fixture(
-    scope="session", params=["xllamacpp", pytest.param("llama-server", marks=pytest.mark.slow)]
-)
+BUILT = pytest.param("llama-server", marks=[pytest.mark.slow, pytest.mark.timeout(BUILD_WITHIN_S)])
+
+
+@pytest.fixture(scope="session", params=["xllamacpp", BUILT])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
