@@ -21,8 +21,8 @@ from proxy.encryption.bodies import MissingBodyKey, decrypt_text, encrypt_text
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
 from .shared_file import open_shared_file
 
-KEPT_S: Final = 86_400
-REMEMBERED_S: Final = 7 * KEPT_S
+ENTRY_LIFETIME_S: Final = 86_400
+NAME_LIFETIME_S: Final = 7 * ENTRY_LIFETIME_S
 EXPIRY_INTERVAL_S: Final = 3_600
 """Seconds between two deletions of expired entries from the file; they are never returned."""
 MAX_CALL: Final = 256 * 1024
@@ -137,7 +137,7 @@ class SqliteCalls:
         with self._connect() as connection:
             rows = connection.execute(
                 "SELECT name, iif(at < ?, NULL, entry) FROM calls WHERE origin = ? AND session = ?",
-                (self._clock() - KEPT_S, origin, session),
+                (self._clock() - ENTRY_LIFETIME_S, origin, session),
             )
             return dict(rows.fetchall())
 
@@ -162,9 +162,10 @@ class SqliteCalls:
 
     def _delete_expired(self, connection: sqlite3.Connection) -> None:
         now = self._clock()
-        connection.execute("DELETE FROM calls WHERE at < ?", (now - REMEMBERED_S,))
+        connection.execute("DELETE FROM calls WHERE at < ?", (now - NAME_LIFETIME_S,))
         connection.execute(
-            "UPDATE calls SET entry = NULL WHERE at < ? AND entry IS NOT NULL", (now - KEPT_S,)
+            "UPDATE calls SET entry = NULL WHERE at < ? AND entry IS NOT NULL",
+            (now - ENTRY_LIFETIME_S,),
         )
         self._expiry_due = now + EXPIRY_INTERVAL_S
 
@@ -178,14 +179,14 @@ class RedisCalls:
 
     def save(self, origin: str, session: str, calls: Mapping[str, str]) -> bool:
         now = int(self._clock())
-        arguments: list[object] = [now, now - KEPT_S, KEPT_S, REMEMBERED_S]
+        arguments: list[object] = [now, now - ENTRY_LIFETIME_S, ENTRY_LIFETIME_S, NAME_LIFETIME_S]
         arguments += [MAX_CALLS, MAX_SESSION, MAX_NAMES]
         for pair in calls.items():
             arguments += pair
         with redis_errors_as_unavailable():
             script = self._redis.register_script(SAVE)
             script(keys=_session_keys(origin, session), args=arguments)
-            self._redis.set(PREFIX + origin, 1, ex=REMEMBERED_S)
+            self._redis.set(PREFIX + origin, 1, ex=NAME_LIFETIME_S)
         return True
 
     def load(self, origin: str, session: str) -> Entries:
@@ -196,7 +197,7 @@ class RedisCalls:
         calls: Entries = dict.fromkeys(known)
         for name, text in stored.items():
             at, _, entry = text.partition(" ")
-            if at.isdecimal() and int(at) >= self._clock() - KEPT_S:
+            if at.isdecimal() and int(at) >= self._clock() - ENTRY_LIFETIME_S:
                 calls[name] = entry
         return calls
 

@@ -86,7 +86,7 @@ def expectation(version: str) -> dict[str, Any]:
     return found
 
 
-def ask(gateway: Gateway, path: str) -> Any:
+def get(gateway: Gateway, path: str) -> Any:
     reply = gateway.request("GET", f"/api/v1/{path}")
     assert reply.status == 200, (path, reply.body)
     return json.loads(reply.body)
@@ -95,7 +95,7 @@ def ask(gateway: Gateway, path: str) -> Any:
 def read_back(gateway: Gateway, until: str) -> dict[str, Any]:
     """Return what the gateway says about its records until a time: reports, transcripts, export."""
     period = f"from=2026-06-01T00:00:00Z&to={until}"
-    answers = {path: ask(gateway, path.format(period=period)) for path in REPORTS}
+    answers = {path: get(gateway, path.format(period=period)) for path in REPORTS}
     audit = answers["audit/?limit=100&{period}"]  # the end of a period is rounded up
     end = datetime.fromisoformat(until)
     audit["data"] = [
@@ -107,7 +107,7 @@ def read_back(gateway: Gateway, until: str) -> dict[str, Any]:
     for row in answers["requests/?limit=100&{period}"]["data"]:
         path = f"requests/{row['id']}/transcript/"
         if row["team"]["name"] == "platform" and row["outcome"] != "interrupted":
-            transcripts[row["id"]] = ask(gateway, path)
+            transcripts[row["id"]] = get(gateway, path)
     return comparable({"answers": answers, "export": rows, "transcripts": transcripts})
 
 

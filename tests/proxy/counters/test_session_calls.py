@@ -8,7 +8,13 @@ import pytest
 from proxy.counters import session_calls
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.redis_client import client_of
-from proxy.counters.session_calls import KEPT_S, PREFIX, REMEMBERED_S, RedisCalls, SqliteCalls
+from proxy.counters.session_calls import (
+    ENTRY_LIFETIME_S,
+    NAME_LIFETIME_S,
+    PREFIX,
+    RedisCalls,
+    SqliteCalls,
+)
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 START = 1_800_000_000.0
@@ -51,7 +57,7 @@ def test_a_session_has_its_entries_and_no_others(store):
 
 def test_an_entry_expires_and_its_name_is_forgotten_later(store, clock):
     store.save("o", "s", {"old": "[1]"})
-    clock.now += KEPT_S + 1
+    clock.now += ENTRY_LIFETIME_S + 1
     assert store.load("o", "s") == {"old": None}
 
     store.save("o", "s", {"new": "[2]"})
@@ -62,12 +68,12 @@ def test_an_entry_expires_and_its_name_is_forgotten_later(store, clock):
 def test_the_file_deletes_what_expired(tmp_path, clock):
     store = SqliteCalls(tmp_path / "calls.sqlite3", clock)
     store.save("o", "s", {"old": "[1]"})
-    clock.now += KEPT_S + 1
+    clock.now += ENTRY_LIFETIME_S + 1
     store.has_origin("o")
     with sqlite3.connect(tmp_path / "calls.sqlite3") as connection:
         assert connection.execute("SELECT name, entry FROM calls").fetchall() == [("old", None)]
 
-    clock.now += REMEMBERED_S
+    clock.now += NAME_LIFETIME_S
 
     assert not store.has_origin("o")
     assert store.load("o", "s") == {}
@@ -80,8 +86,8 @@ def test_redis_deletes_what_expired(redis_server):
     lives = sorted(client.ttl(key) for key in client.scan_iter(f"{PREFIX}*ttl*"))
     client.close()
 
-    assert [KEPT_S - 60 < lives[0] <= KEPT_S, len(lives)] == [True, 3]
-    assert all(REMEMBERED_S - 60 < seconds <= REMEMBERED_S for seconds in lives[1:])
+    assert [ENTRY_LIFETIME_S - 60 < lives[0] <= ENTRY_LIFETIME_S, len(lives)] == [True, 3]
+    assert all(NAME_LIFETIME_S - 60 < seconds <= NAME_LIFETIME_S for seconds in lives[1:])
 
 
 @pytest.mark.parametrize(

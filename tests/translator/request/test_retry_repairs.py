@@ -253,7 +253,7 @@ def test_recorded_refusals_are_understood(repair, name, field):
 # Histories and images that a model cannot take
 
 SYSTEM = {"role": "system", "content": "s"}
-ASKED = {"role": "user", "content": "a"}
+PROMPT = {"role": "user", "content": "a"}
 CALLS = [{"id": id_, "function": {"name": "f", "arguments": "{}"}} for id_ in ("1", "2")]
 TWO_CALLS = {"role": "assistant", "content": None, "tool_calls": CALLS}
 RESULTS = [{"role": "tool", "tool_call_id": id_, "content": "r"} for id_ in ("1", "2")]
@@ -266,20 +266,20 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}
     [
         (
             "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/...",
-            [ASKED, TWO_CALLS, *RESULTS, AGAIN],
+            [PROMPT, TWO_CALLS, *RESULTS, AGAIN],
             ["user", "assistant", "tool", "tool"],
             ("merge_users", True),
         ),
         (
             "This model only supports single tool-calls at once!",
-            [ASKED, TWO_CALLS, *RESULTS, AGAIN],
+            [PROMPT, TWO_CALLS, *RESULTS, AGAIN],
             ["user", "assistant", "tool", "assistant", "tool", "user"],
             ("single_calls", True),
         ),
-        ("System role not supported", [SYSTEM, ASKED], ["user"], ("system_role", False)),
+        ("System role not supported", [SYSTEM, PROMPT], ["user"], ("system_role", False)),
         (  # merging does not help: the template knows no tool messages
             "Conversation roles must alternate user/assistant/user/assistant/...",
-            [ASKED, TWO_CALLS, *RESULTS],
+            [PROMPT, TWO_CALLS, *RESULTS],
             ["user", "assistant", "user"],
             ("tool_messages", False),
         ),
@@ -317,4 +317,4 @@ def test_images_for_a_model_without_vision_are_dropped(status, text):
         assert "image omitted" in json.dumps(found.body)
         assert found.note.lossy
         assert found.capability == ("images", False)
-    assert CHAT({"messages": [ASKED]}, status, refusal(text)) is None
+    assert CHAT({"messages": [PROMPT]}, status, refusal(text)) is None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError
 
-KEPT_S: Final = 600
+LIFETIME_S: Final = 600
 SESSION_KEY: Final = "typed_secret"
 
 
@@ -21,21 +21,25 @@ def keep(session: Any, secret: str) -> str:
     session[SESSION_KEY] = {
         "token": token,
         "sealed": encrypt_secret(secret, _purpose(token)),
-        "until": int(time.time()) + KEPT_S,
+        "until": int(time.time()) + LIFETIME_S,
     }
     return token
 
 
 def recall(session: Any, token: str) -> str:
-    """Return the kept secret of this token; empty if there is none, or its time is over."""
-    kept = session.get(SESSION_KEY)
-    if not token or not kept or not secrets.compare_digest(kept["token"].encode(), token.encode()):
+    """Return the stored secret of this token; empty if there is none, or its time is over."""
+    stored = session.get(SESSION_KEY)
+    if (
+        not token
+        or not stored
+        or not secrets.compare_digest(stored["token"].encode(), token.encode())
+    ):
         return ""
-    if time.time() > kept["until"]:
+    if time.time() > stored["until"]:
         forget(session)
         return ""
     try:
-        return str(decrypt_secret(kept["sealed"], _purpose(token)))
+        return str(decrypt_secret(stored["sealed"], _purpose(token)))
     except ConfigError:  # the secret key of the installation has changed
         return ""
 
@@ -45,5 +49,5 @@ def forget(session: Any) -> None:
 
 
 def _purpose(token: str) -> str:
-    """Return the associated data: a kept secret cannot be stored as the secret of an upstream."""
+    """Return the associated data: this secret cannot be used as the secret of an upstream."""
     return f"form:{token}"

@@ -125,14 +125,14 @@ def test_hidden_reasoning_of_the_responses_api_returns_before_its_call(gateway, 
 
 
 def test_hidden_reasoning_without_a_session_is_left_out_with_a_note(gateway, scripted):
-    scripted.on("responses-lone", *(reasoning_script(n, call=True) for n in (1, 2)))
+    scripted.on("responses-single", *(reasoning_script(n, call=True) for n in (1, 2)))
     history: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 
-    notes = turn(gateway, "responses-lone", history, "")
-    turn(gateway, "responses-lone", history, "")
+    notes = turn(gateway, "responses-single", history, "")
+    turn(gateway, "responses-single", history, "")
 
     assert any(reason.startswith("encrypted reasoning is not kept") for reason in notes)
-    items = scripted.requests_for("responses-lone")[-1].json["input"]
+    items = scripted.requests_for("responses-single")[-1].json["input"]
     assert "reasoning" not in {item["type"] for item in items}
 
 
@@ -209,7 +209,7 @@ def test_an_expired_entry_is_reported_as_gone(gateway, scripted, monkeypatch):
     scripted.on("chat-old", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-old", "old")
     # The gateway deletes an entry after a day.
-    monkeypatch.setattr(session_calls, "KEPT_S", -60)
+    monkeypatch.setattr(session_calls, "ENTRY_LIFETIME_S", -60)
 
     assert GONE in turn(gateway, "chat-old", history, "old")
     assert "extra_content" not in sent_call(scripted, "chat-old")[0]

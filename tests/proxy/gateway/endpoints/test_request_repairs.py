@@ -161,12 +161,12 @@ def test_a_shape_that_a_template_requires_is_remembered_for_the_model(
 def test_a_shape_that_did_not_help_is_not_remembered(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
-    scripted.on("chat-template-odd", ALTERNATE)
+    scripted.on("chat-template-third", ALTERNATE)
 
-    reply = gateway.post(message("chat-template-odd", messages=HISTORY))
+    reply = gateway.post(message("chat-template-third", messages=HISTORY))
 
     assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
-    assert len(scripted.requests_for("chat-template-odd")) == 3
+    assert len(scripted.requests_for("chat-template-third")) == 3
     assert not request_repairs._learned
 
 

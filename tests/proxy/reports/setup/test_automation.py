@@ -27,7 +27,7 @@ from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
 
-DESIRED = [  # (list, the field that identifies a row, the wanted values), in order of creation
+DESIRED = [  # (list, the field that identifies a row, the desired values), in order of creation
     ("upstreams", "name", {"name": "vllm", "dialect": "chat", "base_url": "http://vllm/v1"}),
     ("teams", "name", {"name": "mobile", "retention_days": 30, "limits": {"rpm": 600}}),
     ("users", "name", {"name": "zoe", "email": "zoe@example.com", "is_staff": True}),
@@ -84,7 +84,7 @@ def send():
 
 
 class Script:
-    """Applies a list of wanted rows, as Terraform does: read, plan, write, and delete in the end."""
+    """Applies a list of desired rows, as Terraform does: read, plan, write, and delete in the end."""
 
     def __init__(self, send):
         self.send = send
@@ -98,10 +98,10 @@ class Script:
     def plan(self, desired):
         """Return the values by list that differ from the rows, or all values of a missing row."""
         found = {}
-        for kind, _, wanted in desired:
+        for kind, _, values in desired:
             row = self.read(kind) if kind in self.paths else {}
             if differing := {
-                name: wanted[name] for name in wanted if as_body(row.get(name)) != wanted[name]
+                name: values[name] for name in values if as_body(row.get(name)) != values[name]
             }:
                 found[kind] = differing
         return found
@@ -136,7 +136,7 @@ def test_a_script_creates_reads_updates_plans_no_change_and_deletes(send):
     script.apply(DESIRED)
     assert script.plan(DESIRED) == {}
 
-    changed = [(kind, by, wanted | CHANGED.get(kind, {})) for kind, by, wanted in DESIRED]
+    changed = [(kind, by, desired | CHANGED.get(kind, {})) for kind, by, desired in DESIRED]
     assert script.plan(changed) == CHANGED
     script.apply(changed)
     assert script.plan(changed) == {}
