@@ -25,7 +25,7 @@ class Command(BridgeCommand):
             "path", type=Path, help="the data directory of the host, a copy of it, or one journal"
         )
         parser.add_argument(
-            "--host", help="the name of the host, to end the notice that it has waiting records"
+            "--host", help="the name of that host; ends the notice that its records are waiting"
         )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

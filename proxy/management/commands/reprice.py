@@ -22,7 +22,11 @@ class Command(BridgeCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--since", type=parse_datetime, help="only requests since this time")
         parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
-        parser.add_argument("--all", action="store_true", help="also requests that have a cost")
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help="also requests that already have a cost (default: only those without)",
+        )
         parser.add_argument(
             "--dry-run", action="store_true", help="show the difference, change nothing"
         )
