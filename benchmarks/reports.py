@@ -113,6 +113,7 @@ def main() -> None:
     directory = world.set_up(url, keep=options.keep)
     fill(options.rows)
     from tests.fakes.servers.gateway import Gateway
+    from tests.waiting import until
 
     log = directory / f"gateway-{os.getpid()}"  # a reused directory has the folders of other runs
     environment = {"BRIDGE_DATA_DIR": str(directory)} | ({"DATABASE_URL": url} if url else {})
@@ -120,6 +121,7 @@ def main() -> None:
         words = ("createkey", "--team", "default", "--name", f"benchmark-{os.getpid()}", "--json")
         made = gateway.manage(*words, "--scope", "admin", "--scope", "messages")
         gateway.key = json.loads(made)["key"]
+        until(lambda: gateway.request("GET", PATHS["me"]).status == 200)  # the key is known
         streams = Streams(gateway, options.streams)
         streams.start()
         try:
