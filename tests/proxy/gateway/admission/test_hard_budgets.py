@@ -101,9 +101,9 @@ def test_with_a_soft_budget_a_disconnect_closes_the_upstream_without_an_estimate
 
 
 SILENT: dict[str, tuple[Script, dict[str, float]]] = {
-    "no head in time": ([Stall()], {"first_byte_s": 1}),
-    "no head in the whole time": ([Stall()], {"total_s": 1}),
-    "silence after the head": ([stream_head(), Stall()], {"idle_s": 1}),
+    "no head in time": ([Stall()], {"first_byte_s": 0.3}),
+    "no head in the whole time": ([Stall()], {"total_s": 0.3}),
+    "silence after the head": ([stream_head(), Stall()], {"idle_s": 0.3}),
     "reset before the head": ([Reset()], {}),
     "closed before the head": ([Close()], {}),
     "cut before any content": ([stream_head(), LAST_CHUNK], {}),
