@@ -20,7 +20,7 @@ from tests.proxy.gateway.conftest import add_route, message
 ROTATIONS = repeat(fast=1, slow=1_000)
 UPSTREAMS = repeat(fast=1, slow=30)
 CLIENTS = 4
-BETWEEN_REQUESTS_S = repeat(fast=0.02, slow=0.0)
+BETWEEN_REQUESTS_S = repeat(fast=0.1, slow=0.0)
 EXPIRED = json_response({"error": {"message": "expired"}}, status=401)
 LIFETIME_S = repeat(fast=3, slow=5)
 """Seconds. On a busy machine, a refresh may take one of them."""
