@@ -1,13 +1,14 @@
 """A bridge.toml with example rows, and the commands of the project as processes."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.fakes.servers.command_server import (
+    REPOSITORY,  # noqa: F401 - other tests import it from here
+    commands_without_settings,
+)
+
 SECRET = "sk-br-" + "Ada0" * 12
 
 BRIDGE_TOML = """
@@ -75,14 +76,9 @@ def manage(tmp_path):
         inherited = {
             name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
         }
-        return subprocess.run(  # noqa: S603 - our own command line
-            [sys.executable, str(REPOSITORY / "manage.py"), *map(str, arguments)],
-            cwd=REPOSITORY,
-            env={**inherited, "BRIDGE_DATA_DIR": str(tmp_path / "data"), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
+        return commands_without_settings().run(
+            *map(str, arguments),
+            environment={**inherited, "BRIDGE_DATA_DIR": str(tmp_path / "data"), **environment},
         )
 
     return run

@@ -17,6 +17,7 @@ from proxy.config import apply, load
 from proxy.models import Price, Route, RouteTarget, Team, Upstream
 from proxy.secrets import ConfigError
 from proxy.server import sighup_reload
+from tests.fakes.servers.prepared import copy_ledger
 from tests.proxy.admin import factories
 
 from .conftest import SECRET
@@ -35,16 +36,15 @@ targets = [{ upstream = "openai" }]
 
 def rejected_start(manage, tmp_path, toml, **environment):
     """Run ``serve`` with a wrong file; check exit code 2 and an empty database. Return stderr."""
+    copy_ledger(tmp_path / "data")
     (tmp_path / "bridge.toml").write_text(toml)
     run = manage("serve", "--port", "0", "--config", tmp_path / "bridge.toml", **environment)
     assert run.returncode == 2, run.stdout + run.stderr
     assert "Traceback" not in run.stderr
-    ledger = tmp_path / "data" / "ledger.sqlite3"
-    if ledger.exists():
-        with contextlib.closing(sqlite3.connect(ledger)) as database:
-            for table in ("upstream", "route", "routetarget", "team", "apikey", "budget", "user"):
-                name = "auth_user" if table == "user" else f"proxy_{table}"
-                assert database.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)  # noqa: S608
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.sqlite3")) as database:
+        for table in ("upstream", "route", "routetarget", "team", "apikey", "budget", "user"):
+            name = "auth_user" if table == "user" else f"proxy_{table}"
+            assert database.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)  # noqa: S608
     return run.stderr
 
 
@@ -134,6 +134,7 @@ class TestK02:
     """The key of a used upstream is missing."""
 
     def test_k02_a_missing_key_is_reported_by_its_variable(self, manage, tmp_path, toml):
+        copy_ledger(tmp_path / "data")
         (tmp_path / "bridge.toml").write_text(toml)
         run = manage(
             "serve", "--port", "0", "--config", tmp_path / "bridge.toml", BRIDGE_KEY_CI=SECRET

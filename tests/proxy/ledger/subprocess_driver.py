@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.servers.command_server import Finished, commands_without_settings
 from tests.fakes.servers.prepared import copy_ledger
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,10 +26,11 @@ SETTINGS = "tests.proxy.ledger.settings"
 class Driver:
     """A recorder process with its own data directory.
 
-    The database is a SQLite file of the data directory by default.
+    The database is a SQLite file of the data directory by default. Another one gets the schema, unless
+    it has it already (``migrated``).
     """
 
-    def __init__(self, directory: Path, database_url: str = "") -> None:
+    def __init__(self, directory: Path, database_url: str = "", *, migrated: bool = False) -> None:
         self.directory = directory
         if not directory.exists():
             copy_ledger(directory)
@@ -42,14 +44,15 @@ class Driver:
         self.environment.pop("DATABASE_URL", None)
         if database_url:
             self.environment["DATABASE_URL"] = database_url
-            self.manage("migrate", "--verbosity", "0")
+            if not migrated:
+                self.manage("migrate", "--verbosity", "0")
         self.child: subprocess.Popen[str] | None = None
 
-    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "manage.py"), *arguments]
-        return subprocess.run(  # noqa: S603 -- our own program
-            command, env=self.environment, cwd=ROOT, check=True, capture_output=True, text=True
-        )
+    def manage(self, *arguments: str, exit_code: int = 0) -> Finished:
+        """Run a command on this data directory; check its exit code."""
+        done = commands_without_settings().run(*arguments, environment=self.environment)
+        assert done.returncode == exit_code, done
+        return done
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.proxy.ledger.subprocess_driver"]

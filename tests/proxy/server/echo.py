@@ -136,6 +136,16 @@ class Echo:
         self.left_clients.release()
 
 
+class CurrentEcho:
+    """Passes each request to the ``Echo`` of the running test, so that many tests share a server."""
+
+    def __init__(self) -> None:
+        self.echo = Echo()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.echo(scope, receive, send)
+
+
 def send_raw(port: int, raw: bytes) -> bytes:
     """Send bytes; return what the server sends until it closes."""
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:

@@ -2,13 +2,12 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from proxy.server import http_timeouts
-from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until
 from tests.waiting import until
 
 from .echo import Echo, head, receive_all
@@ -27,9 +26,8 @@ def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(echo: Echo) -> Iterator[tuple[int, Any]]:
-    with served(echo, send_buffer=2_048) as running:
-        yield running
+def server(echo_server: tuple[int, Any], echo: Echo) -> tuple[int, Any]:
+    return echo_server
 
 
 def connect(server: tuple[int, Any], first: bytes = b"") -> socket.socket:
@@ -113,6 +111,10 @@ def test_an_endless_body_after_the_response_is_cut(server):
 
 
 def test_a_client_that_does_not_read_is_disconnected(server, echo):
-    with connect(server, head(f"content-length: {len(LARGE)}", path="/flood") + LARGE):
+    with socket.socket() as client:
+        # Else the kernel takes megabytes for the client.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        client.connect(("127.0.0.1", server[0]))
+        client.sendall(head(f"content-length: {len(LARGE)}", path="/flood") + LARGE)
         assert echo.may_answer.wait(DEADLINE_S)
         until(lambda: not server[1].server_state.connections)

@@ -5,20 +5,13 @@ Both look the same to the server until it sends something.
 
 import http.client
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until
 from tests.waiting import until
 
-from .echo import Echo, head, receive_all
-
-
-@pytest.fixture
-def port(echo: Echo) -> Iterator[int]:
-    with served(echo) as (number, _):
-        yield number
+from .echo import head, receive_all
 
 
 def half_close(port: int, raw: bytes, until: bytes = b"") -> socket.socket:

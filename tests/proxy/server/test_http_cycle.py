@@ -3,7 +3,6 @@
 import logging
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,7 @@ from proxy.server.http_timeouts import GatewayHttpProtocol
 from proxy.server.websocket_protocol import LiveFeedConnection
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 
-from .echo import Echo, head, send_raw
-
-
-@pytest.fixture
-def port(echo: Echo) -> Iterator[int]:
-    with served(echo) as (number, _):
-        yield number
+from .echo import head, send_raw
 
 
 def test_a_response_of_unknown_length_is_chunked(port):

@@ -1,24 +1,17 @@
 """Several requests on one connection: keep-alive, pipelining, request bodies and rejections."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from proxy.server import connection_limits
 from proxy.server.http_protocol import MAX_PIPELINED
-from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
+from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until
 from tests.waiting import until
 
-from .echo import Echo, head, receive_all, send_raw
+from .echo import head, receive_all, send_raw
 
 LAST = ("connection: close", "content-length: 4")
-
-
-@pytest.fixture
-def port(echo: Echo) -> Iterator[int]:
-    with served(echo) as (number, _):
-        yield number
 
 
 def connect(port: int) -> socket.socket:
@@ -121,11 +114,14 @@ def test_invalid_bytes_behind_a_request_do_not_change_its_response(port, echo):
 
 
 @pytest.fixture
-def two_connections(settings):
-    """Allow each address two connections."""
+def two_connections(echo_server, settings):
+    """Allow each address two connections; none of another test may still be counted."""
+    _, server = echo_server
+    until(lambda: not server.server_state.connections)
     settings.MAX_CONNECTIONS_PER_ADDRESS = 2
     connection_limits.connection_limits.cache_clear()
     yield
+    until(lambda: not server.server_state.connections)
     connection_limits.connection_limits.cache_clear()
 
 

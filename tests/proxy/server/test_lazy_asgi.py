@@ -19,7 +19,8 @@ LAZY_MODULES = (
     "proxy.bootstrap.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
     "unfold.sites", "websockets", "xml.dom", "yaml",
 )  # fmt: skip
-LOADED = f"""
+OPTIONAL_MODULES = ("azure.identity", "botocore", "duckdb", "google.auth")
+PROGRAM = f"""
 import sys
 sys.argv = ["manage.py", "serve"]
 import bridge_project.asgi
@@ -27,45 +28,44 @@ import proxy.management.commands.serve
 from proxy.gateway.snapshot import config_cache
 config_cache.save_cached(config_cache.Configuration(1, {{config_cache.ApiKey: []}}))
 print(*(name for name in {LAZY_MODULES!r} if name in sys.modules))
-"""
 
-
-def run(program: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(  # noqa: S603 -- our own program
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path), "DATABASE_URL": "sqlite:///:memory:",
-             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-
-
-def test_the_start_does_not_import_modules_that_only_pages_need(tmp_path: Path) -> None:
-    result = run(LOADED, tmp_path)
-
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == []
-
-
-PAGES = """
-import sys
-sys.argv = ["manage.py", "serve"]
-import bridge_project.asgi
 import django.core.asgi
 django.core.asgi.get_asgi_application()
 from django.urls import reverse
 reverse("admin:index")  # loads the pages
 print(*(name for name in ("daphne", "twisted") if name in sys.modules))
+
+import proxy.gateway.endpoints.messages, proxy.bootstrap.doctor, proxy.reports.urls
+print(*(name for name in {OPTIONAL_MODULES!r} if name in sys.modules))
 """
 
 
-def test_serve_never_imports_daphne_and_twisted(tmp_path: Path) -> None:
-    result = run(PAGES, tmp_path)
-
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """Modules of a process: the lazy ones at its start, those of daphne with pages, the optional ones."""
+    result = subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path_factory.mktemp("data")),
+             "DATABASE_URL": "sqlite:///:memory:", "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == []
+    return [line.split() for line in result.stdout.split("\n")[:-1]]
+
+
+def test_the_start_does_not_import_modules_that_only_pages_need(loaded: list[list[str]]) -> None:
+    assert loaded[0] == []
+
+
+def test_serve_never_imports_daphne_and_twisted(loaded: list[list[str]]) -> None:
+    assert loaded[1] == []
+
+
+def test_the_gateway_imports_no_optional_library(loaded: list[list[str]]) -> None:
+    assert loaded[2:] == [[]]
 
 
 async def respond(scope: Any, receive: Any, send: Any) -> None:

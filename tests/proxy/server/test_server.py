@@ -6,14 +6,17 @@ import re
 import secrets
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.proxy.config.conftest import REPOSITORY, SECRET
+from tests.fakes.servers.command_server import REPOSITORY
+from tests.fakes.servers.prepared import copy_ledger
+from tests.proxy.config.conftest import BRIDGE_TOML, SECRET
+from tests.waiting import until
 
 PASSWORD = "correct horse battery"
 SECRETS = re.compile(r"sk-br-[A-Za-z0-9_-]{20,}|password (?!\()\S+")
@@ -46,10 +49,11 @@ def serve(folder):
                 stderr=subprocess.STDOUT,
             )
         running.append(process)
-        deadline = time.monotonic() + 120
-        while "listens on" not in log.read_text() and process.poll() is None:
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        until(
+            lambda: "listens on" in log.read_text() or process.poll() is not None,
+            log.read_text,
+            within_s=120,
+        )
         return process, log
 
     try:
@@ -71,9 +75,24 @@ def serving(tmp_path):
 def running(tmp_path_factory):
     """A gateway that tests only ask: its data directory and its output."""
     folder = tmp_path_factory.mktemp("running")
+    copy_ledger(folder / "data")
     with serve(folder) as start:
         process, log = start(BRIDGE_ADMIN_PASSWORD=PASSWORD, BRIDGE_HEAD_TIMEOUT_S="1")
         yield folder / "data", log
+        assert stop(process) == 0
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory):
+    """A gateway with a file and with debug mode, which is unsafe: its process, output and file."""
+    folder = tmp_path_factory.mktemp("configured")
+    copy_ledger(folder / "data")
+    (folder / "bridge.toml").write_text(BRIDGE_TOML)
+    environment = {"BRIDGE_KEY_CI": SECRET, "OPENAI_API_KEY": "sk-upstream"}
+    unsafe = {"BRIDGE_DEBUG": "1", "BRIDGE_INSECURE_OK": "1"}
+    with serve(folder) as start:
+        process, log = start("--config", folder / "bridge.toml", **environment, **unsafe)
+        yield process, log, folder / "bridge.toml"
         assert stop(process) == 0
 
 
@@ -190,11 +209,10 @@ def test_an_invalid_setting_exits_with_2_and_creates_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unsafe_setting_starts_with_insecure_ok(serving):
-    process, log = serving(BRIDGE_DEBUG="1", BRIDGE_INSECURE_OK="1")
+def test_an_unsafe_setting_starts_with_insecure_ok(configured):
+    _, log, _ = configured
 
     assert "listens on" in log.read_text()
-    assert stop(process) == 0
 
 
 def test_a_dry_run_prints_the_plan_and_missing_secrets_and_writes_nothing(manage, tmp_path, toml):
@@ -214,42 +232,30 @@ def test_a_dry_run_prints_the_plan_and_missing_secrets_and_writes_nothing(manage
 
 
 def test_a_dry_run_does_not_migrate(manage, tmp_path, toml):
-    (tmp_path / "data").mkdir()
+    copy_ledger(tmp_path / "data")
     (tmp_path / "data" / "secret_key").write_text(secrets.token_urlsafe(48))
     (tmp_path / "bridge.toml").write_text(toml)
-    assert manage("migrate", "auth").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.sqlite3")) as database:
+        database.execute("DELETE FROM django_migrations WHERE app = 'proxy'")
+        database.commit()
 
-    run = manage("applyconfig", tmp_path / "bridge.toml", "--dry-run", BRIDGE_KEY_CI=SECRET)
+        run = manage("applyconfig", tmp_path / "bridge.toml", "--dry-run", BRIDGE_KEY_CI=SECRET)
 
+        applied = database.execute("SELECT 1 FROM django_migrations WHERE app = 'proxy'").fetchall()
     assert run.returncode == 2
     assert "run manage.py migrate" in run.stderr
     assert "a dry run does not migrate" in run.stderr
-    assert "[ ] 0001_initial" in manage("showmigrations", "proxy").stdout
+    assert applied == []
 
 
-def test_a_configured_gateway_starts_without_sandbox_and_default_key(serving, tmp_path, toml):
-    (tmp_path / "bridge.toml").write_text(toml)
-
-    process, log = serving(
-        "--config", tmp_path / "bridge.toml", BRIDGE_KEY_CI=SECRET, OPENAI_API_KEY="sk-upstream"
-    )
-    stop(process)
-
+def test_a_configured_gateway_starts_without_sandbox_and_default_key(configured):
+    _, log, _ = configured
     output = log.read_text()
+
     assert "+ upstream openai" in output
     assert "SANDBOX" not in output
     assert "Gateway key" not in output
     assert SECRET not in output
-
-
-def test_several_workers_start_and_stop_together(serving):
-    process, log = serving("--workers", "2")
-    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-        response = client.recv(64)
-
-    assert response.startswith(b"HTTP/1.1 200")
-    assert stop(process) == 0
 
 
 def test_a_client_that_never_completes_its_head_gets_a_408(running):
@@ -262,26 +268,19 @@ def test_a_client_that_never_completes_its_head_gets_a_408(running):
     assert b'"timeout_error"' in response
 
 
-def test_k07_sighup_applies_the_file_again_and_an_error_changes_nothing(serving, tmp_path):
-    file = tmp_path / "bridge.toml"
-    file.write_text('[[teams]]\nname = "ada"\n')
-    process, log = serving("--config", file)
+def test_k07_sighup_applies_the_file_again_and_an_error_changes_nothing(configured):
+    process, log, file = configured
 
-    file.write_text('[[teams]]\nnam = "ben"\n')
+    file.write_text(BRIDGE_TOML + '[[teams]]\nnam = "ben"\n')
     process.send_signal(signal.SIGHUP)
     wait_for(log, "the old configuration stays active: .*did you mean 'name'")
-    file.write_text('[[teams]]\nname = "ada"\n[[teams]]\nname = "ben"\n')
+    file.write_text(BRIDGE_TOML + '[[teams]]\nname = "ben"\n')
     process.send_signal(signal.SIGHUP)
     wait_for(log, r"\+ team ben")
 
-    assert stop(process) == 0
-
 
 def wait_for(log, pattern):
-    deadline = time.monotonic() + 90
-    while not re.search(pattern, log.read_text()):
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    until(lambda: re.search(pattern, log.read_text()), log.read_text)
 
 
 def test_a_command_before_the_first_start_prints_one_error(manage, tmp_path):
@@ -307,19 +306,28 @@ def test_an_invalid_secret_key_file_is_rejected(manage, tmp_path):
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_systemd_is_told_that_the_gateway_is_ready_runs_and_stops(serving, tmp_path, workers):
     """sd_notify(3): one datagram for each state. The watchdog wants one at least every second."""
+    copy_ledger(tmp_path / "data")
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
         systemd.settimeout(30)
         environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
-        process, _ = serving("--workers", str(workers), **environment)
+        process, log = serving("--workers", str(workers), **environment)
         states = [systemd.recv(100) for _ in range(3)]
+        response = health_of(log)
         assert stop(process) == 0
         systemd.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
                 states.append(systemd.recv(100))
 
+    assert response.startswith(b"HTTP/1.1 200")
     assert b"READY=1" in states[:2]
     assert states.count(b"WATCHDOG=1") >= 2
     assert states[-1] == b"STOPPING=1"
+
+
+def health_of(log):
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port_of(log)), 90)) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        return client.recv(64)

@@ -10,6 +10,7 @@ from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import ResponseSummary, summary_of_message
 from tests.fakes.upstreams.stream_cuts import Cut, pieces
+from tests.lanes import repeat
 from translator import openai_chat, openai_responses
 from translator.dialect import Dialect, ResponseContext, Stream
 from translator.message_stream.events_to_message import fold
@@ -19,6 +20,7 @@ STREAMS = [
     *recordings.recordings("responses-stream"),
     *recordings.recordings("chat-stream"),
 ]
+SOME_STREAMS = STREAMS[:: repeat(fast=4, slow=1)]
 WHOLE = [*recordings.recordings("responses-json"), *recordings.recordings("chat-json")]
 CONTEXT = ResponseContext(message_id="msg_corpus", model="claude-corpus", input_estimate=1)
 
@@ -73,7 +75,8 @@ def test_a_recorded_stream_equals_its_recording(path):
         assert stream.usage.source == ("reported" if expected.usage else "estimated")
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=ids)
+@pytest.mark.repeated
+@pytest.mark.parametrize("path", SOME_STREAMS, ids=ids)
 def test_cutting_a_recorded_stream_anywhere_changes_nothing(path):
     _, whole = streamed(path)
 
@@ -83,7 +86,8 @@ def test_cutting_a_recorded_stream_anywhere_changes_nothing(path):
         assert streamed(path, "bytes")[1] == whole
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=ids)
+@pytest.mark.repeated
+@pytest.mark.parametrize("path", SOME_STREAMS, ids=ids)
 def test_a_recorded_stream_that_is_cut_off_ends_in_an_error(path):
     events = recordings.events_of(path.read_bytes())
     ends = [n for n, event in enumerate(events) if is_end(event)]

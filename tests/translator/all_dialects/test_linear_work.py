@@ -69,8 +69,24 @@ def cpu_of(dialect, request):
     return min(runs)
 
 
-@pytest.mark.parametrize("made", REQUESTS.values(), ids=REQUESTS)
-@pytest.mark.parametrize("dialect", [openai_chat, openai_responses], ids=["chat", "responses"])
+DIALECTS = {"chat": openai_chat, "responses": openai_responses}
+IN_FAST_LANE = {
+    ("chat", "system_messages"), ("chat", "blocks_with_notes"),
+    ("responses", "cleared_messages"), ("responses", "servers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dialect", "made"),
+    [
+        pytest.param(
+            DIALECTS[dialect], REQUESTS[made], id=f"{dialect}-{made}",
+            marks=() if (dialect, made) in IN_FAST_LANE else pytest.mark.slow,
+        )
+        for dialect in DIALECTS
+        for made in REQUESTS
+    ],
+)  # fmt: skip
 def test_four_times_the_request_is_about_four_times_the_work(dialect, made):
     gc.disable()
     try:

@@ -42,18 +42,24 @@ def worst_case(stored) -> int:
     return stored.input_tokens * 1_000 + MAX_TOKENS * 10_000
 
 
+IN_THE_MIDDLE = 4
+
+
+def examples(fast, *values):
+    """Return each combination of the values; all but those of ``fast`` are for the slow lane."""
+    return [
+        pytest.param(*each, marks=() if each in fast else pytest.mark.slow)
+        for each in itertools.product(*values)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("dialect", "stream"),
-    [
-        ("chat", True),
-        ("responses", False),
-        ("anthropic", True),
-        pytest.param("chat", False, marks=pytest.mark.slow),
-        pytest.param("responses", True, marks=pytest.mark.slow),
-        pytest.param("anthropic", False, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("sent_pieces", [0, 4], ids=["before the first byte", "in the middle"])
+    ("dialect", "stream", "sent_pieces"),
+    examples(
+        {("chat", True, 0), ("responses", False, IN_THE_MIDDLE), ("anthropic", True, IN_THE_MIDDLE)},
+        DIALECTS, (True, False), (0, IN_THE_MIDDLE),
+    ),
+)  # fmt: skip
 def test_a_client_disconnect_is_charged_by_the_usage_of_the_upstream(
     budget_gateway, dialect, stream, sent_pieces
 ):
@@ -79,7 +85,7 @@ def test_a_client_disconnect_is_charged_by_the_usage_of_the_upstream(
     assert budget_gateway.charged(budget) == REPORTED
 
 
-@pytest.mark.parametrize("owner", ["team", "key"])
+@pytest.mark.parametrize("owner", ["team", pytest.param("key", marks=pytest.mark.slow)])
 def test_with_a_soft_budget_a_disconnect_closes_the_upstream_without_an_estimate(
     budget_gateway, owner
 ):
@@ -101,9 +107,9 @@ def test_with_a_soft_budget_a_disconnect_closes_the_upstream_without_an_estimate
 
 
 SILENT: dict[str, tuple[Script, dict[str, float]]] = {
-    "no head in time": ([Stall()], {"first_byte_s": 1}),
-    "no head in the whole time": ([Stall()], {"total_s": 1}),
-    "silence after the head": ([stream_head(), Stall()], {"idle_s": 1}),
+    "no head in time": ([Stall()], {"first_byte_s": 0.3}),
+    "no head in the whole time": ([Stall()], {"total_s": 0.3}),
+    "silence after the head": ([stream_head(), Stall()], {"idle_s": 0.3}),
     "reset before the head": ([Reset()], {}),
     "closed before the head": ([Close()], {}),
     "cut before any content": ([stream_head(), LAST_CHUNK], {}),
@@ -112,18 +118,17 @@ SILENT: dict[str, tuple[Script, dict[str, float]]] = {
 }
 
 
-EACH_CASE_AND_EACH_DIALECT = [
-    pytest.param(
-        case,
-        dialect,
-        marks=() if dialect == "chat" else pytest.mark.slow,
-    )
-    for case in SILENT
-    for dialect in DIALECTS
-]
+TYPICAL = (
+    "no head in time",
+    "silence after the head",
+    "reset before the head",
+    "a proxy that gave up",
+)
 
 
-@pytest.mark.parametrize(("case", "dialect"), EACH_CASE_AND_EACH_DIALECT)
+@pytest.mark.parametrize(
+    ("case", "dialect"), examples({(case, "chat") for case in TYPICAL}, SILENT, DIALECTS)
+)
 def test_a_request_without_a_response_is_charged_the_worst_case(
     budget_gateway, deadlines, dialect, case
 ):
@@ -142,12 +147,7 @@ def test_a_request_without_a_response_is_charged_the_worst_case(
 
 @pytest.mark.parametrize(
     ("dialect", "ending"),
-    [
-        pytest.param("chat", Stall(), id="chat-silence"),
-        *(pytest.param(dialect, Reset(), id=f"{dialect}-reset") for dialect in DIALECTS),
-        pytest.param("responses", Stall(), id="responses-silence", marks=pytest.mark.slow),
-        pytest.param("anthropic", Stall(), id="anthropic-silence", marks=pytest.mark.slow),
-    ],
+    examples({("chat", Stall()), ("responses", Reset())}, DIALECTS, (Stall(), Reset())),
 )
 def test_a_cut_response_is_charged_for_the_received_part(
     budget_gateway, deadlines, dialect, ending
@@ -175,7 +175,7 @@ REFUSALS: dict[str, Script] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.parametrize("case", examples({("an error status",), ("an error event",)}, REFUSALS))
 def test_a_request_refused_by_the_upstream_costs_nothing(budget_gateway, case):
     name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
     budget_gateway.scripted.on(name, REFUSALS[case])
@@ -200,9 +200,13 @@ def test_a_request_that_was_never_delivered_costs_nothing(budget_gateway):
     assert settled(budget).spent == 0
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
-@pytest.mark.parametrize("at_once", [True, False], ids=["in one read", "later"])
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("dialect", "at_once", "stream"),
+    examples(
+        {("chat", False, True), ("responses", True, False)},
+        ("chat", "responses"), (True, False), (True, False),
+    ),
+)  # fmt: skip
 def test_a_response_ended_by_a_stop_sequence_is_charged_by_the_usage_of_the_upstream(
     budget_gateway, dialect, at_once, stream
 ):
@@ -272,7 +276,7 @@ EMPTY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", examples({("chat",), ("anthropic",)}, DIALECTS))
 def test_an_empty_response_without_usage_is_charged_the_worst_case(budget_gateway, dialect):
     name, budget = budget_gateway.model(dialect), budget_gateway.cleo.budget("1")
     budget_gateway.scripted.on(name, json_response(EMPTY[dialect]))

@@ -19,6 +19,8 @@ from tests.waiting import until
 
 numbers = itertools.count()
 WITHIN_S = 2.0
+BETWEEN_REQUESTS_S = 0.01
+"""Without a pause, the clients of a test take all of a core."""
 
 
 def issued(**fields) -> tuple[ApiKey, str]:
@@ -37,7 +39,10 @@ def deactivate(key: ApiKey) -> None:
     key.user.save()
 
 
-@pytest.mark.parametrize("take_away", [revoke, deactivate, ApiKey.delete])
+@pytest.mark.parametrize(
+    "take_away",
+    [revoke, *(pytest.param(way, marks=pytest.mark.slow) for way in (deactivate, ApiKey.delete))],
+)
 def test_the_last_success_is_at_most_two_seconds_after(
     gateway: GatewayClient, scripted: ScriptedUpstream, monkeypatch, take_away
 ):
@@ -52,7 +57,7 @@ def test_the_last_success_is_at_most_two_seconds_after(
     ending = threading.Event()
 
     def send() -> None:
-        while not ending.is_set():
+        while not ending.wait(BETWEEN_REQUESTS_S):
             known = polled
             seen.append((known, gateway.post(message("chat-taken"), x_api_key=secret).status))
 
@@ -63,7 +68,7 @@ def test_the_last_success_is_at_most_two_seconds_after(
         if after:
             polled = next(looks)
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
+    threads = [threading.Thread(target=send) for _ in range(2)]
     for thread in threads:
         thread.start()
     until(lambda: any(status == 200 for _, status in seen))
@@ -85,7 +90,7 @@ def test_the_last_success_is_at_most_two_seconds_after(
 
 def test_a_key_ends_at_its_exact_expiry(gateway: GatewayClient, scripted: ScriptedUpstream):
     scripted.on("chat-taken", upstream_scripts.chat())
-    ends = time.time() + 1.5
+    ends = time.time() + 1
     _, secret = issued(expires=datetime.fromtimestamp(ends, UTC))
     directory.poll()
     seen: list[tuple[float, int, float]] = []
@@ -94,6 +99,7 @@ def test_a_key_ends_at_its_exact_expiry(gateway: GatewayClient, scripted: Script
         seen.append(
             (began, gateway.post(message("chat-taken"), x_api_key=secret).status, time.time())
         )
+        time.sleep(BETWEEN_REQUESTS_S)
 
     assert {status for _, status, _ in seen} <= {200, 401}
     assert all(status == 401 for began, status, _ in seen if began >= ends)

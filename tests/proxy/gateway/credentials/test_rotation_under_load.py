@@ -20,6 +20,7 @@ from tests.proxy.gateway.conftest import add_route, message
 ROTATIONS = repeat(fast=1, slow=1_000)
 UPSTREAMS = repeat(fast=1, slow=30)
 CLIENTS = 4
+BETWEEN_REQUESTS_S = repeat(fast=0.1, slow=0.0)
 EXPIRED = json_response({"error": {"message": "expired"}}, status=401)
 LIFETIME_S = repeat(fast=3, slow=5)
 """Seconds. On a busy machine, a refresh may take one of them."""
@@ -67,7 +68,7 @@ def test_no_request_fails_while_tokens_expire(gateway, scripted, rotating):
 
     def send_requests(number: int) -> None:
         turn = number
-        while not ended.is_set():
+        while not ended.wait(BETWEEN_REQUESTS_S):
             reply = gateway.post(message(f"short-{turn % UPSTREAMS}"))
             answers.append(reply.status)
             if reply.status != 200:

@@ -15,7 +15,7 @@ from tests.proxy.gateway.conftest import message, row
 
 def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines):
     """P08: the event loop of the gateway is blocked for longer than the upstream may be silent."""
-    deadlines(idle_s=2)
+    deadlines(idle_s=1)
     gate = threading.Event()
     scripted.on("chat-blocked", [stream_head(), chunk(upstream_scripts.chat_events()[1]), WaitForGate(gate),
                                  chunk(b"".join(upstream_scripts.chat_events()[2:])), LAST_CHUNK])  # fmt: skip
@@ -23,7 +23,7 @@ def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines)
 
     async def block_loop() -> None:
         gate.set()  # the rest of the response arrives
-        time.sleep(2.5)  # noqa: ASYNC251 - the fault itself
+        time.sleep(1.5)  # noqa: ASYNC251 - the fault itself
         blocked.set()
 
     with ThreadPoolExecutor(1) as pool:
@@ -40,13 +40,13 @@ def test_a_blocked_event_loop_only_delays_a_stream(gateway, scripted, deadlines)
 
 def test_an_answer_that_arrives_as_the_hold_time_ends_is_sent_once(gateway, scripted, settings):
     """The loop is blocked, so that it then finds both an expired timer and a response."""
-    settings.FIRST_EVENT_WAIT_S = 1.0
+    settings.FIRST_EVENT_WAIT_S = 0.5
     gate = threading.Event()
     scripted.on("chat-just-then", [WaitForGate(gate), *upstream_scripts.chat()])
 
     async def block_loop() -> None:
         gate.set()
-        time.sleep(1.5)  # noqa: ASYNC251 - the fault itself
+        time.sleep(0.8)  # noqa: ASYNC251 - the fault itself
 
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(gateway.post, message("chat-just-then", stream=True))
@@ -61,7 +61,7 @@ def test_an_answer_that_arrives_as_the_hold_time_ends_is_sent_once(gateway, scri
 
 @pytest.mark.parametrize(
     "jump_s",
-    [3_600, -86_400, *(pytest.param(s, marks=pytest.mark.slow) for s in (-3_600, 86_400, 1, -1))],
+    [-86_400, *(pytest.param(s, marks=pytest.mark.slow) for s in (3_600, -3_600, 86_400, 1, -1))],
 )
 def test_a_clock_jump_ends_no_request_and_makes_no_duration_negative(
     gateway, scripted, monkeypatch, jump_s

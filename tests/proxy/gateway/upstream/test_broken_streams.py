@@ -34,7 +34,7 @@ TEXT_SO_FAR = EVENTS[:3]
 def test_silence_after_the_head_is_a_timeout(
     gateway: GatewayClient, scripted: ScriptedUpstream, deadlines
 ):
-    deadlines(idle_s=1)
+    deadlines(idle_s=0.3)
     scripted.on("chat-silent", upstream_scripts.pieces([], Stall()))
 
     reply = gateway.post(message("chat-silent", stream=True))
@@ -46,7 +46,7 @@ def test_silence_after_the_head_is_a_timeout(
 def test_a_stream_that_falls_silent_ends_in_an_error_after_pings(
     gateway: GatewayClient, scripted: ScriptedUpstream, deadlines, settings
 ):
-    deadlines(idle_s=2)
+    deadlines(idle_s=1)
     settings.PING_INTERVAL_S = 0.05
     scripted.on("chat-hang", upstream_scripts.pieces(TEXT_SO_FAR, Stall()))
 
@@ -77,11 +77,11 @@ def test_a_delayed_stream_is_committed_in_time_and_pinged(
 
 
 def test_a_trickle_ends_at_the_total(gateway: GatewayClient, scripted: ScriptedUpstream, deadlines):
-    deadlines(total_s=3)
+    deadlines(total_s=1.5)
     trickle = [
         step
         for n in range(400)
-        for step in (chunk(upstream_scripts.chat_chunk({"content": f"{n} "})), Sleep(0.3))
+        for step in (chunk(upstream_scripts.chat_chunk({"content": f"{n} "})), Sleep(0.1))
     ]
     scripted.on("chat-trickle", [stream_head(), *trickle])
 

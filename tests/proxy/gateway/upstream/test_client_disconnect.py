@@ -83,8 +83,17 @@ def leave(
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("dialect", "stream"),
+    [
+        ("chat", True),
+        ("responses", False),
+        ("anthropic", True),
+        pytest.param("chat", False, marks=pytest.mark.slow),
+        pytest.param("responses", True, marks=pytest.mark.slow),
+        pytest.param("anthropic", False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_row_has_the_usage_that_the_upstream_bills(gateway, scripted, drained, dialect, stream):
     model, gate = f"drain-{dialect}-{next(numbers)}", threading.Event()
     scripted.on(model, gated_script(EVENTS_BY_DIALECT[dialect](), gate, 4))

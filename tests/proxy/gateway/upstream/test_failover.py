@@ -217,7 +217,7 @@ def test_a_failure_on_a_new_connection_is_not_retried(gateway: GatewayClient, sc
 def test_silence_before_the_head_is_a_timeout(
     gateway: GatewayClient, scripted: ScriptedUpstream, deadlines
 ):
-    deadlines(first_byte_s=1)
+    deadlines(first_byte_s=0.3)
     scripted.on("chat-never", [Stall()])
 
     reply = gateway.post(message("chat-never", stream=True))

@@ -14,10 +14,11 @@ import pytest
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.models import CopiedTable
+from tests.fakes.servers.command_server import Finished, commands_without_settings
 from tests.fakes.servers.prepared import copy_ledger
 from tests.proxy.ledger.subprocess_driver import ROOT
 
-SERVE = ("manage.py", "serve", "--port", "0")
+SERVE = ("serve", "--port", "0")  # of manage.py
 UVICORN = (
     "-m",
     "uvicorn",
@@ -31,8 +32,6 @@ BEFORE_1_0 = ADD.replace("9999_future", "0002_budget_notices")
 HALF = "DELETE FROM django_migrations WHERE app = 'proxy'"
 INCONSISTENT = "DELETE FROM django_migrations WHERE app = 'auth' AND name = '0001_initial'"
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture(scope="module")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,13 +40,16 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *command: str) -> "Finished | subprocess.CompletedProcess[str]":
     """Run a program with this data directory until it ends."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    environment = {**inherited, "BRIDGE_DATA_DIR": str(folder), "BRIDGE_SECRET_KEY": SECRET_KEY}
+    if command == SERVE:
+        return commands_without_settings().run(*command, environment=environment)
     return subprocess.run(  # noqa: S603 -- our own command line
         [sys.executable, *command],
         cwd=ROOT,
-        env={**inherited, "BRIDGE_DATA_DIR": str(folder), "BRIDGE_SECRET_KEY": SECRET_KEY},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=250,

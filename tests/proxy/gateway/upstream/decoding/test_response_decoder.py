@@ -11,15 +11,16 @@ from proxy.gateway.http.lenient_json import decode_event
 from proxy.gateway.http.sse_encoder import BatchedTextDelta, encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from tests.lanes import repeat
 from translator.dialect import ResponseContext
 from translator.errors import BadUpstream
 from translator.message_stream.events_to_message import fold
 from translator.stream.sse import DONE, SSEDecoder
 
 CORPUS = Path(__file__).parents[6] / "shared" / "corpus"
-RECORDINGS = sorted(
-    [*CORPUS.glob("chat-stream/*.sse"), *CORPUS.glob("responses-stream/*.sse")]
-) or [
+RECORDINGS = sorted([*CORPUS.glob("chat-stream/*.sse"), *CORPUS.glob("responses-stream/*.sse")])[
+    :: repeat(fast=4, slow=1)
+] or [
     pytest.param(None, marks=pytest.mark.skip(reason=f"NO CORPUS at {CORPUS}: nothing is compared"))
 ]
 USUAL = {"id": "c1", "object": "chat.completion.chunk", "model": "m"}
@@ -73,50 +74,36 @@ def frame(event):
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
-@pytest.mark.parametrize("size", [1_000, 65_536])
+def assert_decodes_to_equal_bytes(dialect, reads):
+    events, stream = decode_reads(dialect, reads)
+    expected, reference = one_by_one(dialect, reads)
+
+    assert encode_events(events) == encode_events(expected)
+    assert fold(events) == fold(expected)
+    assert (stream.usage, stream.notes, stream.unknown, stream.upstream_id) == (
+        reference.usage,
+        reference.notes,
+        reference.unknown,
+        reference.upstream_id,
+    )
+
+
+@pytest.mark.repeated
 @pytest.mark.parametrize(
     "recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus"
 )
-def test_a_recording_decodes_to_equal_bytes_at_any_read_size(recording, size):
+def test_a_recording_decodes_to_equal_bytes_at_any_read_size(recording):
     dialect = recording.parent.name.removesuffix("-stream")
     whole = recording.read_bytes()
-    reads = [whole[at : at + size] for at in range(0, len(whole), size)]
+    events = whole.replace(b"\r\n", b"\n").split(b"\n\n")
 
-    events, stream = decode_reads(dialect, reads)
-    expected, reference = one_by_one(dialect, reads)
-
-    assert encode_events(events) == encode_events(expected)
-    assert fold(events) == fold(expected)
-    assert (stream.usage, stream.notes, stream.unknown) == (
-        reference.usage,
-        reference.notes,
-        reference.unknown,
-    )
-    assert stream.upstream_id == reference.upstream_id
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 3, 7])
-@pytest.mark.parametrize(
-    "recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus"
-)
-def test_a_paced_recording_decodes_to_equal_bytes(recording, at_once):
-    dialect = recording.parent.name.removesuffix("-stream")
-    frames = recording.read_bytes().replace(b"\r\n", b"\n").split(b"\n\n")
-    reads = [
-        b"".join(event + b"\n\n" for event in frames[at : at + at_once])
-        for at in range(0, len(frames), at_once)
-    ]
-
-    events, stream = decode_reads(dialect, reads)
-    expected, reference = one_by_one(dialect, reads)
-
-    assert encode_events(events) == encode_events(expected)
-    assert fold(events) == fold(expected)
-    assert (stream.usage, stream.notes, stream.unknown) == (
-        reference.usage,
-        reference.notes,
-        reference.unknown,
-    )
+    for size in (1_000, 65_536):
+        reads = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert_decodes_to_equal_bytes(dialect, reads)
+    for at_once in (1, 2, 3, 7):
+        groups = (events[at : at + at_once] for at in range(0, len(events), at_once))
+        reads = [b"".join(event + b"\n\n" for event in group) for group in groups]
+        assert_decodes_to_equal_bytes(dialect, reads)
 
 
 def test_a_run_of_text_is_translated_at_once():

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
+from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import Exchange, Transcript
 from tests.proxy.admin import factories
 
@@ -17,9 +18,10 @@ def ledger(settings, tmp_path, monkeypatch):
     """Ten requests, one each 12 hours: five of June and five of July. No transcript is stored."""
     factories.price()
     ada, ben = factories.key("ada")[0], factories.key("ben")[0]
+    batch = []
     for number in range(10):
         is_failed = number % 4 == 3
-        factories.record(
+        records = factories.exchange_records(
             at=JUNE + timedelta(hours=12 * number),
             team="research" if number % 3 == 2 else "platform",
             key=ben if number % 2 else ada,
@@ -39,6 +41,8 @@ def ledger(settings, tmp_path, monkeypatch):
                 "notes": [{"path": "top_k", "fate": "dropped"}] if number % 4 == 1 else [],
             },
         )
+        batch.append(records)
+    write_to_database(batch)
     assert not Transcript.objects.exists()
     return Exchange.objects.order_by("created")
 

@@ -17,6 +17,7 @@ from proxy.ledger.archive import files, reading
 from proxy.ledger.journal import locks, records
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.maintenance import verifier
+from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import (
     ApiKey,
     ArchivedMonth,
@@ -46,6 +47,7 @@ def ledger(data_dir):
     """Requests of Ada and of Ben: two of each in an archived month, and two with transcripts."""
     factories.price()
     User.objects.create_superuser("root")
+    batch = []
     for name, mark in ((NAME, MARK), ("ben", "vwnarwhal")):
         user = User.objects.create(
             username=name, email=f"{mark}@example.com", first_name=f"A{mark}"
@@ -54,13 +56,17 @@ def ledger(data_dir):
         for day in range(2):
             opening = {"user": name, "session_id": f"{mark}-{day}", "tags": {"app": f"{mark}-tag"}}
             at = OCTOBER + timedelta(days=day)
-            factories.record(at=at, key=key, with_content=False, opening=opening)
+            archived = factories.exchange_records(
+                at=at, key=key, with_content=False, opening=opening
+            )
             body = factories.request_body(
                 messages=[{"role": "user", "content": f"{mark} asks {day}"}], system="shared words"
             )
-            factories.record(
+            stored = factories.exchange_records(
                 at=factories.NOON + timedelta(days=day), key=key, body=body, opening=opening
             )
+            batch += [archived, stored]
+    write_to_database(batch)
     call_command("archivemonths", "--before", "2026-11", "--remove", verbosity=0)
     return totals()
 
