@@ -48,16 +48,21 @@ class CaseResult(NamedTuple):
 def groups_on_databases(turn: int, *marks: pytest.MarkDecorator) -> list[Any]:
     """Return each fault with one of the two databases; the other ``turn`` has the other one.
 
-    A group has one fault, or all faults of the database that wait for a time limit.
+    A group has one fault, or the faults of the database that run at the same time: in the fast lane
+    all that can, in the slow lane those that wait for a time limit.
     """
     groups = []
     for place, database in enumerate(DATABASES):
         own = faults_with_variants()[(place + turn) % 2 :: 2]
-        waiting = [fault for fault in own if fault.number in WAITING]
-        for faults in (*([fault] for fault in own if fault not in waiting), waiting):
-            name = "+".join(fault.number for fault in faults)
+        together = [fault for fault in own if is_grouped(fault)]
+        for faults in (*([fault] for fault in own if fault not in together), together):
+            name = faults[0].number if len(faults) == 1 else f"{len(faults)} at once"
             groups.append(pytest.param(database, faults, id=f"{name}-{database}", marks=marks))
     return groups
+
+
+def is_grouped(fault: Fault) -> bool:
+    return fault.number in WAITING if is_slow() else runs_with_others(fault)
 
 
 @pytest.mark.repeated
