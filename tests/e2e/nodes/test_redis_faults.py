@@ -28,7 +28,7 @@ from tests.waiting import until
 POOR = ("POOR1", "POOR3", "POOR4", "POOR5")
 FAST = ("FAST1", "FAST2", "FAST3", "FAST4", "FAST5")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'x') * 8}" for name in POOR + FAST}
-RPM, WORKERS = 60, 2
+RPM, WORKERS = 30, 2
 ROOM = 4 * 50_000 + 950_000
 """Budget in nano-dollars: a response costs 50,000 and may cost 1,000,000, so the fifth is rejected."""
 CONTROL = """

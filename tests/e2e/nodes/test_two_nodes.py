@@ -87,7 +87,7 @@ name = "stop"
         for name in NAMES
     )
 )
-STREAMS = 12
+STREAMS = 8
 ONCE = {"model": "once", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
 GATE = threading.Event()
 """The model ``slow`` responds when this event is set."""

@@ -25,7 +25,7 @@ SETTINGS = "tests.proxy.ledger.settings"
 class Driver:
     """A recorder process with its own data directory.
 
-    The database is a SQLite file of the data directory by default.
+    The database is a SQLite file of the data directory by default; another one has the schema.
     """
 
     def __init__(self, directory: Path, database_url: str = "") -> None:
@@ -42,7 +42,6 @@ class Driver:
         self.environment.pop("DATABASE_URL", None)
         if database_url:
             self.environment["DATABASE_URL"] = database_url
-            self.manage("migrate", "--verbosity", "0")
         self.child: subprocess.Popen[str] | None = None
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:

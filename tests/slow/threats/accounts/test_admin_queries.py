@@ -51,6 +51,7 @@ INVALID_VALUES = ("a", "%00", "-1", HUGE, "1e400", "0001-01-01T00:00:00%2B23:59"
        "%F0%9F", "%ED%A0%80", "null", "a+" * 3_000)  # fmt: skip
 STEP = repeat(fast=len(INVALID_VALUES), slow=1)
 """A list gets one of these values, the next list another one; in the slow lane all of them."""
+COLUMN_STEP = repeat(fast=4, slow=1)
 EVERYWHERE = ("q", "p", "o", "e", "all", "_popup", "_to_field", "_facets", "_changelist_filters")
 ADDRESSES = {
     f"proxy/apikey/{HUGE}/change/": 302, f"proxy/apikey/{HUGE[:40]}/rotate/": 404, "proxy/apikey/a%00b/change/": 404,
@@ -105,10 +106,11 @@ def test_tests_cover_every_admin_list():
     assert filtered == set(OFFERED)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("model", lists())
 def test_list_accepts_only_its_own_filters(served, model):
     root = served.people["root"]
-    columns = [f"{field.name}__gt" for field in LISTS[model].opts.get_fields()]
+    columns = [f"{field.name}__gt" for field in LISTS[model].opts.get_fields()][::COLUMN_STEP]
 
     for lookup in (*columns, *SECRET_COLUMNS.get(model, ())):
         answer = root.send("GET", f"/admin/{model}/?{lookup}=a")
