@@ -19,6 +19,7 @@ T = TypeVar("T")
 PAIRS = tomllib.loads((TABLES / "pairs.toml").read_text(encoding="utf-8"))
 COMPANIONS: list[str] = PAIRS["companions"]
 WAITING: list[str] = PAIRS["waiting"]
+WAITING_ALONE: list[str] = PAIRS["waiting_alone"]
 RUN_ALONE: dict[str, str] = PAIRS["alone"]
 AT_ONCE = 8
 PAUSE_S = 0.003
