@@ -60,6 +60,13 @@ def recut(script: Script, rng: random.Random) -> Script:
     return steps_out
 
 
+def with_longer_pauses(script: Script) -> Script:
+    """Return the same script with pauses that a busy gateway notices."""
+    return [
+        Sleep(max(step.seconds, BREATH_S)) if isinstance(step, Sleep) else step for step in script
+    ]
+
+
 def packets(raw: bytes, rng: random.Random) -> Iterable[bytes]:
     """Cut ``raw`` into one to six pieces; none is empty."""
     if not 1 < len(raw) < WHOLE_FROM:

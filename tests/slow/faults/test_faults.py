@@ -16,7 +16,14 @@ from tests.lanes import is_slow
 
 from . import fault_scenarios
 from .catalogue import Case, Fault, Variant, cases_of, examples_of, faults_with_variants
-from .concurrent_faults import WAITING, WAITING_ALONE, at_once, recut, runs_with_others
+from .concurrent_faults import (
+    WAITING,
+    WAITING_ALONE,
+    at_once,
+    recut,
+    runs_with_others,
+    with_longer_pauses,
+)
 from .conftest import DATABASES
 from .environment.client import RawClient, usual_request
 from .environment.invariants import FAILURES, World, assert_row_is_consistent, usage_of
@@ -83,7 +90,7 @@ def test_fault_has_the_result_of_the_catalogue(world: World, faults: list[Fault]
     cases = [case for fault in faults for case in choose(fault)]
     if all(runs_with_others(fault) or fault.number in WAITING_ALONE for fault in faults):
         # many wait for a timeout, so together they take as long as one
-        results = at_once(lambda case: run_case(world, case), cases)
+        results = at_once(lambda case: run_case(world, case, together=True), cases)
     else:
         results = [run_case(world, case) for case in cases]
 
@@ -102,14 +109,21 @@ def assert_all_results(world: World, results: list[CaseResult]) -> None:
         assert_upstream_requests(each, own, world)
 
 
-def run_case(world: World, case: Case, rng: random.Random | None = None) -> CaseResult:
-    """Run a case and check the client's response; ``rng`` decides how bytes are cut."""
+def run_case(
+    world: World, case: Case, rng: random.Random | None = None, *, together: bool = False
+) -> CaseResult:
+    """Run a case and check the client's response; ``rng`` decides how bytes are cut.
+
+    ``together``: other cases run at the same time, so the pauses of the upstream are longer.
+    """
     variant = case.variant
     model = f"{variant.route}-{case.dialect}-{case.id}"
     GATE.clear()
     scripts = turns(variant.upstream, case.dialect)
     if rng is not None:
         scripts = [recut(script, rng) for script in scripts]
+    elif together:
+        scripts = [with_longer_pauses(script) for script in scripts]
     world.upstream_of(variant.route).on(model, *scripts)
     client = RawClient(
         world.gateway.port,
