@@ -16,6 +16,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import html_response, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.waiting import until
 
 ROUTES = """
 [[routes]]
@@ -73,21 +74,30 @@ def log_entries(gateway: Gateway) -> list[dict]:
 
 
 def test_metrics_and_logs_count_each_request_of_both_workers_once(gateway: Gateway):
+    """Also when a worker has died; its successor adds to the same counters."""
     good = [send_request(gateway, "m-good") for _ in range(REQUESTS)]
     bad = send_request(gateway, "m-bad")
     unauthorized = send_request(gateway, "m-good", authorized=False)
     assert {status for status, _ in good} == {200}
     assert (bad[0], unauthorized[0]) == (502, 401)
 
-    both = {"bridge_in_flight_requests worker=0", "bridge_in_flight_requests worker=1"}
+    assert_each_counted_once(sums_of_both_workers(gateway, REQUESTS + 2))
+    assert_each_logged_once(gateway, [id_ for _, id_ in good], bad[1], unauthorized[1])
+    assert_counters_do_not_fall_when_a_worker_dies(gateway, REQUESTS + 2)
+
+
+def sums_of_both_workers(gateway: Gateway, requests: int) -> Counter[str]:
+    """Wait until both workers are reported, and this number of requests; any of them answers."""
     deadline = time.monotonic() + 60
-    complete_responses = 0
-    while complete_responses < 6:  # from either worker; the second one may start late
+    in_a_row = 0
+    while in_a_row < 6:  # the second worker may start late
         assert time.monotonic() < deadline
         sums = metric_sums(gateway)
-        is_complete = sums["bridge_requests_total"] == REQUESTS + 2 and both <= set(sums)
-        complete_responses = complete_responses + 1 if is_complete else 0
+        in_a_row = in_a_row + 1 if is_complete(sums, requests) else 0
+    return sums
 
+
+def assert_each_counted_once(sums: Counter[str]) -> None:
     assert sums["bridge_requests_total outcome=completed"] == REQUESTS
     assert sums["bridge_requests_total status=502"] == 1
     assert sums["bridge_requests_total status=401"] == 1
@@ -99,46 +109,41 @@ def test_metrics_and_logs_count_each_request_of_both_workers_once(gateway: Gatew
     assert sums["bridge_overhead_seconds_count"] == REQUESTS + 1
     assert sums["bridge_in_flight_requests"] == 0
 
+
+def assert_each_logged_once(gateway: Gateway, good: list[str], bad: str, unauthorized: str) -> None:
     access = [line for line in log_entries(gateway) if line["logger"] == "proxy.access"]
-    assert sorted(line["request_id"] for line in access) == sorted(
-        request for _, request in [*good, bad, unauthorized]
-    )
     by_id = {line["request_id"]: line for line in access}
-    entry = by_id[good[0][1]]
+    assert sorted(line["request_id"] for line in access) == sorted([*good, bad, unauthorized])
+    entry = by_id[good[0]]
     assert entry["status"] == 200
     assert entry["outcome"] == "completed"
     assert (entry["team"], entry["key"], entry["upstream"]) == ("e2e", "tests", "chat")
     assert (entry["input_tokens"], entry["output_tokens"]) == (12, 5)
     assert entry["cost_usd"] == "0.000062"
-    assert by_id[unauthorized[1]]["status"] == 401
+    assert by_id[unauthorized]["status"] == 401
     failure = [line for line in log_entries(gateway) if line["level"] == "WARNING"]
-    assert {line["request_id"] for line in failure} == {bad[1]}
+    assert {line["request_id"] for line in failure} == {bad}
     for secret in (gateway.key, "sk-upstream-of-the-tests", PROMPT):
         assert secret not in gateway.log
 
 
-def test_counters_do_not_fall_when_a_worker_dies(gateway: Gateway):
-    for _ in range(REQUESTS):
-        send_request(gateway, "m-good")
-    deadline = time.monotonic() + 60
-    while not is_complete(metric_sums(gateway), REQUESTS):
-        assert time.monotonic() < deadline
+def assert_counters_do_not_fall_when_a_worker_dies(gateway: Gateway, requests: int) -> None:
     time.sleep(METRICS_CACHE_S)  # the other worker may still answer with its older text until then
     old = workers(gateway)
     os.kill(old[0], signal.SIGKILL)
 
+    deadline = time.monotonic() + 60
     in_a_row = 0
     while in_a_row < 6:  # any of the two workers answers
         assert time.monotonic() < deadline
         found = metric_sums(gateway)
-        assert found["bridge_requests_total"] == REQUESTS
+        assert found["bridge_requests_total"] == requests
         assert found["bridge_first_byte_seconds_count"] == REQUESTS
         is_replaced = len(set(workers(gateway)) - set(old)) == 1
-        in_a_row = in_a_row + 1 if is_replaced and is_complete(found, REQUESTS) else 0
+        in_a_row = in_a_row + 1 if is_replaced and is_complete(found, requests) else 0
 
     send_request(gateway, "m-good")
-    while not is_complete(metric_sums(gateway), REQUESTS + 1):
-        assert time.monotonic() < deadline
+    until(lambda: is_complete(metric_sums(gateway), requests + 1))
 
 
 def is_complete(found: Counter[str], requests: int) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from tests.fakes.load.kill_process import config_for, wait_until_drained
 from tests.fakes.load.load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 from tests.fakes.servers.command_server import CommandServer
-from tests.fakes.servers.gateway import KEY, Gateway
+from tests.fakes.servers.gateway import KEY, TEAM, Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.prepared import copy_ledger
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -84,26 +84,67 @@ def test_sqlite_backup_under_load_is_complete_after_restore(upstream, tmp_path: 
     assert verdict.faults == {}
 
 
-@pytest.mark.timeout(240)
-def test_postgresql_dump_under_load_is_complete_after_restore(upstream, tmp_path: Path) -> None:
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    """A PostgreSQL server with a migrated database and the empty database ``second``."""
     server = Postgres()
     server.start()
-    dump = tmp_path / "copy.dump"
     with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE first")
         connection.execute("CREATE DATABASE second")
-    first, second = (server.url.replace("/postgres", f"/{name}") for name in ("first", "second"))
-    path = os.pathsep.join((str(server.binaries), os.environ["PATH"]))
-    environment = {"DATABASE_URL": first, "PATH": path}
-    gateway = Gateway(tmp_path / "gateway", config=config_for(upstream), environment=environment)
-    with gateway:
-        sent = serve_and_copy(gateway, upstream, lambda: gateway.manage("backup", str(dump)))
-        run(server, "pg_restore", "--no-owner", f"--dbname={second}", str(dump))
-        gateway.environment["DATABASE_URL"] = second
-
-        verdict = restore_and_compare(gateway, upstream, sent)
+    yield server
     server.stop()
     server.remove()
+
+
+def gateway_on(server: Postgres, folder: Path, config: str | None = None) -> Gateway:
+    path = os.pathsep.join((str(server.binaries), os.environ["PATH"]))
+    return Gateway(folder, config, {"DATABASE_URL": server.url, "PATH": path})
+
+
+def restored(server: Postgres, dump: Path) -> str:
+    """Restore the dump into the database ``second``; return its URL."""
+    url = server.url.replace("/postgres", "/second")
+    run(server, "pg_restore", "--no-owner", f"--dbname={url}", str(dump))
+    return url
+
+
+def test_postgresql_dump_has_the_rows_of_all_tables(server: Postgres, tmp_path: Path) -> None:
+    gateway, dump = gateway_on(server, tmp_path / "gateway"), tmp_path / "copy.dump"
+    (tmp_path / "team.toml").write_text(TEAM)
+    with contextlib.closing(CommandServer(gateway._environment())) as commands:
+        made = commands.run("applyconfig", str(tmp_path / "team.toml"))
+        done = commands.run("backup", str(dump))
+    assert (made.returncode, done.returncode) == (0, 0), made.stderr + done.stderr
+
+    counts = [row_counts(url) for url in (server.url, restored(server, dump))]
+
+    assert counts[0] == counts[1]
+    assert counts[0]["proxy_apikey"] == 1
+    assert dump.stat().st_mode & 0o077 == 0
+
+
+def row_counts(url: str) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    with psycopg.connect(url) as connection:
+        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        return {
+            name: connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]  # noqa: S608 - names of tables
+            for (name,) in names.fetchall()
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_postgresql_dump_under_load_is_complete_after_restore(
+    upstream, server: Postgres, tmp_path: Path
+) -> None:
+    dump = tmp_path / "copy.dump"
+    gateway = gateway_on(server, tmp_path / "gateway", config_for(upstream))
+    with gateway:
+        sent = serve_and_copy(gateway, upstream, lambda: gateway.manage("backup", str(dump)))
+        gateway.environment["DATABASE_URL"] = restored(server, dump)
+
+        verdict = restore_and_compare(gateway, upstream, sent)
 
     assert verdict.completed >= {each.number for each in sent if each.ending == "whole"}
     assert verdict.faults == {}

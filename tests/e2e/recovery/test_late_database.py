@@ -130,13 +130,14 @@ def serve_without(gateway: Gateway, outage: Outage) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "outage",
-    [moved_away, pytest.param(locked, marks=pytest.mark.slow)],  # waits 20 s for the lock
-)
+    ("outage", "workers"),
+    [(moved_away, 1), pytest.param(moved_away, 2, marks=pytest.mark.slow),
+     pytest.param(locked, 2, marks=pytest.mark.slow)],  # waits 20 s for the lock
+)  # fmt: skip
 def test_known_keys_work_while_the_sqlite_file_is_unavailable(
-    upstream, tmp_path: Path, outage
+    upstream, tmp_path: Path, outage, workers: int
 ) -> None:
-    gateway = Gateway(tmp_path / "gateway", config=config_for(upstream), workers=2)
+    gateway = Gateway(tmp_path / "gateway", config=config_for(upstream), workers=workers)
     database = tmp_path / "gateway" / "data" / "ledger.sqlite3"
 
     serve_without(gateway, lambda: outage(database))

@@ -5,6 +5,8 @@ The upstream speaks TLS with a certificate of a private CA, and requires a clien
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +134,8 @@ FAULTS = {
 def faulty(gateway: Gateway, secure_upstream: ScriptedUpstream) -> dict[str, Any]:
     """Send a request on each faulty way; return responses, rows and what reached the upstream."""
     count = len(secure_upstream.requests)
-    replies = {model: send_question(gateway, model) for model in FAULTS}
+    with ThreadPoolExecutor(len(FAULTS)) as pool:  # some wait for a time limit
+        replies = dict(zip(FAULTS, pool.map(partial(send_question, gateway), FAULTS), strict=True))
     ids = {model: headers["request-id"] for model, (_, headers, _) in replies.items()}
     rows = gateway.closed_rows(*ids.values())
     return {

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
+from tests.fakes.servers.prepared import copy_ledger
 
 POINTS = (
     "proxy.gateway.endpoints.messages:identify", "proxy.gateway.endpoints.messages:authorise", "proxy.gateway.endpoints.messages:parse_body",
@@ -142,6 +143,8 @@ class ForkServerGateway(Gateway):
         """Start the fork server without a child."""
         self.folder.mkdir(parents=True, exist_ok=True)
         assert self.config is not None
+        if not (self.folder / "data").exists():
+            copy_ledger(self.folder / "data")
         (self.folder / "bridge.toml").write_text(self.config, encoding="utf-8")
         command = [sys.executable, "-m", "tests.fakes.load.crash_points", "--host", "127.0.0.1",
                    "--port", str(self.port), "--config", str(self.folder / "bridge.toml")]  # fmt: skip

@@ -32,8 +32,7 @@ class RepeatedKills:
     """``kill_times`` kills the gateway repeatedly; ``verdict`` lets it recover and reads the ledger.
 
     ``kill_signal`` is SIGKILL, or SIGTERM for a restart by an operator. The gateway runs in children
-    of one fork server, so that each start takes a fraction of a second; ``verdict`` starts a normal
-    process.
+    of one fork server, so that each start takes a fraction of a second; ``verdict`` ends it.
     """
 
     def __init__(
@@ -52,20 +51,24 @@ class RepeatedKills:
         self.kill_signal = kill_signal
         self.sent: list[Sent] = []
         self.numbers = itertools.count(1)
+        self._running = contextlib.ExitStack()
         upstream.choose(chat_response)
 
     def kill_times(self, times: int, *, seed: int = 1, at_most_s: float = 1.5) -> Iterator[int]:
         """Kill the gateway ``times`` times; yield the number of upstream calls that each kill cut."""
         rng = random.Random(seed)  # noqa: S311 -- the numbers are no secrets
-        with reserved_port() as self.gateway.port:
+        with contextlib.ExitStack() as running:
+            self.gateway.port = running.enter_context(reserved_port())
             self.gateway.start_fork_server()
-            try:
-                for _ in range(times):
-                    self.gateway.start_child(None)
-                    assert wait_until_ready(self.gateway, 120), self.gateway.log
-                    yield self._run_and_kill(rng.random() * at_most_s)
-            finally:
-                self.gateway.close()
+            running.callback(self.gateway.close)
+            for _ in range(times):
+                self._start()
+                yield self._run_and_kill(rng.random() * at_most_s)
+            self._running = running.pop_all()
+
+    def _start(self) -> None:
+        self.gateway.start_child(None)
+        assert wait_until_ready(self.gateway, 120), self.gateway.log
 
     def _run_and_kill(self, longer_s: float) -> int:
         """Start the clients, wait for the first upstream call and ``longer_s`` seconds, then kill."""
@@ -81,10 +84,12 @@ class RepeatedKills:
 
     def verdict(self) -> Verdict:
         """Start the gateway again, wait until it has recovered, verify the ledger, and read it."""
-        with self.gateway as gateway:
-            wait_until_drained(gateway)
-            assert "everything is as it was written" in gateway.manage("verifyledger")
-            return compare_records(self.sent, self.upstream.requests, gateway.rows().values())
+        with self._running:
+            self._start()
+            wait_until_drained(self.gateway)
+            assert "everything is as it was written" in self.gateway.manage("verifyledger")
+            rows = self.gateway.rows().values()
+            return compare_records(self.sent, self.upstream.requests, rows)
 
 
 @contextlib.contextmanager

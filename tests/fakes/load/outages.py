@@ -15,7 +15,7 @@ from tests.lanes import repeat
 from .kill_process import config_for, wait_until_drained
 from .load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 
-OUTAGE_S = repeat(fast=2.0, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
+OUTAGE_S = repeat(fast=0.5, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
 CLIENTS = repeat(fast=12, slow=90)
 """G10 requires sixty requests a second for five minutes; a client sends two in three seconds."""
 DETECTED_WITHIN_S = 60.0

@@ -26,11 +26,10 @@ SETTINGS = "tests.proxy.ledger.settings"
 class Driver:
     """A recorder process with its own data directory.
 
-    The database is a SQLite file of the data directory by default. Another one gets the schema, unless
-    it has it already (``migrated``).
+    The database is a SQLite file of the data directory by default; another one has the schema.
     """
 
-    def __init__(self, directory: Path, database_url: str = "", *, migrated: bool = False) -> None:
+    def __init__(self, directory: Path, database_url: str = "") -> None:
         self.directory = directory
         if not directory.exists():
             copy_ledger(directory)
@@ -44,8 +43,6 @@ class Driver:
         self.environment.pop("DATABASE_URL", None)
         if database_url:
             self.environment["DATABASE_URL"] = database_url
-            if not migrated:
-                self.manage("migrate", "--verbosity", "0")
         self.child: subprocess.Popen[str] | None = None
 
     def manage(self, *arguments: str, exit_code: int = 0) -> Finished:

@@ -15,11 +15,12 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from tests.fakes.optional_tools import skip_or_fail
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.web_session import WebSession
 
 REPOSITORY: Final = Path(__file__).parents[3]
 SCREENS: Final = REPOSITORY / "docs" / "images"
 WRITE_SCREENS: Final = bool(os.environ.get("BRIDGE_WRITE_SCREENS"))
-"""Write the screenshots of the docs: BRIDGE_WRITE_SCREENS=1 pytest tests/slow/browser"""
+"""Write the screenshots of the docs: BRIDGE_WRITE_SCREENS=1 pytest -m "slow or not slow" tests/slow/browser"""
 
 SIZE: Final = {"width": 1280, "height": 860}
 TIMEOUT_MS: Final = 60_000
@@ -119,12 +120,26 @@ def log_in(page: Page, gateway: Gateway) -> None:
     page.get_by_role("heading", name="Dashboard").first.wait_for()
 
 
+def signed_in(gateway: Gateway) -> Any:
+    """Sign in without a browser; return the cookies as Playwright stores them."""
+    cookies = WebSession(gateway).sign_in("admin", secrets_of(gateway)[1]).cookies
+    shared = {"domain": "127.0.0.1", "path": "/", "expires": -1, "httpOnly": False,
+              "secure": False, "sameSite": "Lax"}  # fmt: skip
+    stored = [{"name": name, "value": value, **shared} for name, value in cookies.items()]
+    return {"cookies": stored, "origins": []}
+
+
 @pytest.fixture(scope="package")
-def session(office: Gateway, chromium: Browser) -> Any:
+def session(office: Gateway) -> Any:
     """The cookies of one sign-in, for all tests."""
-    with chromium.new_context() as context:
-        log_in(context.new_page(), office)
-        return context.storage_state()
+    return signed_in(office)
+
+
+@pytest.fixture(scope="package")
+def tab(chromium: Browser, session: Any) -> Iterator[Page]:
+    """A signed-in page for all tests; a context of its own would cost each of them two seconds."""
+    with new_context(chromium, storage_state=session) as context:
+        yield context.new_page()
 
 
 def save_screenshot(page: Page, name: str, selector: str = "") -> None:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 PAIRS = tomllib.loads((TABLES / "pairs.toml").read_text(encoding="utf-8"))
 COMPANIONS: list[str] = PAIRS["companions"]
 WAITING: list[str] = PAIRS["waiting"]
+WAITING_ALONE: list[str] = PAIRS["waiting_alone"]
 RUN_ALONE: dict[str, str] = PAIRS["alone"]
 AT_ONCE = 8
 PAUSE_S = 0.003
@@ -57,6 +58,13 @@ def recut(script: Script, rng: random.Random) -> Script:
         else:
             steps_out += (Sleep(BREATH_S) if isinstance(step, Sleep) else step for step in steps)
     return steps_out
+
+
+def with_longer_pauses(script: Script) -> Script:
+    """Return the same script with pauses that a busy gateway notices."""
+    return [
+        Sleep(max(step.seconds, BREATH_S)) if isinstance(step, Sleep) else step for step in script
+    ]
 
 
 def packets(raw: bytes, rng: random.Random) -> Iterable[bytes]:

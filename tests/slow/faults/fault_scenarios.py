@@ -262,9 +262,13 @@ def idle_connections(world: World, case: Case, client: RawClient, model: str) ->
     """The gateway closes idle connections at the header deadline and still serves others."""
     address = ("127.0.0.1", world.gateway.port)
     with contextlib.ExitStack() as stack:
-        for _ in range(1_000):
-            stack.enter_context(socket.create_connection(address, timeout=30))
+        idle = [
+            stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(1_000)
+        ]
         send_request(client)
+        for each in idle:
+            while each.recv(4_096):
+                pass
         world.until(
             lambda: not Sockets.of(world.pid).busy(world.gateway.port), "idle connections stay open"
         )

@@ -16,7 +16,14 @@ from tests.lanes import is_slow
 
 from . import fault_scenarios
 from .catalogue import Case, Fault, Variant, cases_of, examples_of, faults_with_variants
-from .concurrent_faults import WAITING, at_once, recut, runs_with_others
+from .concurrent_faults import (
+    WAITING,
+    WAITING_ALONE,
+    at_once,
+    recut,
+    runs_with_others,
+    with_longer_pauses,
+)
 from .conftest import DATABASES
 from .environment.client import RawClient, usual_request
 from .environment.invariants import FAILURES, World, assert_row_is_consistent, usage_of
@@ -48,16 +55,21 @@ class CaseResult(NamedTuple):
 def groups_on_databases(turn: int, *marks: pytest.MarkDecorator) -> list[Any]:
     """Return each fault with one of the two databases; the other ``turn`` has the other one.
 
-    A group has one fault, or all faults of the database that wait for a time limit.
+    A group has one fault, or the faults of the database that run at the same time: in the fast lane
+    all that can, in the slow lane those that wait for a time limit.
     """
     groups = []
     for place, database in enumerate(DATABASES):
         own = faults_with_variants()[(place + turn) % 2 :: 2]
-        waiting = [fault for fault in own if fault.number in WAITING]
-        for faults in (*([fault] for fault in own if fault not in waiting), waiting):
-            name = "+".join(fault.number for fault in faults)
+        together = [fault for fault in own if is_grouped(fault)]
+        for faults in (*([fault] for fault in own if fault not in together), together):
+            name = faults[0].number if len(faults) == 1 else f"{len(faults)} at once"
             groups.append(pytest.param(database, faults, id=f"{name}-{database}", marks=marks))
     return groups
+
+
+def is_grouped(fault: Fault) -> bool:
+    return fault.number in WAITING if is_slow() else runs_with_others(fault)
 
 
 @pytest.mark.repeated
@@ -76,9 +88,9 @@ def test_fault_has_the_result_of_the_catalogue(world: World, faults: list[Fault]
 
     choose = cases_of if is_slow() else examples_of
     cases = [case for fault in faults for case in choose(fault)]
-    if all(runs_with_others(fault) for fault in faults):
+    if all(runs_with_others(fault) or fault.number in WAITING_ALONE for fault in faults):
         # many wait for a timeout, so together they take as long as one
-        results = at_once(lambda case: run_case(world, case), cases)
+        results = at_once(lambda case: run_case(world, case, together=True), cases)
     else:
         results = [run_case(world, case) for case in cases]
 
@@ -97,14 +109,21 @@ def assert_all_results(world: World, results: list[CaseResult]) -> None:
         assert_upstream_requests(each, own, world)
 
 
-def run_case(world: World, case: Case, rng: random.Random | None = None) -> CaseResult:
-    """Run a case and check the client's response; ``rng`` decides how bytes are cut."""
+def run_case(
+    world: World, case: Case, rng: random.Random | None = None, *, together: bool = False
+) -> CaseResult:
+    """Run a case and check the client's response; ``rng`` decides how bytes are cut.
+
+    ``together``: other cases run at the same time, so the pauses of the upstream are longer.
+    """
     variant = case.variant
     model = f"{variant.route}-{case.dialect}-{case.id}"
     GATE.clear()
     scripts = turns(variant.upstream, case.dialect)
     if rng is not None:
         scripts = [recut(script, rng) for script in scripts]
+    elif together:
+        scripts = [with_longer_pauses(script) for script in scripts]
     world.upstream_of(variant.route).on(model, *scripts)
     client = RawClient(
         world.gateway.port,

@@ -27,7 +27,7 @@ MOST_MB = 192
 
 DATABASE_AND_DIALECT = [
     ("sqlite", "chat"),
-    ("sqlite", "anthropic"),
+    pytest.param("sqlite", "anthropic", marks=pytest.mark.slow),
     pytest.param("postgresql", "chat", marks=pytest.mark.slow),
     pytest.param("postgresql", "anthropic", marks=pytest.mark.slow),
 ]

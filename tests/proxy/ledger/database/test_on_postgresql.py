@@ -72,7 +72,7 @@ def test_the_ledger_tests_pass_on_postgresql(postgres: Postgres) -> None:
 def test_requests_continue_when_postgresql_dies_under_load(
     postgres: Postgres, tmp_path: Path
 ) -> None:
-    driver = Driver(tmp_path / "data", postgres.url, migrated=True)
+    driver = Driver(tmp_path / "data", postgres.url)
     driver.start()
 
     def count(table: str, where: str = "true") -> int:

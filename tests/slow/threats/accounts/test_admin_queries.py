@@ -1,12 +1,13 @@
 """Admin URLs and forms with unsupported lookups and invalid values, and the resulting log.
 
-The requests go to a gateway process. The last test reads the whole log: each rejected request has
-one line, and there is no traceback.
+The requests go to a gateway process; those with a null character and those of ``REFUSED`` go to one
+on PostgreSQL, which raises an error for null characters. The last test reads the whole log: each
+rejected request has one line, and there is no traceback.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.contrib import admin
 from django.urls import reverse
 
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.web_session import WebSession
 from tests.lanes import repeat
 from tests.repo.access.write_company import PEOPLE, QUICK_PASSWORDS, fill
@@ -51,6 +53,7 @@ INVALID_VALUES = ("a", "%00", "-1", HUGE, "1e400", "0001-01-01T00:00:00%2B23:59"
        "%F0%9F", "%ED%A0%80", "null", "a+" * 3_000)  # fmt: skip
 STEP = repeat(fast=len(INVALID_VALUES), slow=1)
 """A list gets one of these values, the next list another one; in the slow lane all of them."""
+COLUMN_STEP = repeat(fast=4, slow=1)
 EVERYWHERE = ("q", "p", "o", "e", "all", "_popup", "_to_field", "_facets", "_changelist_filters")
 ADDRESSES = {
     f"proxy/apikey/{HUGE}/change/": 302, f"proxy/apikey/{HUGE[:40]}/rotate/": 404, "proxy/apikey/a%00b/change/": 404,
@@ -67,9 +70,9 @@ ADDRESSES = {
 BAD_JSON = ("[" * 5_000, "{", '"\\ud800"', '{"a": "\\u0000"}', HUGE, "NaN", "1e999999")
 
 
-@contextmanager
-def company_gateway(folder: Path) -> Iterator[Any]:
-    with Gateway(folder, key="", environment=QUICK_PASSWORDS) as gateway:
+@contextlib.contextmanager
+def company_gateway(folder: Path, **database: str) -> Iterator[Any]:
+    with Gateway(folder, key="", environment=QUICK_PASSWORDS | database) as gateway:
         company = fill(gateway)
         gateway.people = {  # type: ignore[attr-defined]
             role: WebSession(gateway).sign_in(PEOPLE[role][0], company["password"])
@@ -87,12 +90,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A second gateway, which has not logged any line of ``REFUSED`` yet.
+    """A gateway on PostgreSQL that has not logged any line of ``REFUSED`` yet.
 
-    A gateway logs equal lines only once a minute, and the other tests cause the same lines.
+    A gateway logs equal lines only once a minute, and most other tests cause the same lines.
     """
-    with company_gateway(tmp_path_factory.mktemp("quiet")) as gateway:
-        yield gateway
+    server = Postgres()
+    server.start()
+    folder = tmp_path_factory.mktemp("quiet")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DATABASE_URL", server.url)  # for the program that fills the database
+        with company_gateway(folder, DATABASE_URL=server.url) as gateway:
+            yield gateway
+    server.stop()
+    server.remove()
 
 
 def lists() -> list[str]:
@@ -105,10 +115,11 @@ def test_tests_cover_every_admin_list():
     assert filtered == set(OFFERED)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("model", lists())
 def test_list_accepts_only_its_own_filters(served, model):
     root = served.people["root"]
-    columns = [f"{field.name}__gt" for field in LISTS[model].opts.get_fields()]
+    columns = [f"{field.name}__gt" for field in LISTS[model].opts.get_fields()][::COLUMN_STEP]
 
     for lookup in (*columns, *SECRET_COLUMNS.get(model, ())):
         answer = root.send("GET", f"/admin/{model}/?{lookup}=a")
@@ -201,6 +212,48 @@ def test_rejected_request_has_at_most_one_log_line(quiet, refused):
         assert lines == []
     elif path.startswith("/admin/"):
         assert path.partition("?")[0] in lines[0] or "digest" in lines[0] or "exceeded" in lines[0]
+
+
+NULL_CHARACTERS = {
+    "/admin/proxy/exchange/a%00b/change/": 404,
+    "/admin/proxy/exchange/a%00b/part/?path=x": 404,
+    "/admin/proxy/exchange/a%00b/body/request/": 404,
+    "/admin/proxy/apikey/a%00b/change/": 404,
+    "/admin/proxy/exchange/?team=%00": 400,
+    "/admin/proxy/exchange/?older_than=%00": 302,
+    "/admin/proxy/exchange/?user=%00": 200,
+    "/admin/proxy/exchange/?q=%00": 200,
+    "/admin/proxy/exchange/export.csv?team=%00": 400,
+    "/admin/proxy/exchange/export.csv?older_than=%00": 400,
+    "/admin/proxy/upstreampolicy/?kind__exact=%00": 400,
+    "/admin/proxy/team/?q=%00": 200,
+    "/admin/autocomplete/?app_label=proxy&model_name=budget&field_name=team&term=%00": 200,
+    "/admin/live/rows/?known=a%00b": 200,
+    "/admin/sessions/?q=%00": 200,
+    "/admin/sessions/?team=%00": 200,
+    "/admin/?tz=%00": 200,
+    "/admin/?range=custom&from=%00&to=%00": 200,
+    "/admin/sessions/one/?id=%00": 404,
+    "/admin/search/?s=%00": 200,
+    "/api/v1/teams/a%00b": 404,
+    "/api/v1/users/a%00b": 404,
+    "/api/v1/sessions/a%00b": 404,
+    "/api/v1/requests/a%00b": 404,
+    "/api/v1/requests/a%00b/transcript": 404,
+    "/api/v1/requests/a%00b/raw/request": 404,
+    "/api/v1/exports/a%00b": 404,
+    "/api/v1/requests/?from=2026-11-01&to=2026-11-02&user=%00": 400,
+    "/v1/organizations/users/user_a%00b": 404,
+}
+
+
+def test_null_character_in_a_url_is_rejected(quiet):
+    root = quiet.people["root"]
+
+    found = {path: root.send("GET", path).status for path in NULL_CHARACTERS}
+
+    assert found == NULL_CHARACTERS
+    assert "Traceback" not in quiet.log
 
 
 def test_invalid_form_body_has_one_log_line(served):

@@ -19,7 +19,7 @@ from tests.slow.threats.conftest import ROUTES, RunningGateway
 
 OPEN_FILES = 1_024
 PER_ADDRESS = 100
-CLIENTS_PER_KIND = 8
+CLIENTS_PER_KIND = 3
 """Concurrent clients of each kind."""
 FLOOD = 400
 """Connections of one address."""

@@ -22,6 +22,7 @@ from tests.fakes.upstreams.script_steps import (
     stream_head,
 )
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 from tests.proxy.gateway import upstream_scripts
 from tests.slow.threats import raw_http
 
@@ -33,6 +34,9 @@ CANARIES = {
         "quiet words": "prompt-", "quiet answer": "answer-", "mail password": "mp-",
     }.items()
 }  # fmt: skip
+TRANSCRIPTS = repeat(fast=8, slow=25)
+"""Number of requests whose page is read."""
+
 CONFIG = """
 [[routes]]
 model = "*"
@@ -169,20 +173,22 @@ def test_no_response_contains_a_secret(exercised):
     assert not any("10.0.0.7" in reply.body.decode() for reply in answers)
 
 
+@pytest.mark.repeated
 def test_no_page_report_or_metric_contains_a_secret(exercised):
     gateway, _, _ = exercised
     leaks = {}
     with contextlib.closing(sign_in(gateway)) as client:
         pages = list(PAGES)
         listed = client.get("/admin/proxy/exchange/").text
-        pages += sorted(set(re.findall(r"/admin/proxy/exchange/req_\w+/change/", listed)))[:25]
+        found = sorted(set(re.findall(r"/admin/proxy/exchange/req_\w+/change/", listed)))
+        pages += found[:TRANSCRIPTS]
         for page in pages:
             answer = client.get(page)
             if found := secrets_in(answer.text + repr(answer.headers)):
                 leaks[page] = found
         with_key = [gateway.request("GET", page) for page in PAGES]
 
-    assert len(pages) > len(PAGES) + 10
+    assert len(pages) == len(PAGES) + TRANSCRIPTS
     assert leaks == {}
     assert not [reply for reply in with_key if secrets_in(reply.body.decode())]
 
