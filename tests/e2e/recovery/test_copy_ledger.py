@@ -130,16 +130,16 @@ def peak_memory_mb(process: "subprocess.Popen[bytes]") -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("postgres", [False], indirect=True)
-def test_a_hundred_thousand_requests_are_copied_despite_kills(
+def test_twenty_thousand_requests_are_copied_despite_kills(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    gateway = filled_gateway(tmp_path / "gateway", 100_000)
+    gateway = filled_gateway(tmp_path / "gateway", 20_000)
     with gateway:
         before = read(gateway)
     log = tmp_path / "copy.log"
-    for rows in (1, 200_000, 450_000):
+    for rows in (1, 40_000, 90_000):
         command = start_copy(gateway, postgres, log)
         while rows_copied(postgres) < rows:
             assert command.poll() is None, log.read_text()
@@ -158,7 +158,7 @@ def test_a_hundred_thousand_requests_are_copied_despite_kills(
     gateway.environment["DATABASE_URL"] = postgres.url
     with gateway:
         assert read(gateway) == before
-        assert "98,000 links checked: everything" in gateway.manage("verifyledger")
+        assert "19,600 links checked: everything" in gateway.manage("verifyledger")
 
 
 @pytest.mark.slow

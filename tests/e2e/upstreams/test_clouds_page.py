@@ -78,7 +78,7 @@ PATHS = {
 """By upstream: a part of the path of its requests."""
 ORIGINS = {
     "bedrock": "AWS, environment variables; does not expire",
-    "vertex": "Google, oauth2.service_account; expires at",
+    "vertex": "Google, the key of a service account; expires at",
     "foundry": "Entra ID, managed identity; expires at",
     "internal": "command ",
 }
