@@ -212,6 +212,7 @@ def install(*command: str | Path) -> None:
 INSTALLERS = {"run with npm": npm, "run with pip": pip}
 
 
+@pytest.mark.slow  # it installs packages from the network
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", [b for b in ALL if b.mark in INSTALLERS], ids=lambda b: b.name)
 def test_a_block_runs_with_packages_of_its_own(reader, block, tmp_path):

@@ -69,6 +69,7 @@ def test_no_unknown_file_runs_code_at_startup():
     assert unknown == []
 
 
+@pytest.mark.slow  # ruff has most of its rules, and checks them in the fast lane
 @pytest.mark.timeout(300)
 def test_bandit_finds_nothing_from_medium_on(repository):
     run = subprocess.run(
