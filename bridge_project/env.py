@@ -182,8 +182,8 @@ TABLE: Final = (
         "BRIDGE_ARCHIVE_AFTER_MONTHS",
         "never",
         "Full months that stay in the database, 1 to 120; each day after `BRIDGE_PURGE_HOUR` "
-        "(not if that is `never`), older months are [archived](../operate.md#archived-months) and "
-        "deleted there.",
+        "(not if that is `never`), older months are "
+        "[archived](../guides/capacity.md#archived-months) and deleted there.",
     ),
     Variable(
         "BRIDGE_ARCHIVE_TO",
