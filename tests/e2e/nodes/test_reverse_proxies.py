@@ -17,10 +17,10 @@ import pytest
 import trustme
 
 from tests.fakes.optional_tools import skip_or_fail
+from tests.fakes.servers.command_server import REPOSITORY
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.proxy.config.conftest import REPOSITORY
 from tests.proxy.gateway import upstream_scripts
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,7 @@ import os
 
 import pytest
 
-from tests.fakes.servers.command_server import (
-    REPOSITORY,  # noqa: F401 - other tests import it from here
-    commands_without_settings,
-)
+from tests.fakes.servers.command_server import commands_without_settings
 
 SECRET = "sk-br-" + "Ada0" * 12
 
