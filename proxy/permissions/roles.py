@@ -109,6 +109,19 @@ def make_roles(using: str = "default", **_: Any) -> None:
         group.permissions.add(*(existing[label] for label in granted if label in added))
 
 
+def are_complete(using: str = "default") -> bool:
+    """Return whether the default groups and the permissions that Django does not create exist."""
+    groups = apps.get_model("auth", "Group").objects.using(using)
+    permissions = apps.get_model("auth", "Permission").objects.using(using)
+    found = (
+        groups.filter(name__in=ROLES).count(),
+        permissions.filter(
+            content_type__app_label="proxy", codename__in=CUSTOM_PERMISSIONS
+        ).count(),
+    )
+    return found == (len(ROLES), len(CUSTOM_PERMISSIONS))
+
+
 def _create_custom_permissions(using: str) -> None:
     permissions = apps.get_model("auth", "Permission").objects.using(using)
     content_types = apps.get_model("contenttypes", "ContentType").objects.using(using)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.key_requests import shell, statuses, until_status
 from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.prepared import ADMIN_PASSWORD
 from tests.waiting import until
 
 NAMES = (
@@ -28,7 +29,6 @@ NAMES = (
     "dropped",
 )
 SECRETS = {f"BRIDGE_KEY_{name.upper()}": f"sk-br-{name:x<10}" + "k" * 30 for name in NAMES}
-PASSWORD = "an-admin-password-of-the-tests"
 
 
 def key_table(name: str, secret: str = "") -> str:
@@ -53,7 +53,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     new_gateway = Gateway(
         tmp_path_factory.mktemp("revocation"),
         config=toml_for({"chat": upstream}, RED),
-        environment={**SECRETS, "BRIDGE_ADMIN_PASSWORD": PASSWORD},
+        environment=SECRETS,
     )
     with new_gateway as running:
         yield running
@@ -68,7 +68,7 @@ def browser(gateway: Gateway) -> Iterator[httpx.Client]:
 
 
 def sign_in(client: httpx.Client) -> bool:
-    form = {"username": "admin", "password": PASSWORD, **token(client, "/admin/login/")}
+    form = {"username": "admin", "password": ADMIN_PASSWORD, **token(client, "/admin/login/")}
     return client.post("/admin/login/", data=form).status_code == 302
 
 

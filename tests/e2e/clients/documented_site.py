@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.prepared import ADMIN_PASSWORD
 
-PASSWORD = "correct horse battery staple"
 MESSAGE = {
     "model": "claude-sonnet-5-5",
     "max_tokens": 64,
@@ -167,7 +167,7 @@ def sign_in(url: str) -> httpx.Client:
     """Sign in as the superuser of the first start."""
     client = httpx.Client(base_url=url, timeout=90)
     client.get("/admin/login/")
-    form = {"username": "admin", "password": PASSWORD, "next": "/admin/"}
+    form = {"username": "admin", "password": ADMIN_PASSWORD, "next": "/admin/"}
     token = client.cookies["csrftoken"]
     answer = client.post("/admin/login/", data=form | {"csrfmiddlewaretoken": token})
     assert answer.status_code == 302, answer.text

@@ -20,7 +20,7 @@ from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.urls import url_routes
 
-from .documented_site import BODIES, MESSAGE, OWN_KEYS, PASSWORD, UPSTREAM, Site
+from .documented_site import BODIES, MESSAGE, OWN_KEYS, UPSTREAM, Site
 
 DELETABLE = {
     "keys",
@@ -103,8 +103,7 @@ QUERIES = {"starting_at": "2026-11-20T00:00:00Z", "model": MESSAGE["model"], "q"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documented")
-    environment = {"BRIDGE_ADMIN_PASSWORD": PASSWORD}
-    with Gateway(folder, key="", environment=environment) as running:
+    with Gateway(folder, key="") as running:
         created = Site(running)
         yield created
         created.close()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.servers.gateway import Gateway, toml_for
+from tests.fakes.servers.prepared import ADMIN_PASSWORD
 from tests.fakes.servers.web_session import WebSession
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -42,7 +43,6 @@ TEXT = (
 BODY = json.dumps(
     {"model": "chat-hi", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 ).encode()
-PASSWORD = "a long admin password 1"
 PAGES = (
     "/admin/",
     "/admin/live/",
@@ -59,7 +59,6 @@ def recorded_gateway(folder: Path, **options: Any) -> Gateway:
     environment = {
         "PYTHONPATH": str(folder / "hook"),
         "CONNECTION_LOG": str(folder / "connections"),
-        "BRIDGE_ADMIN_PASSWORD": PASSWORD,
     }
     return Gateway(folder, environment=environment, **options)
 
@@ -78,7 +77,7 @@ def use(gateway: Gateway, model: str) -> None:
     body = BODY.replace(b"chat-hi", model.encode())
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         assert gateway.request("POST", path, body).status == 200
-    session = WebSession(gateway).sign_in("admin", PASSWORD)
+    session = WebSession(gateway).sign_in("admin", ADMIN_PASSWORD)
     for page in PAGES:
         assert session.send("GET", page).status in {200, 404}, page
     doctor = gateway.run_command("doctor", OWN_PROCESS="1")

@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from tests.fakes.optional_tools import skip_or_fail
-from tests.fakes.servers.command_server import REPOSITORY
+from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -19,7 +19,6 @@ from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import Script, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.proxy.admin.live.live_fixtures import (
-    PASSWORD,
     SignedInUser,
     browser,
     live_request,
@@ -33,7 +32,6 @@ from .late_signatures import assert_signature_returns
 
 NAMES = ("POOR", "FAST", "FEW", "GOING", "ONCE", "STOP")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'xx')[:6] * 8}" for name in NAMES}
-SECRETS["BRIDGE_ADMIN_PASSWORD"] = PASSWORD
 SHARED = (
     """
 [[routes]]

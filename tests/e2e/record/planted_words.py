@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.servers.gateway import Gateway, Reply, toml_for
+from tests.fakes.servers.prepared import ADMIN_PASSWORD
 from tests.fakes.servers.web_session import WebSession
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -16,7 +17,6 @@ PROMPT, ANSWER, TOOL_INPUT = "quokkaprompt", "axolotlanswer", "narwhalinput"
 REJECTED, FAILURE = "wombatrejected", "ibexfailure"
 WORDS = (PROMPT, ANSWER, TOOL_INPUT, REJECTED, FAILURE)
 FIRST_KEY, SECOND_KEY = "first-body-key-" * 4, "second-body-key-" * 4
-PASSWORD = "a long password of the tests"
 SESSION = "session-with-words"
 ROUTE = '[[routes]]\nmodel = "*"\ntargets = [{ upstream = "chat" }]\n'
 TOOL_CALL = {
@@ -46,7 +46,6 @@ def gateway_with_words(folder: Path, upstream: ScriptedUpstream, **environment: 
     failure = {"error": {"message": f"cannot read {FAILURE}", "type": "invalid_request_error"}}
     upstream.on("failing", script_steps.json_response(failure, 400))
     config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, ROUTE)
-    environment = {"BRIDGE_ADMIN_PASSWORD": PASSWORD, **environment}
     return Gateway(folder, config=config, environment=environment)
 
 
@@ -97,7 +96,7 @@ def words_in_files(folder: Path) -> set[str]:
 
 def words_of_pages(gateway: Gateway, *request_ids: str) -> str:
     """Return the admin's pages of these requests, the lists, the session and its exports."""
-    web = WebSession(gateway).sign_in("admin", PASSWORD)
+    web = WebSession(gateway).sign_in("admin", ADMIN_PASSWORD)
     pages = [f"/admin/proxy/exchange/{one}/change/" for one in request_ids]
     pages += ["/admin/proxy/exchange/", "/admin/sessions/"]
     pages += [f"/admin/sessions/one/?id={SESSION}&tab=words"]

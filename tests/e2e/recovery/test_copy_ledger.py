@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.fakes.load.filled_ledger import fill_ledger
-from tests.fakes.servers.command_server import REPOSITORY
+from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.prepared import copy_ledger
@@ -39,8 +39,11 @@ EXECUTE FUNCTION wait_for_test();
 
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
-    server = Postgres(migrated=getattr(request, "param", True))
+    migrated = getattr(request, "param", True)
+    server = Postgres(migrated=migrated)
     server.start()
+    if migrated:
+        server.delete_admin()
     yield server
     server.stop()
     server.remove()

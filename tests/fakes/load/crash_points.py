@@ -1,11 +1,9 @@
 """Kill the gateway at a chosen point: before or after the nth call of a function.
 
-Run as a program this module is a fork server: it imports Django once and forks a child for each line
-of its input (function, before or after, count). The child serves requests and sends itself SIGKILL
-at its point. The fork server prints the pid of the child and then its exit status.
+Run as a program, this module is a gateway that sends itself SIGKILL at its point (function, before or
+after, count; ``null``: at none). Each is a fork of a process that has read the settings.
 """
 
-import gc
 import importlib
 import inspect
 import json
@@ -13,11 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.fakes.servers.gateway import REPOSITORY, Gateway
+from bridge_project import command
+from tests.fakes.servers.forked_python import PreparedPython, python_with_libraries
+from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.prepared import copy_ledger
 
 POINTS = (
@@ -105,102 +104,64 @@ def inject_crash(crash: Crash) -> None:
     setattr(target, name, awaited if inspect.iscoroutinefunction(original) else called)
 
 
-def run_fork_server() -> None:
-    """Run the fork server. It starts no thread, because fork copies only the calling thread."""
+def import_gateway() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
     import django
 
     django.setup()
     importlib.import_module("bridge_project.asgi")
-    from django.core.management import call_command
-    from django.db import connections
-
-    arguments = sys.argv[1:]
-    gc.freeze()  # a collection in a child would copy the memory of all these modules
-    for line in sys.stdin:
-        connections.close_all()
-        child = os.fork()
-        if child == 0:
-            try:
-                crash = Crash(*json.loads(line)) if line.strip() != "none" else None
-                if crash:
-                    inject_crash(crash)
-                call_command("serve", *arguments)
-            finally:
-                os._exit(0)
-        print(child, flush=True)  # noqa: T201 - this is the output of the program
-        _, status = os.waitpid(child, 0)
-        print(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else status, flush=True)  # noqa: T201
 
 
 @dataclass
 class ForkServerGateway(Gateway):
     """A gateway whose process is replaced many times on one data directory."""
 
-    pid: int = 0
+    _python: PreparedPython | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def start_fork_server(self) -> None:
-        """Start the fork server without a child."""
+        """Start the process that has read the settings, without a gateway."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        assert self.config is not None
         if not (self.folder / "data").exists():
             copy_ledger(self.folder / "data")
-        (self.folder / "bridge.toml").write_text(self.config, encoding="utf-8")
-        command = [sys.executable, "-m", "tests.fakes.load.crash_points", "--host", "127.0.0.1",
-                   "--port", str(self.port), "--config", str(self.folder / "bridge.toml")]  # fmt: skip
-        with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - the test wrote this command
-            command, cwd=REPOSITORY, env=self._environment(), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-        self._ended = threading.Event()
-        self._status: int | None = None
+        self._python = python_with_libraries().prepare(
+            f"{__name__}:import_gateway", self._environment()
+        )
 
     def start_child(self, crash: Crash | None) -> None:
-        """Fork a child; ``wait_for_end`` waits for its end."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self._ended.clear()
-        self.process.stdin.write((json.dumps(crash) if crash else "none") + "\n")
-        self.process.stdin.flush()
-        self.pid = int(self._read_number())
-
-        def watch() -> None:
-            self._status = int(self._read_number())
-            self._ended.set()
-
-        threading.Thread(target=watch, daemon=True).start()
-
-    def _read_number(self) -> str:
-        """Return the fork server's next number; skip lines that the child prints to the same pipe."""
-        assert self.process.stdout
-        for line in self.process.stdout:
-            if line.strip().lstrip("-").isdigit():
-                return line
-        raise AssertionError(f"the fork server has ended; its log:\n{self.log}")
+        """Start the gateway; ``wait_for_end`` waits for its end."""
+        serve = self._command()[2:]  # without the interpreter and manage.py
+        with self._log_path.open("ab") as log:
+            self.process = self._python.start(
+                "-m", __name__, json.dumps(crash), *serve, stdout=log.fileno(), stderr=log.fileno()
+            )
 
     def wait_for_end(self, within_s: float) -> bool:
         """Return whether the child has killed itself in time. Any other end is an error."""
-        ended = self._ended.wait(within_s)
-        assert not ended or self._status == -signal.SIGKILL, self.log[-4_000:]
-        return ended
+        try:
+            status = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        assert status == -signal.SIGKILL, self.log[-4_000:]
+        return True
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        if not self._ended.is_set():
-            os.kill(self.pid, how)
-            assert self._ended.wait(90)
+        self.process.send_signal(how)
+        self.process.wait(90)
 
     def close(self) -> None:
         self._end_commands()
-        self.kill()
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(60)
-        if self.process.stdout:
-            self.process.stdout.close()
+        if self.process:
+            self.kill()
+        self._python.close()
 
-
-__all__ = ["CRASHES", "POINTS", "Crash", "ForkServerGateway", "resolve"]
 
 if __name__ == "__main__":
-    run_fork_server()
+    point = json.loads(sys.argv[1])
+    if point:
+        inject_crash(Crash(*point))
+    sys.argv = ["manage.py", *sys.argv[2:]]
+    command.main()

@@ -1,6 +1,7 @@
 """The gateway as a separate process: ``manage.py serve`` on a loopback port.
 
-No code of the gateway is imported or patched. Tests use only what operators and clients can use.
+No code of the gateway is patched. Tests use only what operators and clients can use. The process is
+a fork of one that has imported the libraries (``forked_python``); tests/proxy/server starts new ones.
 """
 
 import contextlib
@@ -8,7 +9,6 @@ import http.client
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from .command_server import REPOSITORY, CommandServer, Finished
+from .command_server import CommandServer, Finished, commands_without_settings
+from .forked_python import REPOSITORY, ForkedProcess, python_with_libraries
 from .prepared import copy_ledger
 
 KEY = "sk-br-" + "e2e0" * 12
@@ -78,8 +79,9 @@ class Gateway:
     cwd: Path = REPOSITORY
     ready_status: int = 200  # the status of /readyz when the gateway has started
     migrated: bool = True  # start with a ledger that has the schema; False: test the first start
+    with_admin: bool = True  # False: the start creates the admin user
     open_files: int | None = None  # hard limit of file descriptors; the soft limit is half of it
-    process: "subprocess.Popen[bytes] | None" = None
+    process: "subprocess.Popen[bytes] | ForkedProcess | None" = None
     _commands: CommandServer | None = None
 
     @property
@@ -114,28 +116,32 @@ class Gateway:
         """Start the process and wait until /readyz has the status ``ready_status``."""
         data = self.folder / "data"
         if self.migrated and "DATABASE_URL" not in self.environment and not data.exists():
-            copy_ledger(data)
-        command = self._command()
+            copy_ledger(data, with_admin=self.with_admin)
         with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - the test wrote this command
-                command,
-                cwd=self.cwd,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a process group of its own, so that only its workers are killed with it
-            )
-        if (
-            self.open_files is not None
-        ):  # Python has not started yet, so the process has no other open file
-            limits = (self.open_files // 2, self.open_files)
-            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, limits)
+            self.process = self._start_process(log.fileno())
         try:
             self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
+
+    def _start_process(self, log: int) -> "subprocess.Popen[bytes] | ForkedProcess":
+        command = self._command()
+        read_at_start = any(name.startswith("PYTHON") for name in self.environment)
+        if command[0] != sys.executable or read_at_start:
+            return subprocess.Popen(  # noqa: S603 - the test wrote this command
+                command, cwd=self.cwd, env=self._environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        limit = self.open_files
+        return python_with_libraries().start(
+            *command[1:],
+            cwd=self.cwd,
+            environment=self._environment(),
+            stdout=log,
+            stderr=log,
+            open_files=None if limit is None else (limit // 2, limit),
+        )
 
     def _command(self) -> list[str]:
         command = [sys.executable, str(REPOSITORY / "manage.py"), "serve"]
@@ -191,23 +197,14 @@ class Gateway:
     def run_command(self, *arguments: str, **environment: str) -> Finished:
         """Run a command that may end with any exit code.
 
-        While the gateway runs, and after ``end_process``, its commands share one process (see
-        ``command_server``); a command with an environment of its own, or without a running gateway,
-        has a process of its own.
+        While the gateway runs, and after ``end_process``, its commands share a process that has read
+        the settings (see ``command_server``).
         """
         is_running = self.process is not None and self.process.poll() is None
         if not environment and (is_running or self._commands):
             return self._command_server().run(*arguments)
-        result = subprocess.run(  # noqa: S603 - the test wrote this command
-            [sys.executable, str(REPOSITORY / "manage.py"), *arguments],
-            cwd=REPOSITORY,
-            env={**self._environment(), **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return Finished(result.returncode, result.stdout, result.stderr)
+        own = {**self._environment(), **environment}
+        return commands_without_settings().run(*arguments, environment=own)
 
     def _command_server(self) -> CommandServer:
         if self._commands and self._commands.environment != self._environment():

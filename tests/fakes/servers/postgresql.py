@@ -12,10 +12,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import psycopg
+
 from tests.fakes.load.kill_process import reserved_port
 from tests.fakes.optional_tools import skip_or_fail
 
-from .prepared import migrate, prepare_once
+from .prepared import DELETE_ADMIN, make_ledger, prepare_once
 
 BINARIES = ("initdb", "pg_ctl", "postgres")
 
@@ -32,7 +34,7 @@ def find_binaries() -> Path:
 class Postgres:
     """A server that can be started and stopped repeatedly; ``remove`` deletes its files.
 
-    Its database has the schema of the gateway and no rows; it is empty if ``migrated`` is False.
+    Its database has the schema of the gateway and its admin user; it is empty if ``migrated`` is False.
     """
 
     def __init__(self, *settings: str, migrated: bool = True) -> None:
@@ -64,7 +66,7 @@ class Postgres:
     def _prepare(self, target: Path) -> None:
         self._copy(prepare_once("initdb", self._initialize))
         self.start()
-        migrate(self.home / "data", DATABASE_URL=self.url)
+        make_ledger(self.home / "data", DATABASE_URL=self.url)
         self._run("pg_ctl", "-D", self._files, "-m", "fast", "-w", "stop")
         Path(self._files).rename(target)
 
@@ -77,6 +79,11 @@ class Postgres:
         self._run(
             "pg_ctl", "-D", self._files, "-l", str(self.home / "log"), "-w", "-o", options, "start"
         )
+
+    def delete_admin(self) -> None:
+        """Delete the admin user, for a test that needs an empty database or creates this user."""
+        with psycopg.connect(self.url) as connection:
+            connection.execute(DELETE_ADMIN)
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", self._files, "-m", "immediate", "-w", "stop")

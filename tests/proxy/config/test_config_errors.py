@@ -36,7 +36,7 @@ targets = [{ upstream = "openai" }]
 
 def rejected_start(manage, tmp_path, toml, **environment):
     """Run ``serve`` with a wrong file; check exit code 2 and an empty database. Return stderr."""
-    copy_ledger(tmp_path / "data")
+    copy_ledger(tmp_path / "data", with_admin=False)
     (tmp_path / "bridge.toml").write_text(toml)
     run = manage("serve", "--port", "0", "--config", tmp_path / "bridge.toml", **environment)
     assert run.returncode == 2, run.stdout + run.stderr

@@ -10,13 +10,13 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tests.fakes.servers.command_server import Finished, commands_without_settings
+from tests.fakes.servers.forked_python import ForkedProcess, python_with_libraries
 from tests.fakes.servers.prepared import copy_ledger
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +43,9 @@ class Driver:
         self.environment.pop("DATABASE_URL", None)
         if database_url:
             self.environment["DATABASE_URL"] = database_url
-        self.child: subprocess.Popen[str] | None = None
+        self.child: ForkedProcess | None = None
+        self._input: TextIO | None = None
+        self._output: TextIO | None = None
 
     def manage(self, *arguments: str, exit_code: int = 0) -> Finished:
         """Run a command on this data directory; check its exit code."""
@@ -52,28 +54,24 @@ class Driver:
         return done
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.proxy.ledger.subprocess_driver"]
-        self.child = subprocess.Popen(  # noqa: S603 -- our own program
-            command,
-            env=self.environment,
-            cwd=ROOT,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=1,
+        (stdin, writes), (reads, stdout) = os.pipe(), os.pipe()
+        self.child = python_with_libraries().start(
+            "-m", __name__, environment=self.environment, stdin=stdin, stdout=stdout, stderr=2
         )
+        os.close(stdin)
+        os.close(stdout)
+        self._input = os.fdopen(writes, "w", encoding="utf-8")
+        self._output = os.fdopen(reads, encoding="utf-8")
         assert self.read() == {"ready": True}
 
     def send(self, **command: Any) -> None:
-        assert self.child
-        assert self.child.stdin
-        self.child.stdin.write(json.dumps(command) + "\n")
-        self.child.stdin.flush()
+        assert self._input
+        self._input.write(json.dumps(command) + "\n")
+        self._input.flush()
 
     def read(self) -> Any:
-        assert self.child
-        assert self.child.stdout
-        line = self.child.stdout.readline()
+        assert self._output
+        line = self._output.readline()
         return json.loads(line) if line.endswith("\n") else None
 
     def request(self, **command: Any) -> Any:
@@ -83,9 +81,9 @@ class Driver:
     def kill(self) -> list[Any]:
         """Kill the process with SIGKILL; return the responses that it had written."""
         assert self.child
-        assert self.child.stdout
+        assert self._output
         self.child.send_signal(signal.SIGKILL)
-        lines = self.child.stdout.read().splitlines(keepends=True)
+        lines = self._output.read().splitlines(keepends=True)
         self.child.wait()
         self._close_pipes()
         return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -97,7 +95,7 @@ class Driver:
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        for pipe in (self.child.stdin, self.child.stdout) if self.child else ():
+        for pipe in (self._input, self._output):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()

@@ -3,9 +3,19 @@
 import pytest
 from django.contrib.auth.models import Group, Permission
 from django.core.management import call_command
+from django.db.models.signals import post_migrate
 
+from proxy.bootstrap import first_start
 from proxy.models import Budget, Team
-from proxy.permissions.roles import AUDITOR, MEMBER, OWNER, ROLES, make_roles
+from proxy.permissions.roles import (
+    AUDITOR,
+    MEMBER,
+    OWNER,
+    ROLES,
+    STOP_REQUESTS,
+    are_complete,
+    make_roles,
+)
 from proxy.permissions.row_permissions import (
     reader_of_user,
     visible_budgets,
@@ -207,6 +217,32 @@ def test_migrating_twice_creates_the_groups_once():
     call_command("migrate", verbosity=0)
 
     assert set(Group.objects.values_list("name", flat=True)) >= {OWNER, AUDITOR, MEMBER}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_start_creates_what_is_missing_without_a_migration():
+    """For example after an upgrade that only adds a permission of this kind."""
+    Group.objects.filter(name=AUDITOR).delete()
+    Permission.objects.filter(codename=STOP_REQUESTS).delete()
+
+    first_start.migrate()
+
+    assert are_complete()
+
+
+def test_a_start_with_all_migrations_runs_no_migrate_command():
+    signals = []
+
+    def receive(sender, **_):
+        signals.append(sender)
+
+    post_migrate.connect(receive)
+    try:
+        first_start.migrate()
+    finally:
+        post_migrate.disconnect(receive)
+
+    assert signals == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.fakes.servers.command_server import REPOSITORY
+from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.prepared import copy_ledger
 from tests.proxy.config.conftest import BRIDGE_TOML, SECRET
 from tests.waiting import until
@@ -75,7 +75,7 @@ def serving(tmp_path):
 def running(tmp_path_factory):
     """A gateway that tests only ask: its data directory and its output."""
     folder = tmp_path_factory.mktemp("running")
-    copy_ledger(folder / "data")
+    copy_ledger(folder / "data", with_admin=False)
     with serve(folder) as start:
         process, log = start(BRIDGE_ADMIN_PASSWORD=PASSWORD, BRIDGE_HEAD_TIMEOUT_S="1")
         yield folder / "data", log

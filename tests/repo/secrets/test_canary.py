@@ -151,6 +151,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, P
     filed.write_text(SECRETS["upstream secret by file"])
     server = Postgres()
     server.start()
+    server.delete_admin()  # the gateway creates it, with a password to look for
     with ScriptedUpstream() as upstream, oidc.Provider() as provider:
         upstream.choose(script_for)
         environment = {

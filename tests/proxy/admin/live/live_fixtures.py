@@ -13,12 +13,12 @@ from websockets.sync.client import ClientConnection, connect
 
 from proxy.live.running_requests import LiveRow
 from tests.fakes.servers.gateway import Gateway, Reply, toml_for
+from tests.fakes.servers.prepared import ADMIN_PASSWORD
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, Stall, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient
 
-PASSWORD = "correct-horse-battery"
 ROUTES = """
 [[routes]]
 model = "*"
@@ -41,7 +41,7 @@ def running(
     gateway = Gateway(
         folder,
         config=toml_for({"chat": upstream}, ROUTES),
-        environment={"BRIDGE_ADMIN_PASSWORD": PASSWORD, **environment},
+        environment=environment,
         workers=workers,
     )
     with gateway:
@@ -69,7 +69,9 @@ def live_request(model: str, **fields: Any) -> dict[str, Any]:
 class SignedInUser:
     """A user with the cookies of a browser session."""
 
-    def __init__(self, gateway: Gateway, name: str = "admin", password: str = PASSWORD) -> None:
+    def __init__(
+        self, gateway: Gateway, name: str = "admin", password: str = ADMIN_PASSWORD
+    ) -> None:
         self.gateway = gateway
         self.cookies: dict[str, str] = {}
         self.get("/admin/login/")

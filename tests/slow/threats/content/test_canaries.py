@@ -113,7 +113,11 @@ def exercised(tmp_path_factory):
     with ScriptedUpstream() as upstream:
         config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, CONFIG)
         gateway = Gateway(
-            folder, config=config, environment=environment, key=CANARIES["gateway key"]
+            folder,
+            config=config,
+            environment=environment,
+            key=CANARIES["gateway key"],
+            with_admin=False,
         )
         with gateway:
             yield gateway, upstream, list(send_requests(gateway, upstream))
