@@ -1,5 +1,6 @@
 """The tables of responses: URL -> method -> one word for each role or each scope."""
 
+import functools
 import os
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +21,7 @@ OPEN = {
 """URLs that anonymous clients may read; they contain nothing about users."""
 
 
+@functools.cache
 def rows(table=TABLE):
     """Return a table: URL -> method -> one word for each role or scope."""
     lines = [line.split() for line in table.read_text().splitlines() if line and line[0] != "#"]
@@ -38,13 +40,19 @@ REST = [url for url in REST if f"{url}/" not in DJANGO]
 """URLs of the API; of two spellings of a path, the one with the last slash."""
 
 
-def compare(url, found, table=TABLE):
+def compare(url, found, callers, table=TABLE):
+    """Compare the words of a URL (method -> caller -> word) with its rows; ``callers`` has all."""
     if WRITING:
         if url not in rows(table):
             with table.open("a") as file:
                 file.writelines(
-                    f"{url} {method} {' '.join(words)}\n" for method, words in found.items()
+                    f"{url} {method} {' '.join(words.values())}\n"
+                    for method, words in found.items()
                 )
         return
-    expected = rows(table)[url]
-    assert (url, found) == (url, {method: expected[method] for method in found})
+    row = rows(table)[url]
+    expected = {method: dict(zip(callers, row[method], strict=True)) for method in found}
+    assert (url, found) == (
+        url,
+        {method: {one: expected[method][one] for one in words} for method, words in found.items()},
+    )

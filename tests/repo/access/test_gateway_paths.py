@@ -53,8 +53,8 @@ def test_the_gateway_accepts_keys_only(gateway_in_process):
 
     for callers, table in ((ROLES, TABLE), (SCOPES, SCOPE_TABLE)):
         for url in GATEWAY:
-            found = {m: tuple(word(caller, m, url) for caller in callers) for m in SENT}
-            compare(url, found, table)
+            found = {m: {caller: word(caller, m, url) for caller in callers} for m in SENT}
+            compare(url, found, callers, table)
 
 
 def keys():
