@@ -1,10 +1,18 @@
-"""Rows that all tests of a module read: written once, and removed after the last test."""
+"""Rows that several tests or cases share: written once, and what a case changes is undone."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from django.db import transaction
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Undo the writes of the block, so that the cases of a test share the rows made before it."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture(scope="module")

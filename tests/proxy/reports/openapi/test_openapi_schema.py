@@ -9,12 +9,13 @@ from proxy.reports.core.permissions import ReaderThrottle
 from proxy.reports.exports import jobs
 from tests.fakes.openapi_operations import OPERATIONS
 from tests.fakes.servers.served_client import as_wsgi
+from tests.lanes import repeat
 from tests.proxy.reports.live_server import gateway_snapshot
 
 from .cases import check_operation
 from .seed import seed_ledger, seed_objects
 
-CASES_PER_OPERATION = 4
+CASES_PER_OPERATION = repeat(fast=2, slow=10)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def seeded(shared, settings, monkeypatch, tmp_path, name):
     jobs.runner.join()
 
 
+@pytest.mark.repeated
 @pytest.mark.django_db
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", OPERATIONS)
