@@ -235,7 +235,9 @@ def test_command_revokes_a_key_of_the_file_permanently(gateway: Gateway):
     until_status(gateway, leaked_secret, 401)
     answer = json.loads(output)
     assert (answer["team"], answer["name"], answer["changed"]) == ("red", "leaked", True)
-    assert re.match(r"= key red/leaked: revoked .*: stays revoked", applied_lines(gateway, "leaked"))
+    assert re.match(
+        r"= key red/leaked: revoked .*: stays revoked", applied_lines(gateway, "leaked")
+    )
     until_status(gateway, rotate(gateway, "old"), 200)  # the gateway has read the applied file
     assert statuses(gateway, leaked_secret) == {401}
     assert any(

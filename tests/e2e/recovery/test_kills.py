@@ -22,7 +22,7 @@ WITHIN_S = 6  # for each, on a loaded machine
 @pytest.mark.timeout(240 + WITHIN_S * KILLS)
 def test_repeated_kills_lose_or_duplicate_no_request(tmp_path) -> None:
     with ScriptedUpstream() as upstream:
-        kills = RepeatedKills(tmp_path / "gateway", upstream, streams=30)
+        kills = RepeatedKills(tmp_path / "gateway", upstream, streams=repeat(fast=10, slow=30))
 
         cut_off = sum(kills.kill_times(KILLS, at_most_s=0.6))
         verdict = kills.verdict()
@@ -41,7 +41,7 @@ def test_repeated_restarts_end_every_stream_with_an_event(
         restarts = RepeatedKills(
             tmp_path / "gateway",
             upstream,
-            streams=20,
+            streams=repeat(fast=8, slow=20),
             kill_signal=signal.SIGTERM,
             BRIDGE_DRAIN_S="0.5",
         )
