@@ -154,11 +154,12 @@ def test_new_environment_variable_needs_a_restart(folder):
     with gateway, Shell(gateway) as shell:
         first = key_in(gateway.log)
         assert (folder / "data/ledger.sqlite3").exists()
-        *applied, list_models = APPLY.strip().splitlines()
+        *prepared, dry_run, apply, list_models = APPLY.strip().splitlines()
+        shell.run("\n".join(prepared))
         assert "at least 32 characters" in PAGE
-        short = f"BRIDGE_KEY_CI={'x' * 31} {applied[-1]}"
-        assert "keys[0].secret: has fewer than 32 characters" in shell.run(short, status=2)
-        assert "+ key platform/ci" in shell.run("\n".join(applied))
+        short = shell.run(f"BRIDGE_KEY_CI={'x' * 31} {dry_run}", status=2)
+        assert "keys[0].secret: has fewer than 32 characters" in short
+        assert "+ key platform/ci" in shell.run(apply)
         until(lambda: "claude-" in shell.run(list_models), "the new key lists its models")
         ci = shell.run("echo $BRIDGE_KEY_CI").split()[0]
         assert gateway.message(first)[0] == gateway.message(ci)[0] == 500

@@ -33,7 +33,7 @@ from tests.slow.threats import raw_http
 
 SCENARIOS = repeat(fast=1, slow=10, variable="BRIDGE_TEST_SCENARIOS")
 FIRST = int(os.environ.get("BRIDGE_TEST_SCENARIO_SEED", "1"))
-EVENT_COUNT = 24
+EVENT_COUNT = repeat(fast=12, slow=24)
 
 
 class RandomScenario:
