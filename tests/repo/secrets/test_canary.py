@@ -334,6 +334,7 @@ def test_no_page_contains_a_secret(responses, browser):
     assert wrong(seen.items()) == {}
 
 
+@pytest.mark.slow  # in the fast lane, ``test_canaries`` of the threats runs most of them
 @pytest.mark.parametrize(
     "command",
     [("exportconfig",), ("exportledger", "--open"), ("dumpdata",), ("doctor",),
