@@ -116,6 +116,7 @@ def test_root_page_is_served(new_gateway):
     assert new_gateway.request("GET", "/healthz").status == 200
 
 
+@pytest.mark.slow  # the fast lane starts a second time in tests/proxy/server/test_server.py
 def test_data_directory_is_private_and_a_second_start_prints_no_secret(new_gateway, curl_output):
     """Restarts the gateway when the printed command has run; the other tests may run before or after."""
     (key, *_) = re.findall(r"sk-br-[A-Za-z0-9_-]{20,}", new_gateway.log)

@@ -51,7 +51,16 @@ def test_each_configuration_is_valid(name, text, tmp_path, monkeypatch):
     assert {target["upstream"] for each in targets for target in each} == upstreams
 
 
-@pytest.mark.parametrize("text", RUNNING, ids=["chat", "anthropic"])
+CHAT, ANTHROPIC = RUNNING
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(CHAT, id="chat"),
+        pytest.param(ANTHROPIC, id="anthropic", marks=pytest.mark.slow),
+    ],
+)
 def test_the_configurations_for_llama_cpp_answer(engine, text, tmp_path):
     config = text.replace("http://127.0.0.1:8080", engine) + TEAM
 

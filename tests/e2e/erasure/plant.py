@@ -80,11 +80,12 @@ for name, secret, mark in {[(name, secret, name.partition(".")[2]) for name, sec
 
 TOTALS = """
 import io, json
+from collections import Counter
 from django.core.management import call_command
 from django.db.models import Sum
 from proxy.ledger.posting.rollups import COUNTS, TABLES
 from proxy.models import Exchange, SessionOutcomeDay, StopReasonDay
-totals, verified = {}, io.StringIO()
+totals, verified, exported = {}, io.StringIO(), io.StringIO()
 call_command("verifyledger", stdout=verified)
 assert "everything is as it was written" in verified.getvalue(), verified.getvalue()
 for table in TABLES:
@@ -94,6 +95,9 @@ for table in TABLES:
         totals[f"{table.__name__} {row.get('team')} {row['start']}"] = [row[f"sum_{n}"] for n in COUNTS]
 totals["stop"] = StopReasonDay.objects.aggregate(Sum("requests"), Sum("requests_with_tool"))
 totals["outcomes"] = SessionOutcomeDay.objects.aggregate(Sum("lines_added"), Sum("edit_accepted"))
+call_command("exportledger", "--format", "ndjson", "--open", stdout=exported)
+rows = [json.loads(line) for line in exported.getvalue().splitlines() if line.strip()]
+totals["users"] = Counter((row["user"] or {}).get("id", "") for row in rows)
 print(json.dumps(totals, default=str))
 """
 
@@ -162,7 +166,10 @@ def found_in(folder: Path, mark: str = MARK) -> Counter[str]:
     found: Counter[str] = Counter()
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         for text in (path.read_bytes(), path.name.encode(), *_inner_texts(path)):
-            for word in re.findall(rb"[\w.@-]*%b[\w.@-]*" % mark.encode(), text.lower()):
+            lower = text.lower()
+            if mark.encode() not in lower:  # the pattern would try each position
+                continue
+            for word in re.findall(rb"[\w.@-]*%b[\w.@-]*" % mark.encode(), lower):
                 found[f"{path.relative_to(folder)}: {word[-40:].decode(errors='replace')}"] += 1
     return found
 
@@ -195,7 +202,10 @@ def _texts_of_database(path: Path) -> Iterator[bytes]:
 
 
 def totals(gateway: Gateway, before: str = "") -> dict[str, Any]:
-    """Verify the ledger, and return all sums by team and time; ``before``: code to run first."""
+    """Verify the ledger; return all sums by team and time, and the number of requests by user.
+
+    ``before``: code to run first.
+    """
     return json.loads(gateway.manage("shell", "--verbosity", "0", "-c", before + TOTALS))
 
 

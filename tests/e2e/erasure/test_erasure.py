@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,20 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from . import plant
 from .plant import NAME, OTHER
 
-RESTORE = """
+ARCHIVE_AND_BACK_UP = """
 from django.core.management import call_command
-call_command("settleorphans", "--restore", "1h", stdout=open("/dev/null", "w"))
+call_command("archivemonths", "--remove", stdout=open("/dev/null", "w"))
+call_command("backup", {path!r}, stdout=open("/dev/null", "w"))
 """
 
 
 def prepare(gateway: Gateway) -> list[str]:
-    """Plant data, send requests and archive the last month; return the ids of Ben's requests."""
+    """Plant data and send requests; return the ids of Ben's requests."""
     gateway.manage("shell", "--verbosity", "0", "-c", plant.SETUP)
     plant.wait_for_keys(gateway)
     replies = [plant.send(gateway, name, n) for n in range(2) for name in (NAME, OTHER)]
     assert [reply.status for reply in replies] == [200] * 4, replies[0].body
     wait_until_drained(gateway)
-    gateway.manage("archivemonths", "--remove")
     return [reply.headers["request-id"] for reply in replies[1::2]]
 
 
@@ -46,9 +45,10 @@ def transcripts(gateway: Gateway, ids: list[str]) -> list[dict[str, Any]]:
     return [json.loads(reply.body) for reply in replies]
 
 
-def users_of(gateway: Gateway) -> Counter[str]:
-    rows = gateway.rows().values()
-    return Counter((row["user"] or {}).get("id", "") for row in rows)
+def with_pseudonym(totals: dict[str, Any], pseudonym: str) -> dict[str, Any]:
+    """Return the totals with the pseudonym instead of the person's name."""
+    users = {pseudonym if name == NAME else name: n for name, n in totals["users"].items()}
+    return totals | {"users": users}
 
 
 def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
@@ -58,33 +58,31 @@ def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
         config = toml_for(plant.upstream_config(upstream), plant.ROUTES)
         with Gateway(tmp_path / "gateway", config=config) as gateway:
             others = prepare(gateway)
-            gateway.manage("backup", str(backup))
+            totals = plant.totals(gateway, ARCHIVE_AND_BACK_UP.format(path=str(backup)))
+            read = transcripts(gateway, others)
             kinds = {re.split(r"[/:-]", name)[0] for name in plant.found_in(data)}
             assert kinds >= {
                 "ledger.sqlite3", "journal", "archive", "configuration.json", "replies.sqlite3",
             }  # fmt: skip
-            totals, read = plant.totals(gateway), transcripts(gateway, others)
-            users = users_of(gateway)
 
             done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
 
             assert plant.found_in(data) == {}
             assert (done["requests"], done["archived_requests"], done["transcripts"]) == (2, 4, 2)
             assert done["left"] == []
-            assert plant.totals(gateway) == totals
+            assert plant.totals(gateway) == with_pseudonym(totals, done["pseudonym"])
             assert transcripts(gateway, others) == read
-            assert users_of(gateway) == {
-                done["pseudonym"] if name == NAME else name: n for name, n in users.items()
-            }
             assert plant.send(gateway, NAME, 9).status == 401
             assert plant.send(gateway, OTHER, 9).status == 200
             wait_until_drained(gateway)
-        assert plant.found_in(data) == {}
+            gateway.end_process()
+            assert plant.found_in(data) == {}
 
-        restore(backup, data)
-        assert {name.partition(":")[0] for name in plant.found_in(data)} == {"ledger.sqlite3"}
-        plant.totals(gateway, RESTORE)
-        assert plant.found_in(data) == {}
+            restore(backup, data)
+            assert {name.partition(":")[0] for name in plant.found_in(data)} == {"ledger.sqlite3"}
+            gateway.manage("settleorphans", "--restore", "1h")
+            assert "everything is as it was written" in gateway.manage("verifyledger")
+            assert plant.found_in(data) == {}
 
 
 @pytest.mark.slow
@@ -110,14 +108,15 @@ def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(tmp_path: P
         folder = tmp_path / "gateway"
         with Gateway(folder, config=config, environment=environment) as gateway:
             others = prepare(gateway)
+            gateway.manage("archivemonths", "--remove")
             totals, read = plant.totals(gateway), transcripts(gateway, others)
             assert found() > 100
 
-            gateway.manage("eraseuser", NAME, "--yes")
+            done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
 
             assert found() == 0
             assert plant.found_in(folder / "data") == {}
-            assert plant.totals(gateway) == totals
+            assert plant.totals(gateway) == with_pseudonym(totals, done["pseudonym"])
             assert transcripts(gateway, others) == read
     with psycopg.connect(url, autocommit=True) as connection:
         assert connection.execute("SELECT count(*) FROM auth_user").fetchone() == (3,)
@@ -134,13 +133,14 @@ def test_a_person_is_erased_from_encrypted_texts(tmp_path: Path) -> None:
         config = toml_for(plant.upstream_config(upstream), plant.ROUTES)
         with Gateway(tmp_path / "gateway", config=config, environment=environment) as gateway:
             others = prepare(gateway)
+            gateway.manage("archivemonths", "--remove")
             totals, read = plant.totals(gateway), transcripts(gateway, others)
 
             done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
 
             assert (done["transcripts"], done["left"]) == (2, [])
             assert plant.found_in(data) == {}
-            assert plant.totals(gateway) == totals
+            assert plant.totals(gateway) == with_pseudonym(totals, done["pseudonym"])
             assert transcripts(gateway, others) == read
 
 
@@ -157,16 +157,17 @@ def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
         config = toml_for(plant.upstream_config(upstream), plant.ROUTES)
         with Gateway(tmp_path / "gateway", config=config) as gateway:
             others = prepare(gateway)
-            gateway.manage("backup", str(tmp_path / "backup.sqlite3"))
-            totals, read = plant.totals(gateway), transcripts(gateway, others)
+            backup = str(tmp_path / "backup.sqlite3")
+            totals = plant.totals(gateway, ARCHIVE_AND_BACK_UP.format(path=backup))
+            read = transcripts(gateway, others)
             for pattern in ("erased_users", "archive/*-v2.parquet"):
                 assert kill_when_exists(gateway, data, pattern)
                 assert plant.found_in(data) != {}
 
-            gateway.manage("eraseuser", NAME, "--yes")
+            done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
 
             assert plant.found_in(data) == {}
-            assert plant.totals(gateway) == totals
+            assert plant.totals(gateway) == with_pseudonym(totals, done["pseudonym"])
             assert transcripts(gateway, others) == read
 
             gateway.stop()

@@ -17,8 +17,8 @@ from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, Sleep, Step, 
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.lanes import repeat
 
-STREAMS = repeat(fast=50, slow=200)
-EVENTS = repeat(fast=30, slow=200)
+STREAMS = repeat(fast=30, slow=200)
+EVENTS = repeat(fast=20, slow=200)
 TURNS = repeat(fast=1, slow=3)  # streams of each client, each of EVENTS tenths of a second
 PACE = Sleep(0.1)
 COUNTED = re.compile(rb'"text":"(\d+) "')

@@ -1,6 +1,7 @@
-"""Faults of Redis under a gateway with two processes: promises.md R01 to R05.
+"""Faults of Redis under a gateway: promises.md R01 to R05.
 
-All tests share one gateway, which starts without Redis. Each fault has its own team.
+In the fast lane the gateway has one process, in the slow lane two. All tests share one gateway, which
+starts without Redis. Each fault has its own team.
 """
 
 import contextlib
@@ -22,13 +23,15 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 from tests.proxy.gateway import upstream_scripts
 from tests.waiting import until
 
+pytestmark = pytest.mark.repeated
 POOR = ("POOR1", "POOR3", "POOR4", "POOR5")
 FAST = ("FAST1", "FAST2", "FAST3", "FAST4", "FAST5")
 SECRETS = {f"BRIDGE_KEY_{name}": f"sk-br-{(name + 'x') * 8}" for name in POOR + FAST}
-RPM, WORKERS = 30, 2
+RPM, WORKERS = 30, repeat(fast=1, slow=2)
 ROOM = 4 * 50_000 + 950_000
 """Budget in nano-dollars: a response costs 50,000 and may cost 1,000,000, so the fifth is rejected."""
 CONTROL = """
@@ -149,7 +152,7 @@ def running_environment(
 
 @pytest.fixture
 def redis_environment(running_environment: RedisEnvironment) -> RedisEnvironment:
-    """The environment with Redis running and used by both processes."""
+    """The environment with Redis running and used by each process."""
     try:
         running_environment.redis.client.ping()
     except redis.RedisError:

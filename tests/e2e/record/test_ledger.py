@@ -30,8 +30,18 @@ def own_gateway(tmp_path):
 CHAT_ROUTE = scenarios.ROUTES.split("\n\n")[1]
 
 
-def test_each_request_has_one_row_with_the_upstreams_token_counts(own_gateway):
-    gateway, upstream = own_gateway
+@pytest.fixture(scope="module")
+def chat_gateway(tmp_path_factory):
+    """A gateway and an upstream for the tests that only send requests."""
+    with ScriptedUpstream() as upstream:
+        config = toml_for({"chat": {"dialect": "chat", "base_url": upstream.base_url}}, CHAT_ROUTE)
+        with Gateway(tmp_path_factory.mktemp("chat"), config=config) as gateway:
+            yield gateway, upstream
+
+
+def test_each_request_has_one_row_with_the_upstreams_token_counts(chat_gateway):
+    gateway, upstream = chat_gateway
+    before, called = set(gateway.rows()), len(upstream.requests)
     upstream.on("chat-fine", script_steps.stream(TEXT, "lines"))
     upstream.on("chat-cut", script_steps.stream(TEXT[:-200], ending=[script_steps.Close()]))
     upstream.on("chat-bad", script_steps.html_response(502))
@@ -41,8 +51,8 @@ def test_each_request_has_one_row_with_the_upstreams_token_counts(own_gateway):
 
     ids = [reply.headers["request-id"] for reply in (*successful, cut, error_reply)]
     rows = gateway.closed_rows(*ids)
-    assert set(rows) == set(ids)
-    assert len(upstream.requests) == len(ids)
+    assert set(rows) - before == set(ids)
+    assert len(upstream.requests) - called == len(ids)
     for each in ids[:6]:
         assert (rows[each]["outcome"], rows[each]["stop_reason"]) == ("completed", "end_turn")
         assert (rows[each]["input_tokens"], rows[each]["output_tokens"]) == (7, 2)
@@ -50,13 +60,13 @@ def test_each_request_has_one_row_with_the_upstreams_token_counts(own_gateway):
         assert (rows[each]["outcome"], rows[each]["stop_reason"]) == ("upstream_error", None)
 
 
-def test_client_disconnect_releases_the_upstream(own_gateway):
-    gateway, upstream = own_gateway
+def test_client_disconnect_releases_the_upstream(chat_gateway):
+    gateway, upstream = chat_gateway
     upstream.on("chat-stalled", script_steps.stream(FIRST_EVENT, ending=[script_steps.Stall()]))
 
     request_id = disconnect_during_stream(gateway, "chat-stalled")
 
-    upstream.wait_until(lambda requests: [each.ending for each in requests] == ["client_gone"])
+    upstream.wait_until(lambda requests: requests[-1].ending == "client_gone")
     assert gateway.closed_rows(request_id)[request_id]["outcome"] == "client_gone"
 
 
@@ -77,6 +87,7 @@ def disconnect_during_stream(gateway: Gateway, model: str) -> str:
             return answer.headers["request-id"]
 
 
+@pytest.mark.slow  # in the fast lane, tests/e2e/recovery/test_kills.py kills a gateway under load
 def test_twice_killed_gateway_loses_no_accepted_request(own_gateway):
     gateway, upstream = own_gateway
     upstream.on("chat-stalled", script_steps.stream(FIRST_EVENT, ending=[script_steps.Stall()]))
@@ -101,6 +112,7 @@ def _send_ignoring_errors(gateway: Gateway) -> None:
         send_request(gateway, "chat-stalled")
 
 
+@pytest.mark.slow  # tests/slow/faults/test_shutdown_drain.py drains thirty streams in the fast lane
 def test_drain_ends_running_streams_with_an_error_and_a_row(own_gateway):
     gateway, upstream = own_gateway
     gateway.stop()

@@ -108,6 +108,7 @@ def restored(server: Postgres, dump: Path) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_postgresql_dump_has_the_rows_of_all_tables(server: Postgres, tmp_path: Path) -> None:
     gateway, dump = gateway_on(server, tmp_path / "gateway"), tmp_path / "copy.dump"
     (tmp_path / "team.toml").write_text(TEAM)

@@ -4,6 +4,7 @@
 ``benchmarks/ledger/gateway_kills.py`` kills it 1,000 times under 200 streams.
 """
 
+import os
 import signal
 from collections import Counter
 
@@ -14,7 +15,7 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.lanes import repeat
 
 KILLS = repeat(fast=2, slow=100, variable="BRIDGE_TEST_GATEWAY_KILLS")
-RESTARTS = repeat(fast=2, slow=100, variable="BRIDGE_TEST_RESTARTS")
+RESTARTS = int(os.environ.get("BRIDGE_TEST_RESTARTS", "100"))
 WITHIN_S = 6  # for each, on a loaded machine
 
 
@@ -22,7 +23,7 @@ WITHIN_S = 6  # for each, on a loaded machine
 @pytest.mark.timeout(240 + WITHIN_S * KILLS)
 def test_repeated_kills_lose_or_duplicate_no_request(tmp_path) -> None:
     with ScriptedUpstream() as upstream:
-        kills = RepeatedKills(tmp_path / "gateway", upstream, streams=30)
+        kills = RepeatedKills(tmp_path / "gateway", upstream, streams=repeat(fast=10, slow=30))
 
         cut_off = sum(kills.kill_times(KILLS, at_most_s=0.6))
         verdict = kills.verdict()
@@ -32,7 +33,7 @@ def test_repeated_kills_lose_or_duplicate_no_request(tmp_path) -> None:
     assert verdict.faults == {}
 
 
-@pytest.mark.repeated
+@pytest.mark.slow  # the fast lane restarts two nodes in tests/e2e/nodes/test_two_nodes.py
 @pytest.mark.timeout(240 + WITHIN_S * RESTARTS)
 def test_repeated_restarts_end_every_stream_with_an_event(
     tmp_path,

@@ -29,7 +29,7 @@ def server() -> Iterator[Postgres]:
     server.remove()
 
 
-@pytest.mark.repeated
+@pytest.mark.slow  # the fast lane stops PostgreSQL in tests/proxy/ledger/database/test_on_postgresql.py
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_stopped_postgresql_affects_no_client(
     upstream: ScriptedUpstream, server: Postgres, tmp_path: Path

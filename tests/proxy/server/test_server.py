@@ -303,7 +303,7 @@ def test_an_invalid_secret_key_file_is_rejected(manage, tmp_path):
     assert "secret_key cannot be read: not a secret key" in run.stderr
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_systemd_is_told_that_the_gateway_is_ready_runs_and_stops(serving, tmp_path, workers):
     """sd_notify(3): one datagram for each state. The watchdog wants one at least every second."""
     copy_ledger(tmp_path / "data")

@@ -22,6 +22,7 @@ import yaml
 from bridge_project.env import VARIABLES
 from proxy.config.load import read_file
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.prepared import copy_ledger
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = [
@@ -96,8 +97,8 @@ class Reader:
         }.items():
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
-        for name in ("backups", "data"):
-            (folder / name).mkdir()
+        (folder / "backups").mkdir()
+        copy_ledger(folder / "data")
         (folder / "config.yaml").write_text(LITELLM)
         self.key = re.search(r"sk-br-[\w-]+", gateway.log)[0]
         self.replacements = {
@@ -115,7 +116,6 @@ class Reader:
             ),
             "BRIDGE_DATA_DIR": str(folder / "data"),
         }
-        self.shell("manage.py migrate -v 0")
 
     def meaning(self, text: str) -> str:
         for written, replacement in self.replacements.items():

@@ -15,6 +15,7 @@ def layers(repository, monkeypatch):
     return importlib.import_module("layers")
 
 
+@pytest.mark.slow  # grimp reads all modules
 def test_the_imports_are_those_that_import_linter_reads(layers):
     graph = grimp.build_graph(*layers.PACKAGES, cache_dir=None)
 

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from benchmarks.promises import LONG, MEASURED, Long, run
 
 
+@pytest.mark.slow  # it runs the fuzzer
 def test_a_quick_run_writes_its_output_file_and_its_row_on_the_page(repository, tmp_path):
     page = Path(shutil.copy(repository / "docs/promises.md", tmp_path))
     before = rows_of(page)

@@ -91,8 +91,14 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Return all nodes of a file; every rule reads them."""
+    return [*ast.walk(tree)]
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             yield dotted(node.func), node
 
@@ -123,7 +129,7 @@ def fetches_without_permission_filter(tree: ast.Module) -> Iterator[int]:
 
 
 def opens_network_connections(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         if any(name == one or name.startswith(f"{one}.") for name in names for one in OUTSIDE):
@@ -147,7 +153,7 @@ def logs_private_data(tree: ast.Module) -> Iterator[int]:
 
 def measures_by_wall_clock(tree: ast.Module) -> Iterator[int]:
     """Find durations from ``time.time()``: the wall clock may jump."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
             left = dotted(node.left)
             if (
@@ -165,7 +171,7 @@ def _constant(node: ast.expr) -> bool:
 
 
 def catches_everything(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             yield node.lineno
 
@@ -205,7 +211,7 @@ def runs_data_as_code(tree: ast.Module) -> Iterator[int]:
 
 def compares_secrets(tree: ast.Module) -> Iterator[int]:
     """Find ``==`` on secrets: it stops at the first difference, ``hmac.compare_digest`` does not."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
             sides = [node.left, *node.comparators]
             named = [dotted(side).rpartition(".")[2].removesuffix("()") for side in sides]

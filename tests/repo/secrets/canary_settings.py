@@ -3,6 +3,7 @@
 from bridge_project.settings import *  # noqa: F403
 from bridge_project.settings import LOGGING
 
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the standard one is slow
 LOGGING = {
     **LOGGING,
     "root": {"handlers": ["stderr"], "level": "DEBUG"},

@@ -335,6 +335,7 @@ def test_the_lock_contains_every_dependency_with_its_hash():
     assert "://" not in (DEPLOY / "requirements.lock").read_text()
 
 
+@pytest.mark.slow  # cyclonedx-py takes ten seconds
 def test_the_bill_of_materials_lists_the_locked_packages():
     binaries = str(Path(sys.executable).parent)
     run = subprocess.run(  # noqa: S603 - our own command line

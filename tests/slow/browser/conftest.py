@@ -4,8 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -47,20 +45,11 @@ document.addEventListener('securitypolicyviolation',
 @contextlib.contextmanager
 def gateway_with(folder: Path, dataset: str) -> Iterator[Gateway]:
     """Start a gateway with default configuration and a filled ledger (see ``seed``)."""
-    with Gateway(folder, key="") as running:
-        seed(running, dataset)
+    quick = {"DJANGO_SETTINGS_MODULE": "tests.repo.access.quick_passwords_settings"}
+    with Gateway(folder, environment=quick, key="") as running:
+        program = f"from tests.slow.browser.seed import DATASETS; DATASETS[{dataset!r}]()"
+        running.manage("shell", "--verbosity", "0", "-c", program)
         yield running
-
-
-def seed(gateway: Gateway, dataset: str) -> None:
-    process = subprocess.run(  # noqa: S603 - a fixed command line
-        [sys.executable, "-m", "tests.slow.browser.seed", dataset],
-        cwd=REPOSITORY,
-        env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
-             "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
 
 
 def secrets_of(gateway: Gateway) -> tuple[str, str]:

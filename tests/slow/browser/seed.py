@@ -1,4 +1,4 @@
-"""Fill a gateway's ledger in a process of its own: ``python -m tests.slow.browser.seed office``.
+"""Fill a gateway's ledger, by ``manage.py shell``; ``DATASETS`` has a function for each content.
 
 ``office``: two days of a small company. One long session is the most expensive of yesterday, and
 four transcripts are past their retention.
@@ -6,23 +6,16 @@ four transcripts are past their retention.
 the same request with plain text. ``hostile examples``: the same for one payload of each kind.
 """
 
-import os
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-import django
+from django.utils.timezone import now
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
-django.setup()
-
-from django.utils.timezone import now  # noqa: E402 - models come after the setup
-
-from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database  # noqa: E402
-from proxy.models import Budget, Exchange, Route, RouteTarget, Upstream  # noqa: E402
-from tests.proxy.admin import factories, session_factories  # noqa: E402
-from tests.proxy.admin.hostile import EXAMPLES, PAYLOADS  # noqa: E402
+from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
+from proxy.models import Budget, Route, RouteTarget, Upstream
+from tests.proxy.admin import factories, session_factories
+from tests.proxy.admin.hostile import EXAMPLES, PAYLOADS
 
 HARMLESS = "plain text without meaning"
 POSTED_AT_ONCE = 50
@@ -184,7 +177,3 @@ DATASETS: dict[str, Callable[[], None]] = {
     "hostile": lambda: hostile(PAYLOADS),
     "hostile examples": lambda: hostile(EXAMPLES),
 }
-
-if __name__ == "__main__":
-    DATASETS[sys.argv[1]]()
-    print(Exchange.objects.count())  # noqa: T201 - for the test that started this process

@@ -1,7 +1,7 @@
 """Every fault again with other cuts and concurrently with other faults (G06).
 
-The fast lane has one seed, and no fault that waits for a time limit. Pairs are in the slow lane: with a seed, each fault already runs
-concurrently with others. ``BRIDGE_FAULT_SEEDS`` is the number of seeds. ``BRIDGE_FAULT_PAIRS``
+The fast lane has one seed and only the faults of ``COMPANIONS``. Pairs are in the slow lane: with a
+seed, each fault already runs concurrently with others. ``BRIDGE_FAULT_SEEDS`` is the number of seeds. ``BRIDGE_FAULT_PAIRS``
 selects the pairs: ``some``, each companion on one database, or ``all``, each companion on both.
 """
 
@@ -50,8 +50,8 @@ def test_every_fault_with_seeded_variant_and_cuts(world: World, seed: int) -> No
 
 
 def seeded_faults() -> list[Fault]:
-    """Return the faults that run with a seed; in the fast lane none that waits for a time limit."""
-    return [each for each in concurrent_faults() if is_slow() or each.number not in WAITING]
+    """Return the faults that run with a seed."""
+    return [each for each in concurrent_faults() if is_slow() or each.number in COMPANIONS]
 
 
 @pytest.mark.slow

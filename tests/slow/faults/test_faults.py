@@ -1,7 +1,7 @@
 """Run every variant of the fault catalogue; see ``catalogue.py``.
 
-The fast lane runs one case of each variant, on the two databases in turn; the slow lane runs every
-case on both.
+The fast lane runs one case of each variant on SQLite; the slow lane runs every case on both
+databases.
 """
 
 import random
@@ -24,7 +24,6 @@ from .concurrent_faults import (
     runs_with_others,
     with_longer_pauses,
 )
-from .conftest import DATABASES
 from .environment.client import RawClient, usual_request
 from .environment.invariants import FAILURES, World, assert_row_is_consistent, usage_of
 from .environment.ledger import Row
@@ -52,20 +51,22 @@ class CaseResult(NamedTuple):
         return bool(row["model_requested"] == self.model)
 
 
-def groups_on_databases(turn: int, *marks: pytest.MarkDecorator) -> list[Any]:
-    """Return each fault with one of the two databases; the other ``turn`` has the other one.
+def groups_on(database: str, *marks: pytest.MarkDecorator) -> list[Any]:
+    """Return all faults in groups, each with the database.
 
-    A group has one fault, or the faults of the database that run at the same time: in the fast lane
-    all that can, in the slow lane those that wait for a time limit.
+    A group has one fault, or the faults that run at the same time: in the fast lane all that can, in
+    the slow lane those that wait for a time limit.
     """
-    groups = []
-    for place, database in enumerate(DATABASES):
-        own = faults_with_variants()[(place + turn) % 2 :: 2]
-        together = [fault for fault in own if is_grouped(fault)]
-        for faults in (*([fault] for fault in own if fault not in together), together):
-            name = faults[0].number if len(faults) == 1 else f"{len(faults)} at once"
-            groups.append(pytest.param(database, faults, id=f"{name}-{database}", marks=marks))
-    return groups
+    together = [fault for fault in faults_with_variants() if is_grouped(fault)]
+    alone = [[fault] for fault in faults_with_variants() if fault not in together]
+    return [
+        pytest.param(database, faults, id=f"{name_of(faults)}-{database}", marks=marks)
+        for faults in (*alone, together)
+    ]
+
+
+def name_of(faults: list[Fault]) -> str:
+    return faults[0].number if len(faults) == 1 else f"{len(faults)} at once"
 
 
 def is_grouped(fault: Fault) -> bool:
@@ -76,7 +77,7 @@ def is_grouped(fault: Fault) -> bool:
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     ("world", "faults"),
-    [*groups_on_databases(0), *groups_on_databases(1, pytest.mark.slow)],
+    [*groups_on("sqlite"), *groups_on("postgresql", pytest.mark.slow)],
     indirect=["world"],
 )
 def test_fault_has_the_result_of_the_catalogue(world: World, faults: list[Fault]) -> None:

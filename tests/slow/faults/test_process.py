@@ -233,7 +233,7 @@ def test_unread_log_pipe_blocks_no_request(upstream: ScriptedUpstream, tmp_path:
         failing = raw_http.messages_body(model="chat-bad")
         with ThreadPoolExecutor(8) as pool:
             responses = [
-                pool.submit(gateway.request, "POST", "/v1/messages", failing) for _ in range(100)
+                pool.submit(gateway.request, "POST", "/v1/messages", failing) for _ in range(40)
             ]
             statuses = {future.result(200).status for future in responses}
 

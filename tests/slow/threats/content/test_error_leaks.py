@@ -33,6 +33,7 @@ from tests.fakes.upstreams.script_steps import (
     stream,
 )
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.lanes import repeat
 from tests.proxy.gateway import upstream_scripts
 from tests.slow.threats import raw_http
 
@@ -287,7 +288,12 @@ def test_row_has_the_redacted_error_and_no_text_of_a_metadata_only_team(
     assert (quiet["outcome"], loud["outcome"]) == ("upstream_error", "upstream_error")
 
 
-@pytest.mark.parametrize("command", [("doctor",), ("exportledger", "--open"), ("dumpdata",)])
+@pytest.mark.repeated
+@pytest.mark.parametrize(
+    "command",
+    # In the fast lane, ``test_canaries`` runs the others.
+    [("doctor",), *repeat(fast=[], slow=[("exportledger", "--open"), ("dumpdata",)])],
+)
 def test_no_command_prints_a_credential(exercised: Exercised, command: tuple[str, ...]):
     try:
         output = exercised.gateway.manage(*command)

@@ -30,66 +30,62 @@ def measure_s(
     return running.process.cpu_s - before
 
 
-def assert_quick(running, send_text) -> None:
-    """``send_text`` sends a text; the worst one must take about as much CPU as a harmless one."""
+def assert_quick(running, send_text, words) -> None:
+    """``send_text`` sends a text; the worst ones must take about as much CPU as a harmless one."""
     harmless = max(send_text(HARMLESS) for _ in range(3))
-    assert send_text(None) < MAX_FACTOR * harmless + 0.5
+    for word in words:
+        assert send_text(repeat_word(word)) < MAX_FACTOR * harmless + 0.5, word
     running.assert_healthy()
 
 
-@pytest.mark.parametrize(("status", "field"), [(400, "message"), (404, "message"), (404, "param")])
-@pytest.mark.parametrize(
-    "word", ["model ", "a.", "a-", "a+", "eyJ-", "sk-", "://a:", "try again in 1", "input.1", "'\\", "to a"]
+WORDS_OF_ERRORS = (
+    "model ", "a.", "a-", "a+", "eyJ-", "sk-", "://a:", "try again in 1", "input.1", "'\\", "to a",
 )  # fmt: skip
-def test_upstream_error_is_parsed_in_linear_time(running, status, field, word):
+
+
+@pytest.mark.parametrize(("status", "field"), [(400, "message"), (404, "message"), (404, "param")])
+def test_upstream_error_is_parsed_in_linear_time(running, status, field):
     def send_text(text):
-        text_to_send = text if text is not None else repeat_word(word)
-        body = {"error": {"type": "invalid_request_error", field: text_to_send}}
+        body = {"error": {"type": "invalid_request_error", field: text}}
         running.upstream.on("chat-slow", json_response(body, status))
         head = {"content-type": "application/json"}
         return measure_s(
             running, "POST", "/v1/messages", raw_http.messages_body(model="chat-slow"), head
         )
 
-    assert_quick(running, send_text)
+    assert_quick(running, send_text, WORDS_OF_ERRORS)
 
 
 def test_stream_error_is_parsed_in_linear_time(running):
     def send_text(text):
-        text_to_send = text if text is not None else repeat_word("model ")
-        event = upstream_scripts.sse({"error": {"message": text_to_send, "code": 404}})
+        event = upstream_scripts.sse({"error": {"message": text, "code": 404}})
         running.upstream.on("chat-slow", upstream_scripts.pieces([event]))
         head = {"content-type": "application/json"}
         return measure_s(
             running, "POST", "/v1/messages", raw_http.messages_body(model="chat-slow"), head
         )
 
-    assert_quick(running, send_text)
+    assert_quick(running, send_text, ["model "])
 
 
 @pytest.mark.parametrize(
     "header", ["x-gateway-tags", "user-agent", "anthropic-beta", "x-claude-code-session-id"]
 )
-@pytest.mark.parametrize("word", [" ", "a", "a/", "1", "a=", "session_"])
-def test_client_header_is_parsed_in_linear_time(running, header, word):
+def test_client_header_is_parsed_in_linear_time(running, header):
     def send_text(text):
-        head = {header: text or repeat_word(word)}
-        return measure_s(running, "GET", "/v1/models/x", None, head)
+        return measure_s(running, "GET", "/v1/models/x", None, {header: text})
 
-    assert_quick(running, send_text)
+    assert_quick(running, send_text, [" ", "a", "a/", "1", "a=", "session_"])
 
 
 @pytest.mark.parametrize("start", ["/admin/r/", "/admin/", "/api/v1/", "/v1/organizations/", "/"])
-@pytest.mark.parametrize("word", ["/", "a/", "/change/"])
-def test_path_is_parsed_in_linear_time(running, start, word):
+def test_path_is_parsed_in_linear_time(running, start):
     """The path is parsed before any check of a key or session."""
 
     def send_text(text):
-        return measure_s(
-            running, "GET", start + (text or repeat_word(word)) + "x", None, {"x-api-key": ""}
-        )
+        return measure_s(running, "GET", f"{start}{text}x", None, {"x-api-key": ""})
 
-    assert_quick(running, send_text)
+    assert_quick(running, send_text, ["/", "a/", "/change/"])
 
 
 def test_too_many_or_too_long_stop_sequences_are_rejected(running):
