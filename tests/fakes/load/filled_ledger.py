@@ -4,11 +4,12 @@ Run as a program, with the data directory and the settings in the environment; s
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
+
+from tests.fakes.servers.forked_python import python_with_libraries
 
 BATCH = 200
 TURNS = 5  # of each conversation
@@ -21,10 +22,13 @@ def fill_ledger(requests: int, environment: Mapping[str, str], days_before: int 
 
     ``days_before``: how long before ``NOON`` the first request was.
     """
-    subprocess.run(  # noqa: S603 -- the test runs a program of this project
-        [sys.executable, "-m", "tests.fakes.load.filled_ledger", str(requests), str(days_before)],
-        check=True, env={"PATH": os.environ["PATH"], **environment},
-    )  # fmt: skip
+    process = python_with_libraries().start(
+        *("-m", __name__, str(requests), str(days_before)),
+        environment={"PATH": os.environ["PATH"], **environment},
+        stdout=2,
+        stderr=2,
+    )
+    assert process.wait(600) == 0
 
 
 def records(requests: int, days_before: int) -> Iterator[Any]:

@@ -1,27 +1,18 @@
-"""Fill a gateway's database with teams and users: ``python -m tests.repo.access.write_company``.
+"""Fill a gateway's database with teams and users.
 
-``platform`` and ``empty`` are led by Ada; ``research`` and ``attic`` are not. Print JSON: the
-password of all users, the secrets of the keys and the ids of the rows by name.
+``platform`` and ``empty`` are led by Ada; ``research`` and ``attic`` are not.
 """
 
 import json
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from typing import Any
 
-import django
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import Group, User
+from django.utils.timezone import now
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
-django.setup()
-
-from django.contrib.auth.hashers import make_password  # noqa: E402 - models come after the setup
-from django.contrib.auth.models import Group, User  # noqa: E402
-from django.utils.timezone import now  # noqa: E402
-
-from proxy.ledger.webhooks.outbox import record_test_event  # noqa: E402
-from proxy.models import (  # noqa: E402
+from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.models import (
     AuditEntry,
     Budget,
     Drift,
@@ -36,9 +27,9 @@ from proxy.models import (  # noqa: E402
     UpstreamPolicy,
     Webhook,
 )
-from proxy.permissions.roles import AUDITOR, MEMBER, OWNER  # noqa: E402
-from tests.fakes.servers.gateway import REPOSITORY, Gateway  # noqa: E402
-from tests.proxy.admin import factories  # noqa: E402
+from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
+from tests.fakes.servers.gateway import Gateway
+from tests.proxy.admin import factories
 
 PASSWORD = "a long enough password"
 CLERK = [
@@ -76,20 +67,13 @@ QUICK_PASSWORDS = {"DJANGO_SETTINGS_MODULE": "tests.repo.access.quick_passwords_
 
 
 def fill(gateway: Gateway) -> Any:
-    """Run this module with the gateway's settings and return the JSON that it prints."""
-    settings = gateway.environment.get("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.repo.access.write_company"],
-        cwd=REPOSITORY,
-        env={**os.environ, "BRIDGE_DATA_DIR": str(gateway.folder / "data"),
-             "DJANGO_SETTINGS_MODULE": settings},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+    """Run ``company`` with the gateway's settings and return what it returns."""
+    program = f"import json; from {__name__} import company; print(json.dumps(company()))"
+    return json.loads(gateway.manage("shell", "--verbosity", "0", "-c", program))
 
 
 def company() -> dict[str, object]:
+    """Create the rows; return the password of all users, the secrets of the keys and the ids of the rows by name."""
     stored = make_password(PASSWORD)
     users = {role: factories.staff(name, *may, groups=groups) for role, (name, may, groups) in PEOPLE.items()}  # fmt: skip
     users["cleo"] = factories.staff("cleo", groups=(MEMBER, "team:research"))
@@ -180,7 +164,3 @@ def company() -> dict[str, object]:
         "secrets": {name: secret for name, (_, secret) in keys.items()},
         "ids": {name: row.pk for name, row in rows.items()},
     }
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(company()))
