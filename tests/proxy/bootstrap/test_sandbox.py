@@ -13,6 +13,7 @@ from proxy.bootstrap.sandbox.script import (
     sample_value,
 )
 from proxy.bootstrap.sandbox.server import free_socket, running
+from tests.for_each import for_each
 
 TOOL = {
     "type": "object",
@@ -133,7 +134,7 @@ def test_a_conversation_ends_after_the_tools_result():
 AGENT = ("Agent", "Bash", "Write", "Read", "WebFetch")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "called"),
     [
         ({"prompt": "List the files."}, []),
@@ -157,7 +158,7 @@ def test_a_tool_is_called_only_on_request(fields, called):
     assert response.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "harmless"),
     [
         *((name, True) for name in ("Read", "Grep", "get_weather", "ToolSearch", "mcp__docs__search")),
@@ -176,7 +177,7 @@ def test_a_tool_is_harmless_by_the_words_of_its_name(name, harmless):
     assert is_harmless(name) is harmless
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kinds", "expected"),
     [
         ([], False),
@@ -208,7 +209,7 @@ def test_an_invalid_body_gets_an_error_response(sandbox, path, body):
     assert answer.json()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "value"),
     [
         ({"type": "object"}, {}),

@@ -21,6 +21,7 @@ from proxy.ledger.usage.pricing import PriceList
 from proxy.models import ApiKey, Budget, Team
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.budget_fixtures import BudgetTeam, numbers, settled, settled_cost, standing
 from tests.proxy.gateway.conftest import message, row
@@ -250,7 +251,7 @@ def test_a_soft_budget_counts_and_refuses_nothing(
     assert settled_cost(budget, team=cleo.team.name) > 1_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("price", "nanousd"),
     [
         ({"input": "1", "output": "10"}, 2_000 + 30_000),

@@ -13,6 +13,7 @@ from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Pause, Team
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -131,7 +132,7 @@ def test_a_page_after_an_unknown_model_is_refused(gateway: GatewayClient, listed
     assert reply.json["error"]["message"] == f"{name}: no model 'gone' here"
 
 
-@pytest.mark.parametrize("limit", ["0", "1001", "many", "-1", "%C2%B2", "%D9%A1", "9" * 5000])
+@for_each("limit", ["0", "1001", "many", "-1", "%C2%B2", "%D9%A1", "9" * 5000])
 def test_a_limit_out_of_range_is_refused(gateway: GatewayClient, limit: str):
     reply = gateway.request("GET", f"/v1/models?limit={limit}", headers={"x-api-key": gateway.key})
 
@@ -226,8 +227,8 @@ def test_a_failed_count_leads_to_an_estimate(gateway: GatewayClient, scripted: S
     assert reply.headers["x-bridge-estimate"] == "true"
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+@for_each("method", ["GET", "HEAD"])
+@for_each("path", ["/", "/healthz", "/readyz", "/metrics"])
 def test_probes_need_no_key(gateway: GatewayClient, method: str, path: str):
     reply = gateway.request(method, path)
 
