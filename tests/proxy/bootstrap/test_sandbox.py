@@ -80,7 +80,7 @@ def test_chat_stream_and_whole_answer_are_the_same(sandbox):
     assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
-@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@for_each("path", ["/responses", "/chat/completions"])
 def test_a_model_name_selects_an_error(sandbox, path):
     body = responses("sandbox-error-429") | chat("sandbox-error-429")
 
@@ -98,7 +98,7 @@ def test_a_cut_stream_has_no_final_event(sandbox):
     assert "response.completed" not in kinds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "kinds"),
     [
         ("sandbox-text", ["message"]),
@@ -198,10 +198,8 @@ def test_the_token_limit_truncates_the_response():
     assert len(response.thinking + response.text) == 12
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"input": 5}', b'{"messages": [5], "tools": 7}']
-)
-@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/nowhere"])
+@for_each("body", [b"", b"[]", b"{", b'{"input": 5}', b'{"messages": [5], "tools": 7}'])
+@for_each("path", ["/responses", "/chat/completions", "/nowhere"])
 def test_an_invalid_body_gets_an_error_response(sandbox, path, body):
     answer = sandbox.post(path, content=body)
 

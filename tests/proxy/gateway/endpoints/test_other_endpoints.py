@@ -93,7 +93,7 @@ def test_models_are_listed_in_openai_s_shape_for_its_clients(gateway: GatewayCli
     assert reply.json["data"][0]["object"] == "model"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "headers",
     [{"anthropic-beta": "x-1"}, {"user-agent": "claude-code/2.1.329"}],
     ids=["a header of Anthropic's", "Claude Code with a token"],
@@ -108,7 +108,7 @@ def test_models_are_listed_in_anthropic_s_shape_for_its_clients_with_a_token(
     assert reply.json["data"][0]["display_name"] == reply.json["data"][0]["id"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "some"),
     [
         ("lifecycle=active", True),
@@ -124,7 +124,7 @@ def test_models_are_filtered_by_lifecycle(gateway: GatewayClient, listed, query:
     assert (reply.json["first_id"] is not None, reply.json["has_more"]) == (some, False)
 
 
-@pytest.mark.parametrize("name", ["after_id", "before_id"])
+@for_each("name", ["after_id", "before_id"])
 def test_a_page_after_an_unknown_model_is_refused(gateway: GatewayClient, listed, name: str):
     reply = gateway.request("GET", f"/v1/models?{name}=gone", headers={"x-api-key": gateway.key})
 
