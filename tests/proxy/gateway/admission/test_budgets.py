@@ -154,6 +154,7 @@ def test_an_old_secret_uses_the_same_budget_and_the_same_limit(
 def test_a_budget_created_within_a_period_starts_with_the_sum_of_the_ledger(
     gateway: GatewayClient, cleo: BudgetTeam, priced: str
 ):
+    cleo.reload()
     before = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
     budget = cleo.budget("1")
     after = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
