@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from tests.for_each import for_each
 from translator.capabilities import EFFORTS, PROFILES, Profile, profile_with
 from translator.errors import TranslatorError
 
@@ -25,7 +26,7 @@ def test_the_profiles_that_configuration_may_name():
     }
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+@for_each("profile", PROFILES.values(), ids=lambda p: p.name)
 def test_efforts_are_known_and_ascending(profile):
     assert list(profile.efforts) == sorted(profile.efforts, key=EFFORTS.index)
 
@@ -41,7 +42,7 @@ def test_single_capabilities_can_be_replaced():
     assert made == dataclasses.replace(Profile(), top_k=True, efforts=("low",), max_tools=5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "overrides", "words"),
     [
         ("vlm", {}, "unknown profile 'vlm'; known: anthropic"),

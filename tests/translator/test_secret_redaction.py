@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from tests.for_each import for_each
 from translator.secret_redaction import (
     MAX_BODY,
     MAX_TEXT,
@@ -34,13 +33,13 @@ ORDINARY = (
 )
 
 
-@pytest.mark.parametrize("secret", SECRETS)
+@for_each("secret", SECRETS)
 def test_what_has_the_shape_of_a_key_is_removed(secret):
     assert clean_error_text(f"the key {secret} is wrong") == "the key [removed] is wrong"
     assert mask_secrets(f"<{secret}>".encode()) == b"<%b>" % (b"*" * len(secret))
 
 
-@pytest.mark.parametrize(("label", "secret"), LABELLED)
+@for_each(("label", "secret"), LABELLED)
 def test_what_a_label_calls_a_secret_is_removed_and_the_label_stays(label, secret):
     end = "@host" if "://" in label else ' "'
 
@@ -49,7 +48,7 @@ def test_what_a_label_calls_a_secret_is_removed_and_the_label_stays(label, secre
     assert mask_secrets(raw) == f"x {label}{'*' * len(secret)}{end}".encode()
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@for_each("text", ORDINARY)
 def test_what_is_no_secret_stays(text):
     assert clean_error_text(text) == redact_secrets(text) == text
     assert mask_secrets(text.encode()) == text.encode()

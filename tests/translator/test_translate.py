@@ -4,6 +4,7 @@ import json
 import pytest
 
 import translator
+from tests.for_each import for_each
 from tests.translator.anthropic.test_content_blocks import GOOD
 from translator import (
     BadRequest,
@@ -86,7 +87,7 @@ def test_the_public_names_are_these():
     assert all(hasattr(translator, name) for name in translator.__all__)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("function", "parameters"),
     [
         (translator.format_sse, ["event", "payload"]),
@@ -140,8 +141,8 @@ async def test_a_chat_stream_becomes_an_anthropic_stream():
     assert frames[-1] == {"type": "message_stop"}
 
 
-@pytest.mark.parametrize("cut", range(len(RESPONSES)))
-@pytest.mark.parametrize("broken", [None, OSError("reset")])
+@for_each("cut", range(len(RESPONSES)))
+@for_each("broken", [None, OSError("reset")])
 async def test_a_source_that_ends_or_breaks_early_ends_in_an_error(cut, broken):
     frames = await emitted(translate_openai_events(streamed(RESPONSES[:cut], broken)))
 
@@ -195,7 +196,7 @@ def test_whole_answers_become_messages():
     assert message["content"] == [{"type": "text", "text": "Hi."}]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("translate", "answer"),
     [
         (map_openai_response_to_anthropic, {"status": "failed", "error": {"code": "server_error"}}),
@@ -236,9 +237,7 @@ def test_a_target_sets_the_model_and_the_capabilities():
     assert (body["model"], body["tool_choice"]) == ("qwen", "required")
 
 
-@pytest.mark.parametrize(
-    "translate", [map_anthropic_to_openai_chat, map_anthropic_to_openai_response]
-)
+@for_each("translate", [map_anthropic_to_openai_chat, map_anthropic_to_openai_response])
 def test_a_bad_request_is_refused_with_its_path(translate):
     with pytest.raises(BadRequest) as caught:
         translate({"messages": [{"role": "user", "content": [{"type": "video"}]}]})
@@ -246,11 +245,9 @@ def test_a_bad_request_is_refused_with_its_path(translate):
     assert caught.value.path == "messages.0.content.0.type"
 
 
-@pytest.mark.parametrize(
-    "translate", [map_anthropic_to_openai_chat, map_anthropic_to_openai_response]
-)
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize(
+@for_each("translate", [map_anthropic_to_openai_chat, map_anthropic_to_openai_response])
+@for_each("profile", PROFILES)
+@for_each(
     ("role", "kind"), [(role, kind) for role, kinds in BLOCKS_BY_ROLE.items() for kind in kinds]
 )
 def test_every_block_is_translated_or_rejected(translate, profile, role, kind):

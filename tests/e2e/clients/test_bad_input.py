@@ -2,7 +2,7 @@
 
 import json
 
-import pytest
+from tests.for_each import for_each
 
 GOOD = {
     "model": "responses-stream-0",
@@ -39,7 +39,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("raw", NOT_JSON.values(), ids=NOT_JSON.keys())
+@for_each("raw", NOT_JSON.values(), ids=NOT_JSON.keys())
 def test_body_that_is_not_a_json_object_is_rejected(gateway, raw):
     assert_is_error(post(gateway, raw), 400, "invalid_request_error")
 
@@ -78,7 +78,7 @@ INVALID_FIELDS = {
 }
 
 
-@pytest.mark.parametrize(("path", "change"), INVALID_FIELDS.values(), ids=INVALID_FIELDS.keys())
+@for_each(("path", "change"), INVALID_FIELDS.values(), ids=INVALID_FIELDS.keys())
 def test_error_names_the_path_of_an_invalid_field(gateway, path, change):
     body = {name: value for name, value in (GOOD | change).items() if value is not None}
 
@@ -112,7 +112,7 @@ INVALID_KEYS = {
 }
 
 
-@pytest.mark.parametrize("headers", INVALID_KEYS.values(), ids=INVALID_KEYS.keys())
+@for_each("headers", INVALID_KEYS.values(), ids=INVALID_KEYS.keys())
 def test_invalid_key_gets_401(gateway, headers):
     reply = post(gateway, json.dumps(GOOD).encode(), headers, authorized=False)
 
@@ -130,7 +130,7 @@ def test_different_keys_get_400_and_equal_keys_are_accepted(gateway):
     assert_is_error(equal, 404, "not_found_error")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "path", "status"),
     [
         ("GET", "/v1/messages", 405),

@@ -15,6 +15,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.grammar import faults_of_bytes, read_frames
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.for_each import for_each
 from tests.lanes import repeat
 
 CASES = Path(__file__).parents[2] / "cases"
@@ -111,9 +112,7 @@ def usage_is_reported(expected: dict[str, Any]) -> bool:
     return not any(note[0] == "usage" for note in expected.get("notes", []))
 
 
-@pytest.mark.parametrize(
-    "case", CASES_WITH_STREAM, ids=lambda case: f"{case.dialect}-{case.folder.name}"
-)
+@for_each("case", CASES_WITH_STREAM, ids=lambda case: f"{case.dialect}-{case.folder.name}")
 def test_streamed_case_has_the_expected_events(gateway, case):
     expected = json.loads((case.folder / "expected.json").read_bytes())
     frames, _ = read_frames((case.folder / "expected.sse").read_bytes())
@@ -133,7 +132,7 @@ def test_streamed_case_has_the_expected_events(gateway, case):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize(
+@for_each(
     "case",
     CASES_WITH_STREAM[:: repeat(fast=5, slow=1)],
     ids=lambda case: f"{case.dialect}-{case.folder.name}",

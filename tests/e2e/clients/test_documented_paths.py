@@ -18,6 +18,8 @@ from tests.fakes.openapi import schema
 from tests.fakes.openapi_operations import CHECKS, OPERATIONS
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.fakes.upstreams.grammar import faults_of_bytes
+from tests.for_each import for_each
+from tests.lanes import repeat
 from tests.urls import url_routes
 
 from .documented_site import BODIES, MESSAGE, OWN_KEYS, UPSTREAM, Site
@@ -109,7 +111,7 @@ def site(tmp_path_factory):
         created.close()
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@for_each("name", OPERATIONS)
 def test_each_schema_operation_responds_as_described(site, name):
     operation = OPERATIONS[name]
     method, path = name.split()
@@ -144,7 +146,7 @@ def test_each_schema_operation_responds_as_described(site, name):
 SUCCESS = {200, 201, 202, 204}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_each_other_documented_path_responds_as_listed(site, name):
     row = ROWS[name]
     method, path = name.split()
@@ -191,7 +193,7 @@ def slashed_paths() -> list[str]:
     return [one for one in paths if one.startswith("/api/v1/") and one[8:] and "get" in paths[one]]
 
 
-@pytest.mark.parametrize("path", slashed_paths())
+@for_each("path", slashed_paths())
 def test_report_paths_work_without_the_last_slash(site, path):
     by = "root" if path.startswith(OWN_KEYS) else "key"
     names = site.names_for("GET", path)
@@ -215,19 +217,17 @@ def test_a_key_is_rotated_with_and_without_the_last_slash(site):
         assert answer.json()["secret"] != key["secret"]
 
 
-def wrong_requests() -> list[Any]:
-    """Return each path with POST and each method with one path; the slow lane has all of them."""
-    return [
-        pytest.param(
-            path, method, id=f"{path}-{method}",
-            marks=[pytest.mark.slow] * (method != "POST" and path != WRONG_PATHS[0]),
-        )
-        for path in WRONG_PATHS
-        for method in ("GET", "HEAD", "POST", "OPTIONS", "DELETE")
-    ]  # fmt: skip
+WRONG_REQUESTS = [
+    (path, method)
+    for path in WRONG_PATHS
+    for method in ("GET", "HEAD", "POST", "OPTIONS", "DELETE")
+    if method == "POST" or path in repeat(fast=WRONG_PATHS[:1], slow=WRONG_PATHS)
+]
+"""Each path with POST and each method with one path; the slow lane has all of them."""
 
 
-@pytest.mark.parametrize(("path", "method"), wrong_requests())
+@pytest.mark.repeated
+@for_each(("path", "method"), WRONG_REQUESTS)
 def test_wrong_base_url_gets_a_json_error(site, path, method):
     answer = site.send("key", method, path, MESSAGE if method == "POST" else None)
 
@@ -238,8 +238,8 @@ def test_wrong_base_url_gets_a_json_error(site, path, method):
         assert answer.json()["error"]["type"] == "not_found_error"
 
 
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/api/v1/usage/", f"{USAGE}?starting_at=2026-11-20T00:00:00Z"])
+@for_each("method", ["HEAD", "OPTIONS"])
+@for_each("path", ["/api/v1/usage/", f"{USAGE}?starting_at=2026-11-20T00:00:00Z"])
 def test_reports_respond_to_head_and_options_with_json(site, path, method):
     answer = site.send("key", method, path)
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes.upstreams import recordings, script_steps
 from tests.fakes.upstreams.grammar import faults_of_bytes, read_frames
+from tests.for_each import for_each
 
 STREAMS = recordings.recordings("anthropic-stream")
 WHOLE = recordings.recordings("anthropic-json")
@@ -23,7 +24,7 @@ def ids(path: Path) -> str:
     return path.stem
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=ids)
+@for_each("path", STREAMS, ids=ids)
 def test_recorded_stream_passes_through_byte_for_byte(gateway, shared_upstream, path):
     model = f"anthropic-{path.stem}"[:120]
     shared_upstream.on(model, script_steps.stream(path.read_bytes(), 5))
@@ -34,7 +35,7 @@ def test_recorded_stream_passes_through_byte_for_byte(gateway, shared_upstream, 
     assert reply.body == path.read_bytes()
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=ids)
+@for_each("path", WHOLE, ids=ids)
 def test_recorded_json_response_passes_through_byte_for_byte(gateway, shared_upstream, path):
     model = f"anthropic-{path.stem}"[:120]
     shared_upstream.on(model, script_steps.json_response(path.read_bytes()))

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes.upstreams import recordings, script_steps
 from tests.fakes.upstreams.grammar import faults_of_bytes
+from tests.for_each import for_each
 
 from .test_stream_bytes import TEXT
 
@@ -52,8 +53,8 @@ def ids(path: Path) -> str:
 
 
 @pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
-@pytest.mark.parametrize("dialect", STREAMS_BY_DIALECT)
-@pytest.mark.parametrize("path", BODIES, ids=ids)
+@for_each("dialect", STREAMS_BY_DIALECT)
+@for_each("path", BODIES, ids=ids)
 def test_recorded_request_is_accepted(gateway, shared_upstream, path, dialect):
     entry = recordings.index()[f"anthropic-requests/{path.name}"]
     counting = "count_tokens" in str(entry.get("endpoint"))

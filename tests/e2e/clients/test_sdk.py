@@ -15,6 +15,7 @@ from tests.fakes.servers.gateway import Gateway
 from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import summary_of_message
+from tests.for_each import for_each
 from tests.lanes import repeat
 
 pytestmark = [
@@ -120,7 +121,7 @@ def fold_events(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize(("version", "job"), for_each_sdk(ALL))
+@for_each(("version", "job"), for_each_sdk(ALL))
 def test_sdk_message_equals_the_recording(batch, job, version):
     expected = read(job.scenario.path)
 
@@ -141,7 +142,7 @@ def test_sdk_message_equals_the_recording(batch, job, version):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize(("version", "job"), for_each_sdk(CUT))
+@for_each(("version", "job"), for_each_sdk(CUT))
 def test_sdk_raises_for_a_cut_recording(batch, job, version):
     """A cut stream is not a short response: the SDK raises one of its own errors."""
     result = batch(version)[job.id]
@@ -156,7 +157,7 @@ RAW = [job for job in jobs_of("newest", ALL) if job.mode == "raw"]
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize("job", RAW, ids=lambda job: job.scenario.id)
+@for_each("job", RAW, ids=lambda job: job.scenario.id)
 def test_raw_stream_is_valid(batch, job):
     result = batch("newest")[job.id]
 

@@ -10,6 +10,7 @@ from tests.e2e import scenarios
 from tests.fakes.servers.gateway import Gateway, Reply
 from tests.fakes.upstreams import recordings, script_steps
 from tests.fakes.upstreams.grammar import faults_of_bytes, read_frames
+from tests.for_each import for_each
 
 TEXT = b"".join(
     b"data: %b\n\n" % json.dumps(chunk).encode()
@@ -53,7 +54,7 @@ def recorded_replies(gateway: Gateway):
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not scenarios.STREAMS, reason=recordings.ABSENT)
-@pytest.mark.parametrize("scenario", scenarios.STREAMS, ids=lambda scenario: scenario.id)
+@for_each("scenario", scenarios.STREAMS, ids=lambda scenario: scenario.id)
 def test_recorded_stream_is_sent_as_a_valid_stream(recorded_replies, scenario):
     reply = recorded_replies()[scenario.model]
 
@@ -101,8 +102,8 @@ def test_optional_events_are_sent_only_on_request(gateway, shared_upstream):
     assert stop["content_block"] == {"type": "text", "text": "Hello there"}
 
 
-@pytest.mark.parametrize("ending", [script_steps.Close(), script_steps.Reset()], ids=["fin", "rst"])
-@pytest.mark.parametrize("after", [1, 2, 3])
+@for_each("ending", [script_steps.Close(), script_steps.Reset()], ids=["fin", "rst"])
+@for_each("after", [1, 2, 3])
 def test_cut_upstream_stream_ends_with_an_error_event(gateway, shared_upstream, ending, after):
     events = TEXT.split(b"\n\n")
     cut_stream = b"\n\n".join(events[:after]) + b'\n\ndata: {"choices":[{"ind'
@@ -144,7 +145,7 @@ UNUSUAL_STREAMS = {
 }
 
 
-@pytest.mark.parametrize("script", UNUSUAL_STREAMS.values(), ids=UNUSUAL_STREAMS.keys())
+@for_each("script", UNUSUAL_STREAMS.values(), ids=UNUSUAL_STREAMS.keys())
 def test_unusual_stream_encoding_gives_the_same_response(gateway, shared_upstream, script):
     shared_upstream.on("chat-unusual", script)
 
@@ -187,8 +188,8 @@ BAD_RESPONSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bad_response", BAD_RESPONSES.values(), ids=BAD_RESPONSES.keys())
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+@for_each("bad_response", BAD_RESPONSES.values(), ids=BAD_RESPONSES.keys())
+@for_each("streaming", [True, False], ids=["stream", "whole"])
 def test_invalid_upstream_response_becomes_a_typed_error(
     gateway, shared_upstream, bad_response, streaming
 ):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e import sdks
 from tests.fakes.upstreams import recordings, script_steps
+from tests.for_each import for_each
+from tests.lanes import repeat
 
 ERRORS = recordings.recordings("errors")
 pytestmark = pytest.mark.skipif(not ERRORS, reason=recordings.ABSENT)
@@ -69,12 +71,14 @@ def sdk_errors(gateway, shared_upstream):
     return run
 
 
-@pytest.mark.parametrize(
-    "version",
-    ["newest", pytest.param("last-0.x", marks=pytest.mark.slow)],  # test_sdk has errors for both
-)
-@pytest.mark.parametrize("mode", ["raw", "whole"])
-@pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem)
+VERSIONS: list[sdks.Line] = repeat(fast=["newest"], slow=["newest", "last-0.x"])
+"""The SDKs of the running lane; test_sdk has errors for both."""
+
+
+@pytest.mark.repeated
+@for_each("version", VERSIONS)
+@for_each("mode", ["raw", "whole"])
+@for_each("path", ERRORS, ids=lambda path: path.stem)
 def test_recorded_error_raises_the_matching_exception(sdk_errors, path, mode, version):
     status, kind, exception = expected_of(path)
 
@@ -88,7 +92,7 @@ def test_recorded_error_raises_the_matching_exception(sdk_errors, path, mode, ve
 TOO_LONG = [path for path in ERRORS if any(words in path.read_text() for words in CONTEXT_LENGTH)]
 
 
-@pytest.mark.parametrize("path", TOO_LONG, ids=lambda path: path.stem)
+@for_each("path", TOO_LONG, ids=lambda path: path.stem)
 def test_too_long_prompt_gets_anthropics_message(sdk_errors, path):
     result = sdk_errors("newest")[f"whole-{path.stem}"]
 

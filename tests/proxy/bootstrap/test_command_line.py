@@ -14,6 +14,7 @@ from bridge_project.command import Utility
 from proxy.management import rich_output
 from proxy.management.base import COMMON
 from proxy.management.rich_output import ProgressLines
+from tests.for_each import for_each
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "proxy")
 
@@ -26,7 +27,7 @@ def test_the_overview_lists_the_gateways_commands_first():
     assert not any(re.search(rf"\\b{name}\\b", others) for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_help_begins_with_the_commands_own_options(name):
     parser = load_command_class("proxy", name).create_parser("manage.py", name)
     own, common = parser.format_help().split(f"\n{COMMON}:\n")

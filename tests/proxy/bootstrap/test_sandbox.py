@@ -13,6 +13,7 @@ from proxy.bootstrap.sandbox.script import (
     sample_value,
 )
 from proxy.bootstrap.sandbox.server import free_socket, running
+from tests.for_each import for_each
 
 TOOL = {
     "type": "object",
@@ -79,7 +80,7 @@ def test_chat_stream_and_whole_answer_are_the_same(sandbox):
     assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
-@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@for_each("path", ["/responses", "/chat/completions"])
 def test_a_model_name_selects_an_error(sandbox, path):
     body = responses("sandbox-error-429") | chat("sandbox-error-429")
 
@@ -97,7 +98,7 @@ def test_a_cut_stream_has_no_final_event(sandbox):
     assert "response.completed" not in kinds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "kinds"),
     [
         ("sandbox-text", ["message"]),
@@ -133,7 +134,7 @@ def test_a_conversation_ends_after_the_tools_result():
 AGENT = ("Agent", "Bash", "Write", "Read", "WebFetch")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "called"),
     [
         ({"prompt": "List the files."}, []),
@@ -157,7 +158,7 @@ def test_a_tool_is_called_only_on_request(fields, called):
     assert response.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "harmless"),
     [
         *((name, True) for name in ("Read", "Grep", "get_weather", "ToolSearch", "mcp__docs__search")),
@@ -176,7 +177,7 @@ def test_a_tool_is_harmless_by_the_words_of_its_name(name, harmless):
     assert is_harmless(name) is harmless
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kinds", "expected"),
     [
         ([], False),
@@ -197,10 +198,8 @@ def test_the_token_limit_truncates_the_response():
     assert len(response.thinking + response.text) == 12
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"input": 5}', b'{"messages": [5], "tools": 7}']
-)
-@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/nowhere"])
+@for_each("body", [b"", b"[]", b"{", b'{"input": 5}', b'{"messages": [5], "tools": 7}'])
+@for_each("path", ["/responses", "/chat/completions", "/nowhere"])
 def test_an_invalid_body_gets_an_error_response(sandbox, path, body):
     answer = sandbox.post(path, content=body)
 
@@ -208,7 +207,7 @@ def test_an_invalid_body_gets_an_error_response(sandbox, path, body):
     assert answer.json()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "value"),
     [
         ({"type": "object"}, {}),

@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from proxy.config import apply, dump, load
 from proxy.models import ApiKey, Budget, Team
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 FILE = """
 [[teams]]
@@ -74,7 +75,7 @@ def test_limits_by_model_are_applied_exported_and_applied_again():
     assert apply.apply(load.read(dump.export())) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "models",
     ['{ "claude-*" = { rpm = 0 } }', '{ "claude-*" = { rps = 1 } }', '{ "" = { rpm = 1 } }'],
 )
@@ -90,7 +91,7 @@ def test_two_budgets_for_the_same_models_are_an_error():
         load.read(twice)
 
 
-@pytest.mark.parametrize("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
+@for_each("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
 def test_models_are_a_list_of_names(value):
     with pytest.raises(ValidationError):
         Budget(usd=5, models_covered=value).clean()
@@ -104,7 +105,7 @@ def test_an_invalid_recipient_rejects_the_whole_file():
     assert not Team.objects.exists()
 
 
-@pytest.mark.parametrize("value", [[1], [None], [["ada@example.com"]], "ada@example.com"])
+@for_each("value", [[1], [None], [["ada@example.com"]], "ada@example.com"])
 def test_a_form_rejects_anything_but_a_list_of_addresses(value):
     with pytest.raises(ValidationError):
         Budget(usd=5, emails=value).clean()

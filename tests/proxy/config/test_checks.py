@@ -1,16 +1,16 @@
 """System checks of the settings, by id."""
 
-import pytest
 from django.test import override_settings
 
 from proxy.checks import check_settings, unsafe_settings
+from tests.for_each import for_each
 
 
 def ids(found):
     return [one.id for one in found]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "expected"),
     [
         ({}, []),
@@ -35,7 +35,7 @@ def test_a_wrong_setting_has_an_id_and_a_hint(changed, expected):
     assert all(one.hint for one in found)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "host", "expected"),
     [
         ({}, "192.0.2.1", []),

@@ -13,6 +13,7 @@ from proxy.config.dump import export
 from proxy.config.load import read
 from proxy.models import Upstream
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.django_db
 
@@ -39,7 +40,7 @@ def parsed(table: str, line: str = ""):
     return read(UPSTREAM.format(table=table, line=line))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)  # each is created
 def test_a_table_is_stored_without_its_defaults_and_dumped_again(kind):
     apply(parsed(KINDS[kind]))
 
@@ -50,7 +51,7 @@ def test_a_table_is_stored_without_its_defaults_and_dumped_again(kind):
     assert again["credentials"] == stored.credentials
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "line", "fault"),
     [
         ('kind = "gcp"', "", "upstreams[0].credentials"),
@@ -104,7 +105,7 @@ def test_the_variable_of_a_client_secret_is_known():
     check_environment({"BRIDGE_TEST_ENTRA": "x"}, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "fault"),
     [
         ("kind = aws\nregion = eu-west-1", ""),

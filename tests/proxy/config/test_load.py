@@ -12,6 +12,7 @@ from proxy.config.load import MAX_BYTES, read, read_file
 from proxy.decode_errors import did_you_mean
 from proxy.models import Team
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 from .conftest import BRIDGE_TOML
 
@@ -100,7 +101,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@for_each("name", ERRORS)
 def test_an_error_names_its_path(name):
     text, expected = ERRORS[name]
 
@@ -110,7 +111,7 @@ def test_an_error_names_its_path(name):
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         UPSTREAM + 'api_key = "sk-live-123"',

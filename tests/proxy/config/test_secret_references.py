@@ -20,6 +20,7 @@ from proxy.secrets import (
     resolve,
     setting_now,
 )
+from tests.for_each import for_each
 from translator.stream.reasoning_signature import SignedReasoning, sign, verify
 
 
@@ -61,7 +62,7 @@ def test_an_issued_key_is_stored_without_its_secret():
     assert key.scopes == ["messages"]
 
 
-@pytest.mark.parametrize("secret", ["", "short", "x" * 32, "company-key-" + "y" * 40])
+@for_each("secret", ["", "short", "x" * 32, "company-key-" + "y" * 40])
 def test_the_prefix_of_a_foreign_secret_is_at_most_an_eighth(secret):
     assert len(prefix_of(secret)) <= len(secret) // 8
 

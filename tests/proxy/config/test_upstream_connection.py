@@ -12,6 +12,7 @@ from proxy.models.setup.upstream_connection import (
     token_transport,
 )
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 PUBLIC = "https://api.example.com/v1"
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -26,7 +27,7 @@ def no_proxy_in_the_environment(monkeypatch):
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stored", "message"),
     [
         ({"prxy": "http://p:1"}, "unknown key 'prxy'"),
@@ -110,7 +111,7 @@ def test_secrets_come_from_the_environment_or_a_file_and_are_not_shown(monkeypat
     assert dict(secret_files_in(stored)) == {"header x-secret": str(path)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stored", "message"),
     [
         ({"ca_file": "/no/such.pem"}, "file /no/such.pem cannot be read: No such file"),

@@ -5,6 +5,7 @@ from django.core.exceptions import ValidationError
 
 from proxy.models import Upstream
 from proxy.models.setup.upstreams import check_base_url
+from tests.for_each import for_each
 
 VALID_URLS = (
     "https://api.openai.com/v1",
@@ -34,12 +35,12 @@ INVALID_URLS = (
 )
 
 
-@pytest.mark.parametrize("url", VALID_URLS)
+@for_each("url", VALID_URLS)
 def test_https_and_http_to_private_hosts_are_accepted(url):
     check_base_url(url, allow_http=False)
 
 
-@pytest.mark.parametrize("url", INVALID_URLS)
+@for_each("url", INVALID_URLS)
 def test_an_unsafe_url_is_rejected(url):
     with pytest.raises(ValidationError):
         check_base_url(url, allow_http=False)
@@ -49,7 +50,7 @@ def test_http_to_a_public_host_needs_allow_http():
     check_base_url("http://llm.example.com/v1", allow_http=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "value"),
     [
         ("timeouts", {"idle": 5}),

@@ -8,6 +8,7 @@ from proxy.config.used_upstreams import reencrypt_secrets
 from proxy.models import Team, Webhook
 from proxy.models.setup.upstreams import SEALED
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 FILE = """
 [[teams]]
@@ -46,7 +47,7 @@ def test_a_webhook_is_applied_exported_changed_and_deleted():
     assert [str(change) for change in plan] == ["- webhook ops"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "message"),
     [
         ("https://hooks", "http://hooks", r"webhooks\[0\]\.url"),

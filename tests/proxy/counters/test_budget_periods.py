@@ -3,9 +3,8 @@
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-import pytest
-
 from proxy.counters.budget_periods import window
+from tests.for_each import for_each
 
 CASES = [
     ("day", "UTC", "2026-11-21T12:00", "2026-11-21", "2026-11-22"),
@@ -17,7 +16,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("period", "zone", "at", "start", "end"), CASES)
+@for_each(("period", "zone", "at", "start", "end"), CASES)
 def test_a_period_begins_and_ends_at_midnight_of_its_zone(period, zone, at, start, end):
     time_zone = ZoneInfo(zone)
     timestamp = datetime.fromisoformat(at).replace(tzinfo=time_zone).timestamp()
@@ -29,7 +28,7 @@ def test_a_period_begins_and_ends_at_midnight_of_its_zone(period, zone, at, star
     assert found.start.timestamp() <= timestamp < found.end.timestamp()
 
 
-@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25)])
+@for_each(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25)])
 def test_a_day_with_a_clock_change_has_23_or_25_hours(day, hours):
     noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo("Europe/Berlin"))
 

@@ -18,6 +18,7 @@ from proxy.ledger.maintenance import verifier
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.management.commands import verifyledger
 from proxy.models import Exchange, HashChainLink, Part, Price, Transcript, UsageQuarterHour
+from tests.for_each import for_each
 
 from .factories import NOON, answer, body, closing, exchange_id, opening
 from .subprocess_driver import ROOT
@@ -143,7 +144,7 @@ def test_export_takes_half_open_ranges(ledger) -> None:
     assert [line["id"] for line in exported("--since", second)] == [exchange_id(2)]
 
 
-@pytest.mark.parametrize("command", ["exportledger", "reprice"])
+@for_each("command", ["exportledger", "reprice"])
 def test_an_empty_time_range_is_misuse(command) -> None:
     with pytest.raises(CommandError, match="--until 2026-11-21T00:00Z is not later") as refused:
         run(command, "--since", "2026-11-21", "--until", "2026-11-21")

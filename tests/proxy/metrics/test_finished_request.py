@@ -1,9 +1,8 @@
 """What one finished request adds to the metrics."""
 
-import pytest
-
 from proxy.ledger.journal.records import CloseRecord
 from proxy.metrics.finished_request import FinishedRequest, count_request, field_of
+from tests.for_each import for_each
 
 from .samples import samples
 
@@ -109,7 +108,7 @@ def test_a_record_that_cannot_be_counted_does_not_affect_others(caplog):
     assert "could not be counted" in caplog.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "field"),
     [
         ("top_k", "top_k"),

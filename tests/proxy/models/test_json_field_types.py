@@ -9,6 +9,7 @@ from proxy.config.dump import dump_table
 from proxy.config.load import read
 from proxy.models import ApiKey, Team
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 FILE_NAMES: Final = {"models_allowed": "models"}
 """The names of row fields in bridge.toml, if they differ."""
@@ -45,7 +46,7 @@ ERRORS: Final = [
 IDS: Final = [f"{field} {value}" for field, value, *_ in ERRORS]
 
 
-@pytest.mark.parametrize(("field", "value", "at", "message"), ERRORS, ids=IDS)
+@for_each(("field", "value", "at", "message"), ERRORS, ids=IDS)
 def test_a_row_reports_field_path_value_and_expected_type(
     field: str, value: Any, at: str, message: str
 ):
@@ -60,7 +61,7 @@ def test_a_row_reports_field_path_value_and_expected_type(
         assert caught.value.message_dict[field][0].startswith(expected)
 
 
-@pytest.mark.parametrize(("field", "value", "at", "message"), ERRORS, ids=IDS)
+@for_each(("field", "value", "at", "message"), ERRORS, ids=IDS)
 def test_bridge_toml_reports_the_same_error(field: str, value: Any, at: str, message: str):
     name = FILE_NAMES.get(field, field)
     tables = {"keys": {"team": "t", "name": "k", name: value}}

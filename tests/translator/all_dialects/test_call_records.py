@@ -4,9 +4,8 @@ import dataclasses
 import hashlib
 from typing import Any
 
-import pytest
-
 from tests.fakes.anthropic_requests import KEYS, assistant, make_request, result, user
+from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import profile_with
 from translator.dialect import RecordedCalls, Stream, TranslationTarget, UpstreamCall
@@ -120,8 +119,8 @@ def test_two_calls_with_one_long_id_stay_apart():
     assert [each["tool_call_id"] for each in results] == sent
 
 
-@pytest.mark.parametrize("fields", [{}, SIGNATURE, {"thought_signature": NOISE}])
-@pytest.mark.parametrize("call_id", ["call_1", LONG_ID])
+@for_each("fields", [{}, SIGNATURE, {"thought_signature": NOISE}])
+@for_each("call_id", ["call_1", LONG_ID])
 def test_long_reasoning_before_a_call_and_reasoning_after_it_return(fields, call_id):
     long = BEFORE | {"data": NOISE}
     chunks = [chunk(reasoning_details=[long]), call(0, call_id, "f", ARGUMENTS, **fields),

@@ -4,6 +4,7 @@ import pytest
 
 from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from tests.translator.openai_responses.request.strict_types import assert_valid
 from translator import openai_chat, openai_responses
 
@@ -12,7 +13,7 @@ from .cases import Cases, expect, pretty
 CHAT = Cases("openai_chat", openai_chat.DIALECT, "generic", "qwen3")
 RESPONSES = Cases("openai_responses", openai_responses.DIALECT, "openai", "gpt-5.2", KEYS)
 
-every_case = pytest.mark.parametrize(
+every_case = for_each(
     ("cases", "case"),
     [
         pytest.param(cases, case, id=f"{cases.folder}-{case.name}")

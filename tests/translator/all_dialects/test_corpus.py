@@ -10,6 +10,7 @@ from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import ResponseSummary, summary_of_message
 from tests.fakes.upstreams.stream_cuts import Cut, pieces
+from tests.for_each import for_each
 from tests.lanes import repeat
 from translator import openai_chat, openai_responses
 from translator.dialect import Dialect, ResponseContext, Stream
@@ -59,7 +60,7 @@ def assert_output(message: dict, expected: ResponseSummary) -> None:
         assert actual.usage == expected.usage
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=ids)
+@for_each("path", STREAMS, ids=ids)
 def test_a_recorded_stream_equals_its_recording(path):
     expected = recordings.summary_of_recording(path)
 
@@ -76,7 +77,7 @@ def test_a_recorded_stream_equals_its_recording(path):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize("path", SOME_STREAMS, ids=ids)
+@for_each("path", SOME_STREAMS, ids=ids)
 def test_cutting_a_recorded_stream_anywhere_changes_nothing(path):
     _, whole = streamed(path)
 
@@ -87,7 +88,7 @@ def test_cutting_a_recorded_stream_anywhere_changes_nothing(path):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize("path", SOME_STREAMS, ids=ids)
+@for_each("path", SOME_STREAMS, ids=ids)
 def test_a_recorded_stream_that_is_cut_off_ends_in_an_error(path):
     events = recordings.events_of(path.read_bytes())
     ends = [n for n, event in enumerate(events) if is_end(event)]
@@ -122,7 +123,7 @@ ENDING_WITH_ITS_ANSWER = [
 ]
 
 
-@pytest.mark.parametrize("path", ENDING_WITH_ITS_ANSWER, ids=ids)
+@for_each("path", ENDING_WITH_ITS_ANSWER, ids=ids)
 def test_a_recorded_stream_folds_to_the_answer_that_it_ends_with(path):
     ends = [e for e in recordings.events_of(path.read_bytes()) if is_end(e)]
     whole = fold(dialect_of(path).stream(CONTEXT).feed_body(ends[-1]["response"]))
@@ -132,7 +133,7 @@ def test_a_recorded_stream_folds_to_the_answer_that_it_ends_with(path):
     assert summary_of_message(folded) == summary_of_message(whole)
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=ids)
+@for_each("path", WHOLE, ids=ids)
 def test_a_recorded_whole_response_equals_its_recording(path):
     expected = recordings.summary_of_recording(path)
 

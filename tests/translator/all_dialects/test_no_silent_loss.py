@@ -7,8 +7,7 @@ fields are accepted with a note.
 import copy
 from typing import Any
 
-import pytest
-
+from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.anthropic.request_validation import FIELDS, parse_messages_request
 from translator.capabilities import PROFILES, profile_with
@@ -281,9 +280,9 @@ def put(request: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str
     return changed
 
 
-@pytest.mark.parametrize("profile", HERE)
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("name", TOP)
+@for_each("profile", HERE)
+@for_each("dialect", DIALECTS)
+@for_each("name", TOP)
 def test_a_field_of_the_request_is_translated_noted_or_refused(name, dialect, profile):
     without = {"messages": [USER], **BESIDE.get(name, {})}
 
@@ -293,9 +292,9 @@ def test_a_field_of_the_request_is_translated_noted_or_refused(name, dialect, pr
     assert after is None or after != before, f"{name} disappears"
 
 
-@pytest.mark.parametrize("profile", HERE)
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("name", INSIDE)
+@for_each("profile", HERE)
+@for_each("dialect", DIALECTS)
+@for_each("name", INSIDE)
 def test_a_field_inside_is_translated_noted_or_refused(name, dialect, profile):
     without, place, value = INSIDE[name]
 
@@ -335,7 +334,7 @@ def test_a_server_that_takes_marks_loses_those_that_are_too_many():
     assert notes[0].reason.endswith("(2 in all)")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@for_each("dialect", DIALECTS)
 def test_supported_cache_marks_are_sent_without_a_note(dialect):
     request = user({**TEXT, "cache_control": MARK})
 

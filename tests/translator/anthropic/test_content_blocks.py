@@ -1,5 +1,6 @@
 import pytest
 
+from tests.for_each import for_each
 from translator.anthropic.content_blocks import BLOCKS_BY_ROLE, MESSAGES
 from translator.anthropic.validators import ValidationFault
 
@@ -26,7 +27,7 @@ GOOD = {
 """A valid block of each type; other types need a ``tool_use_id`` and content."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("role", "kind"), [(role, kind) for role, kinds in BLOCKS_BY_ROLE.items() for kind in kinds]
 )
 def test_every_block_is_accepted_in_its_roles(role, kind):
@@ -35,7 +36,7 @@ def test_every_block_is_accepted_in_its_roles(role, kind):
     MESSAGES([{"role": role, "content": [block]}])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "path", "words"),
     [
         ("x", [], "an object"),

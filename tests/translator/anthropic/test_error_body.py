@@ -1,5 +1,4 @@
-import pytest
-
+from tests.for_each import for_each
 from translator.anthropic.error_body import (
     MAX_MESSAGE,
     STATUS_BY_TYPE,
@@ -20,12 +19,12 @@ def test_an_error_has_anthropics_body():
     }
 
 
-@pytest.mark.parametrize(("error_type", "status"), sorted(STATUS_BY_TYPE.items()))
+@for_each(("error_type", "status"), sorted(STATUS_BY_TYPE.items()))
 def test_type_and_status_agree(error_type, status):
     assert error_type_of(status) == error_type
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "error_type"),
     [
         (408, "timeout_error"),
@@ -39,7 +38,7 @@ def test_a_status_without_its_own_type(status, error_type):
     assert error_type_of(status) == error_type
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "secret"),
     [
         ("see https://user:pw@host/path?key=1 for more", "host"),

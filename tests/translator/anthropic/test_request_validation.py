@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.anthropic.request_validation import (
     FIELDS,
     MAX_MESSAGES,
@@ -56,7 +57,7 @@ def test_every_recorded_request_is_accepted_unchanged():
         assert unknown_fields(body) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "more",
     [
         {},
@@ -88,7 +89,7 @@ def test_a_valid_request_is_accepted(more):
     assert parse_messages_request(request) is request
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "path", "words"),
     [
         ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
@@ -193,14 +194,14 @@ def test_a_bad_request_is_rejected_with_its_path(more, path, words):
     assert str(fault).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("name", ["model", "messages", "max_tokens"])
+@for_each("name", ["model", "messages", "max_tokens"])
 def test_a_missing_required_field_is_rejected(name):
     request = {key: value for key, value in SMALL.items() if key != name}
 
     assert str(refusal(request)) == f"{name}: Field required"
 
 
-@pytest.mark.parametrize("body", [None, [], "x", 5])
+@for_each("body", [None, [], "x", 5])
 def test_a_body_that_is_not_an_object_is_rejected(body):
     assert refusal(body).path == ""
 
@@ -215,7 +216,7 @@ CITED = {"type": "text", "text": "x", "citations": [{"type": "char_location"}]}
 DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "path"),
     [
         ({"temperature": 1.0}, "temperature"),
@@ -235,7 +236,7 @@ def test_the_newer_version_rejects_removed_fields(more, path):
     assert refusal(request, version=WITHOUT_SAMPLING).path == path
 
 
-@pytest.mark.parametrize("version", ["", "latest", "2024-01-01"])
+@for_each("version", ["", "latest", "2024-01-01"])
 def test_an_unknown_version_has_the_older_rules(version):
     request = {**SMALL, "temperature": 0.5}
 

@@ -1,5 +1,4 @@
-import pytest
-
+from tests.for_each import for_each
 from translator.anthropic.stop_reason import choose_stop_reason, derive_stop_reason, is_window_full
 from translator.anthropic.usage import Usage
 
@@ -16,7 +15,7 @@ def incomplete(reason, *output):
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("response", "reason"),
     [
         ({"status": "completed", "output": [TEXT]}, "end_turn"),
@@ -42,7 +41,7 @@ def test_derive_stop_reason(response, reason):
     assert derive_stop_reason(response) == reason
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cause", "refused", "called_tool", "reason"),
     [
         ("max_tokens", True, True, "max_tokens"),
@@ -61,7 +60,7 @@ def test_stop_reason_causes_have_an_order(cause, refused, called_tool, reason):
 REPORTED = {"input": 90, "output": 9, "source": "reported"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "window", "max_tokens", "full"),
     [
         (Usage(**REPORTED), 100, 50, True),

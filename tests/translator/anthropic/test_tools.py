@@ -1,10 +1,11 @@
 import pytest
 
+from tests.for_each import for_each
 from translator.anthropic.tools import TOOL_CHOICE, check_tool, check_tool_names
 from translator.anthropic.validators import ValidationFault
 
 
-@pytest.mark.parametrize(
+@for_each(
     "definition",
     [
         {"name": "f"},
@@ -21,7 +22,7 @@ def test_every_known_tool_type_is_accepted(definition):
     check_tool(definition)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("definition", "path"),
     [
         ("f", []),
@@ -50,7 +51,7 @@ def test_a_bad_tool_is_rejected_with_its_path(definition, path):
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("choice", "good"),
     [
         ({"type": "auto", "disable_parallel_tool_use": True}, True),
@@ -78,7 +79,7 @@ ADDITION = {
 CHOICE = {"type": "tool", "name": "g"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "request_",
     [
         {"messages": [USER]},
@@ -97,7 +98,7 @@ def test_consistent_tool_names_are_accepted(request_):
     check_tool_names(request_)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "path"),
     [
         ({"messages": [USER], "tools": [{"name": "f"}, {"name": "f"}]}, ["tools", "1", "name"]),

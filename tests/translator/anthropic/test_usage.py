@@ -1,7 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.anthropic.usage import (
     MAX_COUNT,
     Usage,
@@ -16,7 +16,7 @@ JUNK = st.one_of(COUNTS, st.text(), st.booleans(), st.floats(), st.integers(), s
 
 
 # The worked examples of the mapping: OpenAI's counts, and the total that Anthropic's add up to.
-@pytest.mark.parametrize(
+@for_each(
     ("counts", "usage"),
     [
         (
@@ -191,7 +191,7 @@ def test_a_count_may_be_the_largest_and_be_written_as_a_fraction():
 REPORTED = {"source": "reported"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "characters", "left"),
     [
         (Usage(input=0, output=0, **REPORTED), 10, (None, None)),

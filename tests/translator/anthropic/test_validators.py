@@ -1,5 +1,6 @@
 import pytest
 
+from tests.for_each import for_each
 from translator.anthropic.validators import (
     MAX_ECHO,
     ValidationFault,
@@ -23,7 +24,7 @@ BY_KIND = list_by_key("kind", {"a": mapping}, object_of({"kind": string}))
 OR_TEXT = list_by_key("kind", {}, mapping, or_text=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("check", "good", "bad"),
     [
         (any_value, [None, 1, {}], []),
@@ -56,7 +57,7 @@ def reject_equal_values(value):
 PAIR = object_of({"a": string}, {"b": list_of(string), "c": OR_TEXT}, reject_equal_values)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "path", "message"),
     [
         ([], [], "Input should be an object"),
@@ -85,7 +86,7 @@ def test_the_whole_object_check_runs_last():
         same({"a": "x", "b": "x"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "path", "message"),
     [
         ("x", [], "Input should be an object"),
@@ -107,7 +108,7 @@ def test_the_type_field_selects_the_validator(value, path, message):
     assert (caught.value.path, caught.value.message) == (path, message)
 
 
-@pytest.mark.parametrize("check", [non_empty_string, any_of(mapping, non_empty_string)])
+@for_each("check", [non_empty_string, any_of(mapping, non_empty_string)])
 def test_required_text_may_be_null_if_optional_but_never_empty(check):
     for kind in ("optional", "required"):
         object_of(**{kind: {"a": check}})({"a": "x"})

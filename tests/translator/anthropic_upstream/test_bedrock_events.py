@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.fakes.upstreams.amazon_event_stream import event, exception, frame
+from tests.for_each import for_each
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
 from translator.errors import BadUpstream
 
@@ -30,7 +31,7 @@ def test_events_of_other_types_are_skipped():
     assert BedrockEvents().feed(other + event({"type": "ping"})).startswith(b"event: ping\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "kind", "text"),
     [
         (exception("throttlingException", "Too many tokens"), "rate_limit_error", "Too many tokens"),
@@ -49,7 +50,7 @@ def test_an_exception_becomes_an_error_event(raw, kind, text):
     assert "role/x" not in error["message"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "payload",
     [
         b"",

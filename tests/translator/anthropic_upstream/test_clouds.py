@@ -3,8 +3,7 @@
 import base64
 import json
 
-import pytest
-
+from tests.for_each import for_each
 from translator.anthropic_upstream.clouds import (
     BETA_PATH,
     CLOUDS,
@@ -18,7 +17,7 @@ from translator.notes import Note
 FIELDS = {"model": "claude", "stream": True, "max_tokens": 5}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cloud", "betas", "body"),
     [
         (

@@ -1,5 +1,4 @@
-import pytest
-
+from tests.for_each import for_each
 from translator.anthropic_upstream import DIALECT
 from translator.anthropic_upstream.error_body import error_from_event
 from translator.dialect import UpstreamError
@@ -9,7 +8,7 @@ def anthropic(error_type: str, message: object) -> dict:
     return {"type": "error", "error": {"type": error_type, "message": message}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "error_type", "message"),
     [
         (
@@ -57,7 +56,7 @@ def test_a_rejected_upstream_key_is_not_a_client_error():
     assert "x-api-key" not in error.message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("event", "status", "message"),
     [
         (anthropic("rate_limit_error", "slow down"), 429, "slow down"),

@@ -1,10 +1,11 @@
 import pytest
 
+from tests.for_each import for_each
 from translator.anthropic_upstream.message_to_events import message_to_events
 from translator.message_stream.events_to_message import fold
 
 
-@pytest.mark.parametrize(
+@for_each(
     "block",
     [
         {"type": "text", "text": "x", "citations": [{"url": "1"}]},
@@ -34,7 +35,7 @@ def test_a_block_folds_back_into_itself(block):
 CITED = {"type": "text", "text": "x", "citations": [{"url": "1"}, {"url": "2"}]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "opening", "deltas"),
     [
         (

@@ -1,5 +1,6 @@
 import pytest
 
+from tests.for_each import for_each
 from translator.anthropic_upstream import DIALECT
 from translator.capabilities import profile_with
 from translator.dialect import TranslationTarget
@@ -52,7 +53,7 @@ SEARCH = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "gone",
     [
         [{"type": "thinking", "thinking": "why", "signature": CARRIER}],

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from translator.anthropic.usage import Usage
 from translator.anthropic_upstream import DIALECT
 from translator.anthropic_upstream.stream import AnthropicStream
@@ -84,7 +85,7 @@ def test_unknown_events_pass_and_are_counted():
     assert following.unknown == {"hello": 2}
 
 
-@pytest.mark.parametrize("cut", range(len(TEXT)))
+@for_each("cut", range(len(TEXT)))
 def test_a_cut_stream_ends_in_an_error_and_never_in_message_stop(cut):
     following, emitted = fed(*TEXT[:cut])
 
@@ -171,7 +172,7 @@ def test_any_upstream_event_gives_a_legal_stream(data, events):
     assert following.usage.to_wire()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         {},

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from tests.lanes.hypothesis_profiles import law
 from translator.anthropic_upstream import DIALECT, stream_repair
 from translator.anthropic_upstream.stream import AnthropicStream
@@ -100,7 +101,7 @@ def content_by_index(events: list[dict]) -> list[dict]:
     return fold(complete)["content"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "llamacpp-messages-no-message_start.sse",
@@ -173,7 +174,7 @@ OVERLAP = (START, opened(0), text(0, "a"), opened(1))
 """The start of a stream whose blocks overlap."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "content", "reason"),
     [
         ([opened(0), text(0, "a"), closed(0)], ["a"], "the upstream sent no message_start"),
@@ -217,7 +218,7 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
     assert stream.usage.input is None  # the estimate is not a reported count
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "reason", "code"),
     [
         (

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from translator.anthropic_upstream.stream_validator import AFTER, TRANSITIONS, StreamValidator
 from translator.errors import IllegalMove
 
@@ -66,7 +67,7 @@ def test_accepted_events_form_a_legal_prefix(events):
     assert [fault for fault in faults_of_events(passed) if not fault.startswith(own)] == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "events",
     [
         [STOP],

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from translator.errors import BadUpstream
 from translator.message_stream.message_composer import (
     CHANGED_ARGUMENTS,
@@ -80,7 +81,7 @@ def arguments(*pieces: str, whole: str | None = None, **context) -> tuple[str, o
     return sent, events[-1]["content_block"]["input"], composer.notes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pieces", "whole", "sent", "value", "notes"),
     [
         (["{}"], None, "{}", {}, []),
@@ -138,9 +139,7 @@ def test_nulls_of_optional_properties_are_removed():
     assert arguments("{oops", optional_properties=optional)[:2] == ("{oops", "{oops")
 
 
-@pytest.mark.parametrize(
-    "context", [{"finished_blocks": True}, {"optional_properties": {"f": {"b"}}}]
-)
+@for_each("context", [{"finished_blocks": True}, {"optional_properties": {"f": {"b"}}}])
 def test_an_unpaired_surrogate_escape_is_emitted_as_valid_text(context):
     composer, events = started(**context)
     events += composer.start_tool_call("c", id="call_1", name="f")

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from translator.dialect import ResponseContext
 from translator.errors import BadUpstream, IllegalMove
 from translator.message_stream.message_composer import MessageComposer
@@ -325,7 +326,7 @@ def test_a_block_before_the_start_is_illegal():
         MessageComposer(ResponseContext()).add_text("t", "x")
 
 
-@pytest.mark.parametrize("junk", [[1], {"a": 1}, 5])
+@for_each("junk", [[1], {"a": 1}, 5])
 def test_a_value_that_is_not_text_is_rejected_without_changes(junk):
     composer, events = started()
     events += composer.start_tool_call("c", id="call_1", name="f")

@@ -3,9 +3,8 @@
 import dataclasses
 import hashlib
 
-import pytest
-
 from tests.fakes.anthropic_requests import KEYS, assistant, make_request, result, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import build, target
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat import DIALECT
@@ -28,8 +27,8 @@ def returned(content: list, profile: str = "gemini", **fields) -> tuple[list[dic
     return tool_calls, [m for m in messages if m["role"] == "tool"]
 
 
-@pytest.mark.parametrize("call_id", [KIMI, LITELLM, "call_" + "x" * 80, "ид:1", "\ud83d", "a b"])
-@pytest.mark.parametrize("is_whole", [True, False])
+@for_each("call_id", [KIMI, LITELLM, "call_" + "x" * 80, "ид:1", "\ud83d", "a b"])
+@for_each("is_whole", [True, False])
 def test_an_id_that_clients_may_not_accept_returns_unchanged(call_id, is_whole):
     call = piece(index=0, id=call_id, name="f", arguments='{"a":1}')
     chunks = [calls(call, finish="tool_calls")]
@@ -46,7 +45,7 @@ def test_an_id_that_clients_may_not_accept_returns_unchanged(call_id, is_whole):
     assert (sent["id"], output["tool_call_id"]) == (call_id, call_id)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"extra_content": EXTRA},
@@ -54,7 +53,7 @@ def test_an_id_that_clients_may_not_accept_returns_unchanged(call_id, is_whole):
         {"thought_signature": SIGNATURE},
     ],
 )
-@pytest.mark.parametrize("context", [{}, {"thinking": "hidden"}, {"keys": KEYS}])
+@for_each("context", [{}, {"thinking": "hidden"}, {"keys": KEYS}])
 def test_a_signature_returns_in_its_field_also_for_clients_without_thinking(fields, context):
     call = piece(index=0, id="call_1", name="f", arguments="{}", **fields)
 
@@ -180,7 +179,7 @@ def test_hidden_reasoning_details_return_with_the_first_call_of_their_turn():
         assert turn.get("reasoning_details") == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after", "note"),
     [
         ([{"type": "reasoning.encrypted", "data": LONG_DATA}], [], "too long for the id"),

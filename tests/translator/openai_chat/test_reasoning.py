@@ -1,8 +1,7 @@
 """Requested reasoning effort, and earlier reasoning that is sent back."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import KEYS, assistant, call, make_request, result, text, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates, target
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
@@ -36,7 +35,7 @@ def restored(request, profile, *, keys=KEYS, **overrides):
     return {k: v for k, v in message.items() if k not in {"role", "content", "tool_calls"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("thinking", "switch"),
     [
         ({"type": "disabled"}, False),
@@ -96,7 +95,7 @@ def test_text_that_was_not_shown_comes_back_out_of_its_carrier():
     assert restored(history(hidden), "deepseek") == {"reasoning_content": "7*13"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "signed",
     [
         "EqQBCkYIAxgCKkD",
@@ -133,7 +132,7 @@ def test_without_keys_only_the_unsigned_can_be_ours():
     assert restored(history(thought(signed="EqQB")), "vllm", keys=None) == {}
 
 
-@pytest.mark.parametrize("display", ["shown", "omitted"])
+@for_each("display", ["shown", "omitted"])
 def test_reasoning_survives_a_round_trip(display):
     """The vendor receives its own reasoning in the next request."""
     context = ResponseContext(target=target("deepseek", keys=KEYS), thinking=display)
@@ -158,7 +157,7 @@ def blocks_of(*deltas):
     return fold([*events, *stream.feed({"choices": [{"finish_reason": "stop"}]})])["content"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "deltas",
     [
         [{"reasoning_text": "7*13"}, {"reasoning_opaque": "b3BhcXVl"}],
@@ -166,7 +165,7 @@ def blocks_of(*deltas):
         [{"reasoning_text": "7*13"}, {"content": "So"}, {"reasoning_opaque": "b3BhcXVl"}],
     ],
 )
-@pytest.mark.parametrize("profile", ["generic", "deepseek"])
+@for_each("profile", ["generic", "deepseek"])
 def test_copilots_opaque_reasoning_returns_with_its_text(deltas, profile):
     blocks = blocks_of(*deltas)
 

@@ -1,7 +1,6 @@
 """OpenRouter's ``reasoning_details``."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.openai_chat.reasoning_details import (
     details_text,
     merge_details,
@@ -11,12 +10,12 @@ from translator.openai_chat.reasoning_details import (
 )
 
 
-@pytest.mark.parametrize("value", [None, "text", {"type": "x"}, 7, [7, None]])
+@for_each("value", [None, "text", {"type": "x"}, 7, [7, None]])
 def test_details_that_are_not_a_list_of_objects_are_empty(value):
     assert read_details({"reasoning_details": value}) == []
 
 
-@pytest.mark.parametrize("value", [None, "", 7, ["x"]])
+@for_each("value", [None, "", 7, ["x"]])
 def test_what_is_opaque_is_a_text(value):
     assert read_details({"reasoning_opaque": value}) == []
 
@@ -31,7 +30,7 @@ def test_what_is_opaque_travels_beside_the_fragments_and_the_last_counts():
     assert split_opaque([fragment]) == ([fragment], "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         "Hm.",
@@ -45,7 +44,7 @@ def test_reasoning_text_is_found_in_each_wrapper(value):
     assert reasoning_text(value) == "Hm."
 
 
-@pytest.mark.parametrize("value", [None, 7, {"signature": "s"}, {"text": 7}, []])
+@for_each("value", [None, 7, {"signature": "s"}, {"text": 7}, []])
 def test_a_value_without_text_is_not_reasoning(value):
     assert reasoning_text(value) == ""
 

@@ -1,8 +1,7 @@
 """Reasoning is signed for the client and returns unchanged to its own upstream only."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import KEYS, assistant, result, user
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, sent, target
 from translator.openai_responses.reasoning import restore_reasoning
 from translator.openai_responses.stream.output_items import ItemState
@@ -53,7 +52,7 @@ def test_three_turns_of_a_tool_loop_send_every_item_back_as_it_was():
     assert back == items
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("texts", "channel"),
     [(["One.", "Two."], "summary"), (["Only."], "summary"), (["Ab", "Cd"], "content")],
 )
@@ -98,7 +97,7 @@ FORGED = "this reasoning signature is forged or truncated"
 FOREIGN = "reasoning without this gateway's signature is not sent"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "why"),
     [
         (thought(upstream="elsewhere"), MAKERS),

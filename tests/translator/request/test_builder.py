@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import Profile
 from translator.dialect import TranslationTarget
@@ -20,7 +21,7 @@ SMALLEST = {
 }
 
 
-@pytest.mark.parametrize("tables", [chat, responses])
+@for_each("tables", [chat, responses])
 def test_a_null_or_empty_field_equals_a_missing_field(tables):
     nulls = SMALLEST | dict.fromkeys(tables.BUILT.keys() - SMALLEST.keys())
     smallest = tables.build_request(SMALLEST, TranslationTarget())
@@ -33,7 +34,7 @@ def test_a_null_or_empty_field_equals_a_missing_field(tables):
     assert uncounted.body == {n: v for n, v in null.body.items() if not n.startswith("max_")}
 
 
-@pytest.mark.parametrize("tables", [chat, responses])
+@for_each("tables", [chat, responses])
 def test_each_builder_is_called_once_and_in_the_order_of_its_table(tables):
     builders = [build for build, _ in tables.BUILDERS]
 
@@ -42,7 +43,7 @@ def test_each_builder_is_called_once_and_in_the_order_of_its_table(tables):
         assert {n for n, each in tables.BUILT.items() if each is build} <= {*names}
 
 
-DIALECTS = pytest.mark.parametrize("dialect", [openai_chat.DIALECT, openai_responses.DIALECT])
+DIALECTS = for_each("dialect", [openai_chat.DIALECT, openai_responses.DIALECT])
 
 
 @DIALECTS
@@ -104,7 +105,7 @@ def test_requested_diagnostics_are_null(dialect):
 
 
 @DIALECTS
-@pytest.mark.parametrize(
+@for_each(
     ("requested", "tier", "outcome"),
     [
         ("fast", "priority", "fast"),
@@ -132,7 +133,7 @@ def test_requested_context_edits_are_reported_as_empty(dialect):
 CLEAR = {"type": "clear_thinking_20251015"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("edits", "outcome"),
     [
         ([CLEAR | {"keep": "all"}], []),
@@ -144,7 +145,7 @@ CLEAR = {"type": "clear_thinking_20251015"}
         ),
     ],
 )
-@pytest.mark.parametrize("tables", [chat, responses])
+@for_each("tables", [chat, responses])
 def test_only_effective_context_edits_are_noted(tables, edits, outcome):
     """Claude Code sends an edit with each request that keeps all thinking."""
     request = SMALLEST | {"context_management": {"edits": edits}}
@@ -154,10 +155,8 @@ def test_only_effective_context_edits_are_noted(tables, edits, outcome):
     assert [note.fate for note in notes] == outcome
 
 
-@pytest.mark.parametrize(
-    "sequences", [["STOP"] * (MAX_STOP_SEQUENCES + 1), ["x" * MAX_STOP_CHARACTERS, "y"]]
-)
-@pytest.mark.parametrize("translate", [openai_chat.build_request, openai_responses.build_request])
+@for_each("sequences", [["STOP"] * (MAX_STOP_SEQUENCES + 1), ["x" * MAX_STOP_CHARACTERS, "y"]])
+@for_each("translate", [openai_chat.build_request, openai_responses.build_request])
 def test_too_many_stop_sequences_are_rejected(translate, sequences):
     requested = {**SMALLEST, "stop_sequences": sequences}
 

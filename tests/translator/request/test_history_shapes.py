@@ -1,9 +1,8 @@
 """Histories in the shapes that chat templates accept; no text is lost."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import assistant, make_request, result, user
 from tests.fakes.anthropic_requests import call as tool_use
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import build
 from translator.request.history_shapes import (
     NO_IMAGE,
@@ -33,7 +32,7 @@ def output(id_, content="ok"):
     return text("tool", content, tool_call_id=id_)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("messages", "merged"),
     [
         ([text("user", "a"), text("user", "b")], [text("user", "a\n\nb")]),
@@ -87,7 +86,7 @@ def test_calls_that_are_already_single_stay_as_they_are():
     assert split_calls(messages) == messages
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("messages", "moved"),
     [
         ([text("system", "s"), text("user", "a")], [text("user", "s\n\na")]),

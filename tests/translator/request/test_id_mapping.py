@@ -1,9 +1,9 @@
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.dialect import TranslationTarget
 from translator.request.id_mapping import (
     ENCODED,
@@ -59,7 +59,7 @@ def test_an_ordinary_id_that_a_client_may_not_accept_stays_short():
     assert len(client_call_id("functions.get_weather:0", (), HERE).id) <= 64
 
 
-@pytest.mark.parametrize("content", ["", "!", "x", "WzFd", "eyJ9", "W1tbW1tb", "W10", "eNo" * 99])
+@for_each("content", ["", "!", "x", "WzFd", "eyJ9", "W1tbW1tb", "W10", "eNo" * 99])
 def test_an_encoded_id_that_a_client_changed_becomes_a_valid_id(content):
     start = client_call_id("a:1", (), HERE).id[: len(ENCODED) + 9]
 
@@ -79,7 +79,7 @@ def test_a_call_and_its_output_are_clamped_alike():
     assert shortened == upstream_call_id("call.1", HERE) != upstream_call_id("call_1", HERE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("id_", "taken", "given_"),
     [("call_1", [], "call_1"), ("call_1", ["call_1"], "call_1_2"), ("", [], "toolu")],
 )

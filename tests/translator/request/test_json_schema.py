@@ -1,9 +1,9 @@
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.request.json_schema import (
     MAX_BRANCHES,
     MAX_DEPTH,
@@ -73,7 +73,7 @@ def test_a_strict_schema_obeys_the_rules_or_does_not_exist(schema):
         fits(made.schema)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "made"),
     [
         (None, {"type": "object", "properties": {}}),
@@ -132,7 +132,7 @@ def test_a_reference_at_the_root_is_resolved():
     assert made["$defs"] == definitions
 
 
-@pytest.mark.parametrize(
+@for_each(
     "schema",
     [
         {"$ref": "#"},
@@ -147,7 +147,7 @@ def test_circular_schemas_terminate(schema):
     assert normalize(schema)["properties"] == {}
 
 
-@pytest.mark.parametrize("enum", [None, "x", {}])
+@for_each("enum", [None, "x", {}])
 def test_a_schema_with_an_invalid_enum_has_no_strict_form(enum):
     assert to_strict({"type": "object", "properties": {"a": {"enum": enum}}}) is None
 
@@ -207,7 +207,7 @@ def nested(levels: int) -> dict:
     return STRING if levels == 0 else {"type": "object", "properties": {"a": nested(levels - 1)}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "schema",
     [
         None,

@@ -1,6 +1,5 @@
-import pytest
-
 from tests.fakes.anthropic_requests import assistant, call, result, system, text, user
+from tests.for_each import for_each
 from translator.capabilities import EFFORTS, PROFILES, Profile
 from translator.request.reasoning_effort import (
     choose_effort,
@@ -22,7 +21,7 @@ def make_request(thinking=None, effort=None) -> dict:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "profile", "effort", "fates"),
     [
         (make_request(), ALL, None, []),
@@ -54,7 +53,7 @@ def test_effort(request_, profile, effort, fates):
 BUDGET, EFFORT = "thinking.budget_tokens", "output_config.effort"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "profile", "path", "reason"),
     [
         (make_request("disabled"), LOUD, "thinking", "reasoning cannot be off here: medium"),
@@ -75,7 +74,7 @@ def test_a_changed_effort_has_a_note(request_, profile, path, reason):
     assert (note.path, note.reason) == (path, reason)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("budget", "effort"),
     [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (24577, "xhigh")],
 )
@@ -88,7 +87,7 @@ def test_a_thinking_budget_becomes_an_effort(budget, effort):
 CHANGE = system(output_config={"effort": "low"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("messages", "begins"),
     [
         ([user("Go."), CHANGE], True),
@@ -104,7 +103,7 @@ def test_an_effort_begins_with_words_of_the_user(messages, begins):
     assert (messages.index(CHANGE) < end_of_last_user_text(messages)) is begins
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("effort_in_message", "path"), [("max", EFFORT), ("xhigh", "messages.1.output_config.effort")]
 )
 def test_the_effort_of_a_message_overrides_the_request(effort_in_message, path):
@@ -115,15 +114,15 @@ def test_the_effort_of_a_message_overrides_the_request(effort_in_message, path):
     assert (made, note.path) == ("high", path)
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=str)
-@pytest.mark.parametrize("effort", EFFORTS[2:])
+@for_each("profile", PROFILES.values(), ids=str)
+@for_each("effort", EFFORTS[2:])
 def test_the_effort_is_always_supported_by_the_profile(profile, effort):
     made, _ = choose_effort(make_request(effort=effort), profile)
 
     assert made is None or made in profile.efforts
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("thinking", "shown"),
     [
         (None, "hidden"),

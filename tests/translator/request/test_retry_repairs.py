@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.for_each import for_each
 from translator import anthropic_upstream, openai_chat, openai_responses
 
 RESPONSES = openai_responses.DIALECT.repair
@@ -28,7 +29,7 @@ def refusal(message, param=None, code=None):
     return {"error": fields}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("repair", "body", "error", "repaired", "path"),
     [
         (
@@ -143,7 +144,7 @@ def test_reasoning_is_removed_if_unsupported_with_tools():
     assert CHAT({"reasoning_effort": "high"}, 400, error) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("repair", "body", "error"),
     [
         (CHAT, {"temperature": 9}, refusal("temperature must be between 0 and 2", "temperature")),
@@ -171,7 +172,7 @@ VLLM = "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model'
 WINDOW = "This model's maximum context length is 16384 tokens. However, you requested 41000 tokens ({} in the messages, 32000 in the completion). Please reduce the length of the messages or completion."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("repair", "field", "error", "room"),
     [
         (CHAT, "max_tokens", OPENAI, 16384),
@@ -216,13 +217,13 @@ def test_a_limit_error_of_anthropic_is_not_repaired():
     assert ANTHROPIC({"max_tokens": 32000}, 400, refusal(ANTHROPICS)) is None
 
 
-@pytest.mark.parametrize("taken", [15_500, 16_384, 30_000])
-@pytest.mark.parametrize("error", [VLLM, WINDOW])
+@for_each("taken", [15_500, 16_384, 30_000])
+@for_each("error", [VLLM, WINDOW])
 def test_a_prompt_that_fills_the_window_is_the_client_s_to_shorten(error, taken):
     assert CHAT({"max_tokens": 32000}, 400, refusal(error.format(taken, taken))) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "room"), [(VLLM.format(15_360, 15_360), 1_024), ("max_tokens: 1 < valid", None)]
 )
 def test_the_least_room_that_is_worth_a_call(error, room):
@@ -235,7 +236,7 @@ CORPUS = Path(__file__).parents[4] / "shared/corpus/errors"
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded traffic is not beside the repository")
-@pytest.mark.parametrize(
+@for_each(
     ("repair", "name", "field"),
     [
         (CHAT, "ai__openai-chat-reasoning-model-legacy-parameter-error", "max_tokens"),
@@ -261,7 +262,7 @@ AGAIN = {"role": "user", "content": "b"}
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "messages", "roles", "capability"),
     [
         (
@@ -285,7 +286,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}
         ),
     ],
 )
-@pytest.mark.parametrize("status", [400, 500])
+@for_each("status", [400, 500])
 def test_a_history_that_the_template_refuses_gets_another_shape(
     text, messages, roles, capability, status
 ):
@@ -302,7 +303,7 @@ def test_a_history_that_the_template_refuses_gets_another_shape(
     assert CHAT({"model": "m"}, status, refusal(text)) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "text"),
     [(500, "image input is not supported"), (404, "Only 'text' content type is supported.")],
 )

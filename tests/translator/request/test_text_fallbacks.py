@@ -1,5 +1,4 @@
-import pytest
-
+from tests.for_each import for_each
 from translator.request.text_fallbacks import (
     RENDERERS,
     document_text,
@@ -12,7 +11,7 @@ from translator.request.text_fallbacks import (
 TEXT = {"type": "text", "text": "x"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "text"),
     [
         (
@@ -41,7 +40,7 @@ RESULT = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "text"),
     [
         (RESULT, "[search result] T https://x\n[search result] https://y"),
@@ -96,8 +95,8 @@ def test_server_tool_results_as_text(block, text):
     assert server_result_text(block) == text
 
 
-@pytest.mark.parametrize("kind", sorted(RENDERERS))
-@pytest.mark.parametrize("content", [None, "x", 5, [], [5], {}, {"content": 5}])
+@for_each("kind", sorted(RENDERERS))
+@for_each("content", [None, "x", 5, [], [5], {}, {"content": 5}])
 def test_no_content_of_a_result_can_break_its_rendering(kind, content):
     assert isinstance(server_result_text({"type": kind, "content": content}), str)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.for_each import for_each
 from translator.request.token_estimate import (
     MARGIN,
     TOKENS_PER_IMAGE,
@@ -55,7 +56,7 @@ def test_the_estimate_is_positive():
     assert estimate_tokens({"messages": [{"role": "user", "content": ""}]}) > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "least", "most"),
     [
         ("The quick brown fox jumps over the lazy dog. " * 20, 200, 300),
@@ -78,7 +79,7 @@ def pdf(pages: int, padding: int = 0) -> dict:
     return {"type": "document", "title": "t", "source": source}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "least"),
     [
         ({"type": "image", "source": {"type": "url", "url": "u"}}, TOKENS_PER_IMAGE),

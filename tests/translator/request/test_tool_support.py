@@ -1,5 +1,4 @@
-import pytest
-
+from tests.for_each import for_each
 from translator.capabilities import PROFILES, profile_with
 from translator.request.tool_support import (
     SERVER_TOOLS,
@@ -34,7 +33,7 @@ def test_examples_join_the_description():
     assert bare.description.startswith("Example inputs:")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "name", "property_"),
     [
         ("bash_20250124", "bash", "command"),
@@ -57,9 +56,7 @@ def test_the_clients_tool_name_is_preserved():
     assert client_tool_function(tool, COMPUTER).name == "str_replace_editor"
 
 
-@pytest.mark.parametrize(
-    ("kind", "undo"), [("text_editor_20250124", True), ("text_editor_20250429", False)]
-)
+@for_each(("kind", "undo"), [("text_editor_20250124", True), ("text_editor_20250429", False)])
 def test_only_older_editors_can_undo(kind, undo):
     commands = client_tool_function({"type": kind}, COMPUTER).parameters["properties"]["command"][
         "enum"
@@ -68,7 +65,7 @@ def test_only_older_editors_can_undo(kind, undo):
     assert ("undo_edit" in commands) is undo
 
 
-@pytest.mark.parametrize("prefix", sorted(SERVER_TOOLS))
+@for_each("prefix", sorted(SERVER_TOOLS))
 def test_a_server_tool_is_no_function_but_has_a_verdict(prefix):
     kind = f"{prefix}_20300101" if prefix != "computer" else "computer_toolset_20260801"
 
@@ -80,7 +77,7 @@ def test_a_client_tool_has_no_verdict():
     assert find_server_tool("bash_20250124") is None
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@for_each("profile", PROFILES.values(), ids=PROFILES)
 def test_a_computer_tool_needs_a_capability(profile):
     assert client_tool_function({"type": "computer_20250124", "name": "computer"}, profile) is None
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.upstreams.amazon_event_stream import event, exception, frame
+from tests.for_each import for_each
 from translator.errors import BadUpstream
 from translator.stream.amazon_event_stream import EventStreamDecoder
 
@@ -62,7 +63,7 @@ def sealed(prelude: bytes, rest: bytes = b"") -> bytes:
     return start + struct.pack(">I", zlib.crc32(start))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "headers"),
     [(0, 0), (15, 0), (2**32 - 1, 0), (25 * 2**20, 0), (16, 1), (20 * 2**20, 200 * 1024)],
 )
@@ -71,7 +72,7 @@ def test_an_impossible_length_is_refused_before_its_bytes_arrive(size, headers):
         decode(sealed(struct.pack(">II", size, headers)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "headers",
     [b"\x05ab", b"\x01a", b"\x01a\x07\x00\xffabc", b"\x01a\x63", b"\x01\xff\x00", b"\x01a\x04\x00"],
 )

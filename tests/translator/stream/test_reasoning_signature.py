@@ -3,10 +3,10 @@
 import base64
 import zlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.stream import reasoning_signature
 from translator.stream.reasoning_signature import SignedReasoning, SigningKeys
 
@@ -61,7 +61,7 @@ def test_a_signature_travels_in_headers_and_json_unescaped():
     assert set(reasoning_signature.sign(ITEM, KEYS)) <= allowed
 
 
-@pytest.mark.parametrize("position", range(0, 240, 7))
+@for_each("position", range(0, 240, 7))
 def test_a_carrier_with_one_other_character_is_a_forgery(position):
     signature = reasoning_signature.sign(ITEM, KEYS)
     at = position % len(signature)
@@ -70,14 +70,12 @@ def test_a_carrier_with_one_other_character_is_a_forgery(position):
     assert reasoning_signature.verify(forged, KEYS) is None
 
 
-@pytest.mark.parametrize("length", [0, 4, 5, 7, 8, 40, -1, -22, -23])
+@for_each("length", [0, 4, 5, 7, 8, 40, -1, -22, -23])
 def test_a_truncated_carrier_is_rejected(length):
     assert reasoning_signature.verify(reasoning_signature.sign(ITEM, KEYS)[:length], KEYS) is None
 
 
-@pytest.mark.parametrize(
-    "foreign", ["", "ErUBCkYIBhgCIkD", "brg1.k9.e30.AAAA", "brg1.", "a.b.c.d", "brg1.k2.é.ü"]
-)
+@for_each("foreign", ["", "ErUBCkYIBhgCIkD", "brg1.k9.e30.AAAA", "brg1.", "a.b.c.d", "brg1.k2.é.ü"])
 def test_a_foreign_signature_is_rejected(foreign):
     assert reasoning_signature.verify(foreign, KEYS) is None
 
@@ -88,7 +86,7 @@ def test_a_carrier_of_another_installation_is_rejected():
     assert reasoning_signature.verify(reasoning_signature.sign(ITEM, elsewhere), KEYS) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "payload",
     [b"not zlib", zlib.compress(b"not json"), zlib.compress(b"[1]"), zlib.compress(b'{"v":2}')],
 )

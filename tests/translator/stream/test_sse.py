@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.errors import BadUpstream
 from translator.stream.sse import ServerSentEvent, SSEDecoder, format_sse
 
@@ -63,12 +64,12 @@ def test_any_lines_read_the_same_however_they_are_cut(lines, ending, cuts):
     assert decoded(raw, cuts) == decoded(raw, [])
 
 
-@pytest.mark.parametrize("raw", [b"\xef\xbb\xbfdata: 1\n\n", b"\xef\xbbdata: 1\n\ndata: 1\n\n"])
+@for_each("raw", [b"\xef\xbb\xbfdata: 1\n\n", b"\xef\xbbdata: 1\n\ndata: 1\n\n"])
 def test_only_a_whole_byte_order_mark_is_taken_off(raw):
     assert decoded(raw, [1, 2]) == [ServerSentEvent("message", b"1")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tail", "data"),
     [
         (b'data: {"a":1}', [b'{"a":1}']),
@@ -87,7 +88,7 @@ def test_a_tail_without_its_blank_line_counts_if_it_is_complete(tail, data):
     assert [event.data for event in decoded(tail, [])] == data
 
 
-@pytest.mark.parametrize("read", [1, 7, 1000])
+@for_each("read", [1, 7, 1000])
 def test_an_event_beyond_the_maximum_size_is_refused(read):
     decoder = SSEDecoder(max_event_bytes=50)
     raw = b"data: 1\n\n" + b"data: " + b"x" * 45 + b"\n\ndata: 2\n\n"
@@ -143,8 +144,8 @@ def test_a_delta_is_written_as_any_event_is(kind, name, text, index, extra):
     frame.encode()
 
 
-@pytest.mark.parametrize("fields", [{"more": 1}, {"index": -1}, {"type": "other"}])
-@pytest.mark.parametrize("also", [{}, {"more": 1}])
+@for_each("fields", [{"more": 1}, {"index": -1}, {"type": "other"}])
+@for_each("also", [{}, {"more": 1}])
 def test_nothing_is_left_out_of_a_delta(fields, also):
     delta = {"type": "text_delta", "text": "hé\n", **also}
     event = {"type": "content_block_delta", "index": 2, "delta": delta, **fields}
@@ -186,7 +187,7 @@ def test_an_error_of_llama_cpp_in_a_field_of_its_own_is_an_event():
     assert decoded(b"error: none\n\nerrors: {}\n\n", []) == []
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
+@for_each("end", [b"", b"\n", b"\n\n"])
 def test_json_that_is_no_field_is_an_event(end):
     body = b'{\n  "error": "no memory"\n}'
 

@@ -1,7 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.stream.stop_scanner import StopScanner
 
 LETTERS = st.text(alphabet="ab", max_size=12)
@@ -46,7 +46,7 @@ def test_only_a_possible_sequence_prefix_is_withheld(pieces, sequences):
     assert scanner.flush() == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sequences", "passed", "matched"),
     [
         ("one STOP two", ("STOP",), "one ", "STOP"),

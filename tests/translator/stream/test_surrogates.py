@@ -3,8 +3,7 @@
 import asyncio
 import json
 
-import pytest
-
+from tests.for_each import for_each
 from translator import translate_openai_chat_events
 from translator.stream.surrogates import SurrogateJoiner, replace_surrogates
 
@@ -30,7 +29,7 @@ def joined(*events):
     return [*(each for event in events for each in joiner.join(event)), *joiner.flush()]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         lambda piece: {"content": piece},
@@ -77,7 +76,7 @@ def test_an_unpaired_surrogate_becomes_one_replacement_character():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "texts"),
     [
         ([delta("a" + FIRST)], ["a", LOST]),
@@ -92,9 +91,7 @@ def test_each_surrogate_is_paired_or_replaced(events, texts):
     assert [event["delta"] for event in joined(*events)] == texts
 
 
-@pytest.mark.parametrize(
-    "event", [{"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}, {"usage": {}}]
-)
+@for_each("event", [{"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}, {"usage": {}}])
 def test_waiting_surrogates_precede_other_events(event):
     events_out = joined(chunk(content="a" + FIRST, tool_calls=[call(FIRST, index=0)]), event)
 

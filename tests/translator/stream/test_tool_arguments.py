@@ -1,9 +1,9 @@
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.stream.tool_arguments import (
     MAX_DEPTH,
     compact_json,
@@ -65,7 +65,7 @@ def test_whatever_it_is_the_answer_is_an_object_or_the_raw_string(text):
     json.loads(compact_json(value))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value", "repaired"),
     [
         ("", {}, False),
@@ -105,7 +105,7 @@ def test_deep_nesting_remains_a_string():
     assert parse_arguments(wide) == (json.loads(wide), False)
 
 
-@pytest.mark.parametrize("text", ['{"a":"' + '\\"' * 50_000, "{'" * 50_000, "," + " " * 100_000])
+@for_each("text", ['{"a":"' + '\\"' * 50_000, "{'" * 50_000, "," + " " * 100_000])
 def test_hostile_text_takes_linear_time(text):
     assert parse_arguments(text) == (text, True)
 
@@ -123,7 +123,7 @@ def test_only_nulls_of_properties_that_were_optional_are_removed():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "unclosed"),
     [
         ('{"a": "b', True),

@@ -1,9 +1,9 @@
 """Error bodies of many servers are parsed into one record without exceptions."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from translator.upstream_errors import ErrorFields, read_error
 from translator.upstream_errors.body_parser import seconds_in
 
@@ -60,7 +60,7 @@ def test_azure_names_the_filters_that_object():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message", "status"),
     [
         ({"error": "model not found"}, "model not found", None),  # Ollama
@@ -87,7 +87,7 @@ def test_the_shapes_of_other_servers(body, message, status):
     assert (fields.message, fields.status, fields.readable) == (message, status, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message"),
     [
         ("<html>Bad gateway</html>", "<html>Bad gateway</html>"),
@@ -103,7 +103,7 @@ def test_what_is_no_error_body_is_not_readable(body, message):
     assert (fields.message, fields.readable) == (message, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sentence", "seconds"),
     [
         ("Please try again in 2.5s.", 3),
@@ -121,7 +121,7 @@ def test_a_retry_delay_in_a_sentence_is_parsed_and_clamped(sentence, seconds):
     assert read_error({"error": {"message": sentence}}).retry_after_s == seconds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("emitted", "seconds"),
     [("6m0s", 360), ("500ms", 0.5), ("12", 12), ("1H", 3600), ("soon", None)],
 )

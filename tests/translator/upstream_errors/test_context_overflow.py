@@ -4,8 +4,7 @@ Each row is one server's text with the counts in it. The same counts decide whet
 requested, so each row is also the test of a repair.
 """
 
-import pytest
-
+from tests.for_each import for_each
 from translator import openai_chat
 from translator.upstream_errors import map_error
 from translator.upstream_errors.token_limits import read_token_limits
@@ -110,7 +109,7 @@ def error(message, **fields):
     return {"error": {"message": message, "type": "BadRequestError", **fields}}
 
 
-@pytest.mark.parametrize("text", FITTING.values(), ids=FITTING)
+@for_each("text", FITTING.values(), ids=FITTING)
 def test_a_prompt_that_fits_without_its_output_tells_the_client_both_counts(text):
     mapped = map_error(400, error(text))
 
@@ -118,8 +117,8 @@ def test_a_prompt_that_fits_without_its_output_tells_the_client_both_counts(text
     assert mapped.message == MUST_SHRINK
 
 
-@pytest.mark.parametrize("text", FITTING.values(), ids=FITTING)
-@pytest.mark.parametrize("status", [400, 413, 422, 500])
+@for_each("text", FITTING.values(), ids=FITTING)
+@for_each("status", [400, 413, 422, 500])
 def test_output_that_does_not_fit_beside_the_prompt_is_clamped(text, status):
     body = {"model": "m", "max_tokens": 128_000, "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -129,8 +128,8 @@ def test_output_that_does_not_fit_beside_the_prompt_is_clamped(text, status):
     assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
 
 
-@pytest.mark.parametrize(("text", "tokens", "window"), ALONE_TOO_LONG.values(), ids=ALONE_TOO_LONG)
-@pytest.mark.parametrize("status", [400, 500, 502])
+@for_each(("text", "tokens", "window"), ALONE_TOO_LONG.values(), ids=ALONE_TOO_LONG)
+@for_each("status", [400, 500, 502])
 def test_a_prompt_that_does_not_fit_has_the_message_at_which_clients_compact(
     text, tokens, window, status
 ):
@@ -141,8 +140,8 @@ def test_a_prompt_that_does_not_fit_has_the_message_at_which_clients_compact(
     assert openai_chat.DIALECT.repair({"max_tokens": 1_024}, 400, error(text)) is None
 
 
-@pytest.mark.parametrize("text", WITHOUT_COUNTS.values(), ids=WITHOUT_COUNTS)
-@pytest.mark.parametrize("status", [400, 500, 502])
+@for_each("text", WITHOUT_COUNTS.values(), ids=WITHOUT_COUNTS)
+@for_each("status", [400, 500, 502])
 def test_a_text_without_counts_keeps_its_words(text, status):
     mapped = map_error(status, error(text))
 
@@ -159,7 +158,7 @@ def test_the_counts_of_llama_cpp_s_own_fields_are_read():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "text"),
     [
         (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"),
@@ -223,7 +222,7 @@ def test_a_window_that_the_total_may_not_reach_is_clamped_again():
     assert found.body == {"max_tokens": 22_944}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "limit"),
     [
         (("The maximum tokens you requested exceeds the model limit of 10000. Try again with a maximum"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.fakes.upstreams import recordings
+from tests.for_each import for_each
 from translator.anthropic.error_body import STATUS_BY_TYPE
 from translator.upstream_errors import ErrorFields, map_error, status_of_error
 
@@ -15,7 +16,7 @@ def error(message="It broke.", **fields):
     return {"error": {"message": message, **fields}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "expected"),
     [
         (400, error(), (400, "invalid_request_error")),
@@ -79,7 +80,7 @@ def test_a_rejected_upstream_key_is_never_a_client_error():
     assert mapped.should_retry is False
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message"),
     [
         ("<html>Bad gateway</html>", "upstream returned HTTP 502 (text/html)"),
@@ -99,7 +100,7 @@ def test_no_key_and_no_address_reaches_the_client():
     assert "sk-abc" not in message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message"),
     [
         (
@@ -194,7 +195,7 @@ def test_a_prompt_that_is_too_long_has_anthropics_message(body, message):
     assert (mapped.status, mapped.message, mapped.should_retry) == (400, message, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "category", "explanation"),
     [
         (error("Flagged.", code="bio_policy"), "bio", "Flagged."),
@@ -233,7 +234,7 @@ def test_the_invalid_parameter_is_preserved():
     assert map_error(400, error()).param is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "is_too_long"),
     [
         (422, {"error": "`inputs` must have less than 4096 tokens. Given: 5000"}, True),
@@ -249,7 +250,7 @@ def test_a_prompt_that_is_too_long_is_recognized_without_its_status(status, body
     assert mapped.message.startswith("prompt is too long") == is_too_long
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "status"),
     [
         (ErrorFields(status=418), 418),
@@ -263,7 +264,7 @@ def test_an_error_inside_a_200_has_the_status_it_would_have_had(fields, status):
 
 
 @pytest.mark.skipif(not RECORDED, reason=recordings.ABSENT)
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem[:70])
+@for_each("path", RECORDED, ids=lambda path: path.stem[:70])
 def test_every_recorded_error_has_a_class(path):
     recorded = json.loads(path.read_bytes())
     body = recorded["body_json"] if recorded["body_json"] is not None else recorded["body_raw"]
@@ -279,7 +280,7 @@ def test_every_recorded_error_has_a_class(path):
 # Errors keep their words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "text"),
     [
         (500, "image input is not supported - hint: if this is unexpected, you may need the mmproj"),
@@ -307,7 +308,7 @@ def test_a_request_that_the_model_can_never_answer_is_not_worth_a_retry(status, 
     assert mapped.message == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "expected"),
     [
         ({"error": "Adapter missing"}, (404, "Adapter missing")),
@@ -327,7 +328,7 @@ def test_a_404_with_a_reason_keeps_it(body, expected):
     assert mapped.should_retry is False
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "message"),
     [
         (

@@ -1,7 +1,6 @@
 """Paths in the upstream's body are translated to paths in the client's request."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.dialect import UpstreamError
 from translator.upstream_errors import map_error_paths
 
@@ -12,7 +11,7 @@ def error(message, param=None):
     return UpstreamError(status=400, error_type="x", message=message, param=param)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("theirs", "ours"),
     [
         ("Invalid value at 'input[4].content[0].image_url'.", "Invalid value at 'messages.2'."),

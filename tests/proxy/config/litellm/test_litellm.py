@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 from proxy.config import apply, litellm, load
 from proxy.models import ApiKey, RouteTarget, Upstream
 from proxy.secrets import ConfigError
+from tests.for_each import for_each
 
 TODAY = dt.date(2026, 11, 21)
 INLINE = "sk-proj-" + "Cleo" * 12
@@ -150,7 +151,7 @@ def test_the_result_can_be_applied(file, monkeypatch):
     assert set(ApiKey.objects.values_list("name", flat=True)) == {"ada", "master"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "params", "dialect", "profile", "base_url"),
     [
         ("gpt-5.2", {}, "responses", "openai", "https://api.openai.com/v1"),
@@ -167,7 +168,7 @@ def test_the_model_name_determines_the_provider(model, params, dialect, profile,
     assert upstream.base_url == base_url
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "where"),
     [
         ({"api_base": f"https://me:{INLINE}@host/v1"}, "api_base"),
@@ -187,7 +188,7 @@ def test_an_unsupported_parameter_is_reported(params, where):
     assert INLINE not in found.toml + repr(found.findings)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("", "none of model_list"),
@@ -262,7 +263,7 @@ class TestTheCommand:
         assert refused.value.returncode == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "a0: &a0 [x]\n"

@@ -26,11 +26,13 @@ class BudgetGateway:
         self.gateway, self.scripted, self.cleo, self.reload = gateway, scripted, cleo, reload
 
     def model(self, dialect: str) -> str:
-        """Return a new model name, priced at each upstream: 1 and 10 dollars a million."""
+        """Return a new model name, priced at each upstream: 1 and 10 dollars a million.
+
+        The gateway knows the price from the next budget of the team on.
+        """
         name = f"{dialect}-hard-{next(numbers)}"
         since = datetime(2026, 1, 1, tzinfo=UTC).date()
         Price.objects.create(model=name, since=since, input=1, output=10)
-        self.reload()
         return name
 
     def send(self, name: str, **fields) -> Reply:

@@ -21,6 +21,7 @@ from proxy.ledger.usage.pricing import PriceList
 from proxy.models import ApiKey, Budget, Team
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.budget_fixtures import BudgetTeam, numbers, settled, settled_cost, standing
 from tests.proxy.gateway.conftest import message, row
@@ -153,6 +154,7 @@ def test_an_old_secret_uses_the_same_budget_and_the_same_limit(
 def test_a_budget_created_within_a_period_starts_with_the_sum_of_the_ledger(
     gateway: GatewayClient, cleo: BudgetTeam, priced: str
 ):
+    cleo.reload()
     before = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
     budget = cleo.budget("1")
     after = row(gateway.post(message(priced), x_api_key=cleo.secret).id).cost_nanousd
@@ -250,7 +252,7 @@ def test_a_soft_budget_counts_and_refuses_nothing(
     assert settled_cost(budget, team=cleo.team.name) > 1_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("price", "nanousd"),
     [
         ({"input": "1", "output": "10"}, 2_000 + 30_000),

@@ -11,6 +11,7 @@ from proxy.gateway.admission import cooldown as cooling
 from proxy.models import AuditEntry, Pause, Upstream
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -94,7 +95,7 @@ def test_a_pause_ends_at_its_time(gateway, scripted, reload, paused):
     assert gateway.post(message(model)).status == 200
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "code"),
     [
         (("--message", "x"), 2),

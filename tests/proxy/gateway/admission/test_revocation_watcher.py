@@ -12,6 +12,7 @@ from django.core.management import call_command
 from proxy.gateway.snapshot.config_snapshot import POLL_S, directory
 from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -129,7 +130,7 @@ def test_a_rotated_key_works_with_both_secrets_until_the_old_one_ends(
     assert [reply.status for reply in again] == [401, 200]
 
 
-@pytest.mark.parametrize("take_away", [revoke, deactivate])
+@for_each("take_away", [revoke, deactivate])
 def test_revoking_a_key_revokes_its_old_secret_too(
     gateway: GatewayClient, scripted: ScriptedUpstream, take_away
 ):

@@ -11,6 +11,7 @@ from proxy.gateway.snapshot.config_snapshot import ConfigStore, ModelAllowList, 
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
 from proxy.models import Revision
 from tests.fakes.clock import Clock
+from tests.for_each import for_each
 from translator.capabilities import Profile
 from translator.dialect import UpstreamError
 from translator.openai_chat import DIALECT
@@ -44,7 +45,7 @@ def snapshot(*routes: RouteEntry) -> Snapshot:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("team", "model", "found"),
     [
         ("red", "claude-opus", "claude-opus"),
@@ -177,7 +178,7 @@ def test_an_empty_allow_list_allows_every_model():
     assert not ModelAllowList(("claude-*",)).allow("gpt-5")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("base", "url"),
     [
         ("http://h/v1", "http://h/v1/chat/completions"),

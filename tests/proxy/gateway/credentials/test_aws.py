@@ -10,6 +10,7 @@ from proxy.gateway.credentials.aws import AwsCredentials
 from proxy.gateway.credentials.credential import CredentialError
 from proxy.models.setup.credential_types import AwsSettings
 from tests.fakes.servers.cloud_identity import CloudIdentity
+from tests.for_each import for_each
 
 KEYS = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 STS_TOKEN = (
@@ -48,7 +49,7 @@ def test_published_signatures(monkeypatch, url, token, signed, signature):
     assert headers.get("x-amz-security-token") == token
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "region", "service"),
     [
         (str(BEDROCK), "eu-west-1", "bedrock"),

@@ -8,6 +8,7 @@ import pytest
 from proxy.models import Revision, Upstream
 from tests.fakes.upstreams import amazon_event_stream as amazon
 from tests.fakes.upstreams.script_steps import Close, json_response
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, add_route, add_upstream, message, row
 
@@ -92,7 +93,7 @@ def test_bedrock_answers_whole(client, scripted):
     row(reply.id, outcome="completed")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ending", "kind", "text"),
     [
         ([amazon.exception("throttlingException", "Too many")], "rate_limit_error", "Too many"),
@@ -118,7 +119,7 @@ def test_a_bedrock_stream_that_fails_ends_in_an_error(client, scripted, ending, 
     row(reply.id, outcome="upstream_error")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "answer", "expected"),
     [
         (400, {"message": "max_tokens: too large"}, (400, "invalid_request_error")),
@@ -137,7 +138,7 @@ def test_errors_of_clouds_are_in_anthropics_words(client, scripted, status, answ
     assert (reply.status, reply.json["error"]["type"]) == expected
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@for_each("stream", [True, False])
 def test_vertex_gets_the_model_in_the_path(client, scripted, stream):
     method = "streamRawPredict" if stream else "rawPredict"
     path = f"{VERTEX}/claude-x%4020260101:{method}"
@@ -158,7 +159,7 @@ def test_vertex_gets_the_model_in_the_path(client, scripted, stream):
     assert received.headers["anthropic-beta"] == "context-1m-2025-08-07,tool-search-tool-2025-10-19"
 
 
-@pytest.mark.parametrize("cloud", ["foundry", "bedrock_messages"])
+@for_each("cloud", ["foundry", "bedrock_messages"])
 def test_a_cloud_with_anthropics_own_endpoint_gets_anthropics_request(client, scripted, cloud):
     base = {"foundry": "/foundry", "bedrock_messages": "/anthropic"}[cloud]
     scripted.on(f"{base}/v1/messages", upstream_scripts.pieces([SSE], amazon.LAST_CHUNK))

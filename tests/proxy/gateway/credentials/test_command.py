@@ -7,6 +7,7 @@ import pytest
 
 from proxy.gateway.credentials.command import CommandToken, parse_output
 from proxy.gateway.credentials.credential import CredentialError, bearer
+from tests.for_each import for_each
 
 PLAIN = {"token": "abc", "expirationTimestamp": "2026-11-24T12:00:00Z"}
 KUBECTL = {
@@ -16,7 +17,7 @@ KUBECTL = {
 }
 
 
-@pytest.mark.parametrize("printed", [PLAIN, KUBECTL], ids=["plain", "kubectl"])
+@for_each("printed", [PLAIN, KUBECTL], ids=["plain", "kubectl"])
 def test_a_token_and_its_expiry_are_read(printed):
     assert parse_output(json.dumps(printed).encode(), "x") == ("abc", 1_795_521_600.0)
 
@@ -25,7 +26,7 @@ def test_without_a_timestamp_the_token_does_not_expire():
     assert parse_output(b'{"token": "abc"}', "x") == ("abc", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "printed",
     [
         b"", b"abc", b"[]", b"{}", b'{"token": 1}', b'{"token": ""}', b'{"token": "a\\r\\nb: c"}',
@@ -57,7 +58,7 @@ def test_the_program_runs_without_a_shell():
     assert found.secret == b"$HOME;x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("script", "fault"),
     [
         ("import sys; print('s3cret', file=sys.stderr); sys.exit(3)", "exit code 3"),

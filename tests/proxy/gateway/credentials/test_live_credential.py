@@ -10,6 +10,7 @@ from proxy.gateway.credentials.credential import Credential, CredentialError, be
 from proxy.gateway.credentials.live_credential import LiveCredential, refresh_delay
 from proxy.live.credential_states import STATES
 from proxy.metrics.definitions import CREDENTIAL_EXPIRY
+from tests.for_each import for_each
 
 NOW = 1_000.0
 
@@ -171,7 +172,7 @@ def test_a_closed_credential_has_no_state(live):
     assert "cloud" not in STATES
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("left", "delay"),
     [(3_600, 3_300), (600, 450), (40, 30), (0.05, 0.1), (None, None)],
 )

@@ -17,6 +17,7 @@ from proxy.json_value_limit import MAX_VALUES
 from proxy.models import ApiKey, Exchange, Team
 from tests.fakes.upstreams.script_steps import WaitForGate
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, Reply, read_until
@@ -34,7 +35,7 @@ def assert_refused(reply: Reply, status: int, error_type: str, *parts: str) -> N
         assert part in reply.json["error"]["message"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "part"),
     [
         (b"", "JSON"),
@@ -62,7 +63,7 @@ def test_a_body_that_is_not_valid_json_is_refused(gateway: GatewayClient, raw: b
     row(reply.id, outcome="refused", status=400)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value"),
     [
         *(("/v1/messages", value) for value in (b"{}", b"[]", b"0", b'{"a":{}}', b'"\\",{["')),
@@ -175,7 +176,7 @@ def test_a_gzip_body_has_the_same_size_limit(gateway: GatewayClient, settings):
     assert_refused(reply, 413, "request_too_large")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         b"no gzip",
@@ -221,7 +222,7 @@ def test_an_unknown_content_encoding_is_refused(gateway: GatewayClient):
     assert_refused(reply, 415, "invalid_request_error", "'deflate'")
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; b=1"])
+@for_each("kind", ["application/x-www-form-urlencoded", "multipart/form-data; b=1"])
 def test_a_form_content_type_is_refused(gateway: GatewayClient, kind: str):
     assert_refused(gateway.post(b"a=b", content_type=kind), 415, "invalid_request_error")
 
@@ -232,7 +233,7 @@ def test_a_missing_content_type_is_accepted(gateway: GatewayClient, scripted: Sc
     assert gateway.post(message("chat-untyped-body"), content_type="").status == 200
 
 
-@pytest.mark.parametrize("key", ["", "sk-br-wrong", "x" * 600, "' OR 1=1 --", "s\u00e9cret"])
+@for_each("key", ["", "sk-br-wrong", "x" * 600, "' OR 1=1 --", "s\u00e9cret"])
 def test_a_bad_key_is_refused_without_a_row(gateway: GatewayClient, key: str):
     reply = gateway.post(message("chat-x"), x_api_key=key)
 
@@ -328,7 +329,7 @@ def test_the_error_for_an_unknown_model_lists_known_models(gateway: GatewayClien
     row(reply.id, outcome="refused", status=404, model_requested="gpt-9")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "path", "status"),
     [
         ("GET", "/v1/messages", 405),

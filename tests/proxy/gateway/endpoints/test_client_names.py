@@ -1,11 +1,10 @@
 """The name and version of a client are parsed from its user agent."""
 
-import pytest
-
 from proxy.gateway.http.request_headers import parse_user_agent
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("agent", "name", "version"),
     [
         ("claude-cli/2.1.329 (external, cli)", "claude-cli", "2.1.329"),

@@ -2,11 +2,10 @@
 
 import json
 
-import pytest
-
 from proxy.models import Upstream
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, add_route, add_upstream, message
 from tests.proxy.gateway.http_client import GatewayClient
 
@@ -78,7 +77,7 @@ def test_fields_without_influence_on_the_count_are_removed(
     assert "x-bridge-estimate" not in reply.headers
 
 
-@pytest.mark.parametrize("model", ["responses-edited", "chat-edited"])
+@for_each("model", ["responses-edited", "chat-edited"])
 def test_a_count_with_context_management_has_the_count_before_edits(
     gateway: GatewayClient, scripted: ScriptedUpstream, model: str
 ):
@@ -112,7 +111,7 @@ def test_a_chat_server_with_anthropic_s_count_endpoint_is_used(
     reload()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer", [b"{", b"[]", b'{"input_tokens": "7"}', b'{"input_tokens": -1}'], ids=bytes.decode
 )
 def test_an_invalid_count_response_leads_to_an_estimate(

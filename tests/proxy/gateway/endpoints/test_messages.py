@@ -2,11 +2,10 @@
 
 import json
 
-import pytest
-
 from proxy.ledger.transcripts.storage import read
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Sleep, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -23,7 +22,7 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "script"),
     [("chat", upstream_scripts.chat()), ("responses", upstream_scripts.responses())],
 )
@@ -50,7 +49,7 @@ def test_a_stream_is_relayed_and_has_one_row(
     assert exchange.overhead_ms is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "script"),
     [("chat", upstream_scripts.chat()), ("responses", upstream_scripts.responses())],
 )
@@ -153,7 +152,7 @@ def test_extra_events_are_sent_only_on_request(gateway: GatewayClient, scripted:
     assert stop["content_block"] == {"type": "text", "text": "Hello there."}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "model"),
     [
         (message("claude-x", max_tokens=0.5), "claude-x"),
@@ -197,7 +196,7 @@ def test_strict_mode_refuses_a_lossy_translation(
     assert exchange.error_message == reply.json["error"]["message"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "value", "error"),
     [
         (
@@ -278,7 +277,7 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "script", "sent"),
     [
         (

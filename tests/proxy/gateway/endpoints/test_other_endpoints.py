@@ -13,6 +13,7 @@ from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Pause, Team
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -92,7 +93,7 @@ def test_models_are_listed_in_openai_s_shape_for_its_clients(gateway: GatewayCli
     assert reply.json["data"][0]["object"] == "model"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "headers",
     [{"anthropic-beta": "x-1"}, {"user-agent": "claude-code/2.1.329"}],
     ids=["a header of Anthropic's", "Claude Code with a token"],
@@ -107,7 +108,7 @@ def test_models_are_listed_in_anthropic_s_shape_for_its_clients_with_a_token(
     assert reply.json["data"][0]["display_name"] == reply.json["data"][0]["id"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "some"),
     [
         ("lifecycle=active", True),
@@ -123,7 +124,7 @@ def test_models_are_filtered_by_lifecycle(gateway: GatewayClient, listed, query:
     assert (reply.json["first_id"] is not None, reply.json["has_more"]) == (some, False)
 
 
-@pytest.mark.parametrize("name", ["after_id", "before_id"])
+@for_each("name", ["after_id", "before_id"])
 def test_a_page_after_an_unknown_model_is_refused(gateway: GatewayClient, listed, name: str):
     reply = gateway.request("GET", f"/v1/models?{name}=gone", headers={"x-api-key": gateway.key})
 
@@ -131,7 +132,7 @@ def test_a_page_after_an_unknown_model_is_refused(gateway: GatewayClient, listed
     assert reply.json["error"]["message"] == f"{name}: no model 'gone' here"
 
 
-@pytest.mark.parametrize("limit", ["0", "1001", "many", "-1", "%C2%B2", "%D9%A1", "9" * 5000])
+@for_each("limit", ["0", "1001", "many", "-1", "%C2%B2", "%D9%A1", "9" * 5000])
 def test_a_limit_out_of_range_is_refused(gateway: GatewayClient, limit: str):
     reply = gateway.request("GET", f"/v1/models?limit={limit}", headers={"x-api-key": gateway.key})
 
@@ -226,8 +227,8 @@ def test_a_failed_count_leads_to_an_estimate(gateway: GatewayClient, scripted: S
     assert reply.headers["x-bridge-estimate"] == "true"
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+@for_each("method", ["GET", "HEAD"])
+@for_each("path", ["/", "/healthz", "/readyz", "/metrics"])
 def test_probes_need_no_key(gateway: GatewayClient, method: str, path: str):
     reply = gateway.request(method, path)
 

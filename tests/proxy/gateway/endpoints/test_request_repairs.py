@@ -5,6 +5,7 @@ import pytest
 from proxy.gateway.upstream import request_repairs
 from tests.fakes.upstreams.script_steps import json_response, stream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -27,8 +28,8 @@ def error_event(text: str):
     return stream(upstream_scripts.sse(body))
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize(
+@for_each("streaming", [True, False])
+@for_each(
     ("name", "script"),
     [
         ("status-400", refusal(OVERFLOW)),

@@ -6,6 +6,7 @@ import pytest
 from proxy.models import ApiKey, Budget, Exchange, Team
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Reset, Sleep, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -19,7 +20,7 @@ def client(gateway: GatewayClient):
         yield sdk
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+@for_each("dialect", ["chat", "responses", "anthropic"])
 def test_the_sdk_streams_a_message(
     client: anthropic.Anthropic, scripted: ScriptedUpstream, dialect: str
 ):
@@ -41,7 +42,7 @@ def test_the_sdk_streams_a_message(
     assert (final.usage.input_tokens, final.usage.output_tokens) == (12, 5)
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@for_each("dialect", ["chat", "responses"])
 def test_the_sdk_receives_a_whole_message(
     client: anthropic.Anthropic, scripted: ScriptedUpstream, dialect: str
 ):
@@ -72,7 +73,7 @@ def test_an_interrupted_stream_raises_in_the_sdk(
     assert caught.value.body["error"]["type"] == "api_error"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "code", "raised"),
     [
         (400, None, anthropic.BadRequestError),

@@ -4,6 +4,7 @@ import pytest
 
 from proxy.models import Route, RouteTarget, Upstream
 from proxy.models.setup.json_field_types import Conditions, type_error_message
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts as scripts
 
 MODELS = {
@@ -15,7 +16,7 @@ MODELS = {
 """The model of each target, in order, with its conditions."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("when", "message"),
     [
         ({"min_tokens": 5}, "unknown key 'min_tokens'"),

@@ -15,6 +15,7 @@ from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, WaitForGate, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -108,8 +109,8 @@ def test_a_path_in_an_upstream_error_is_converted_to_the_client_s(
 # No upstream call, and context management
 
 
-@pytest.mark.parametrize("model", ["chat-nothing", "responses-nothing"])
-@pytest.mark.parametrize("stream", [True, False])
+@for_each("model", ["chat-nothing", "responses-nothing"])
+@for_each("stream", [True, False])
 def test_a_request_for_no_tokens_is_answered_by_the_gateway(
     gateway: GatewayClient, scripted: ScriptedUpstream, model: str, stream: bool
 ):
@@ -128,7 +129,7 @@ def test_a_request_for_no_tokens_is_answered_by_the_gateway(
     row(reply.id, outcome="completed", status=200, input_tokens=0, output_tokens=0)
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@for_each("stream", [True, False])
 def test_a_client_of_context_management_receives_an_empty_list_of_edits(
     gateway: GatewayClient, scripted: ScriptedUpstream, stream: bool
 ):
@@ -156,7 +157,7 @@ LOSSY: list[tuple[str, dict[str, Any], str]] = [
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
 
 
-@pytest.mark.parametrize(("dialect", "fields", "path"), LOSSY)
+@for_each(("dialect", "fields", "path"), LOSSY)
 def test_strict_mode_names_the_path_of_a_lossy_field(
     gateway: GatewayClient,
     scripted: ScriptedUpstream,
@@ -335,7 +336,7 @@ def test_an_illegal_event_of_the_translator_is_never_sent(
 # API versions
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "old", "new"),
     [
         ({"temperature": 0.5}, 200, 400),

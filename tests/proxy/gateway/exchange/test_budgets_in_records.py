@@ -2,13 +2,12 @@
 
 from datetime import date
 
-import pytest
-
 from proxy.gateway.admission.budgets import Reservation
 from proxy.gateway.exchange import ledger_records, request_context
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Price
+from tests.for_each import for_each
 from tests.proxy.gateway.request_context_factory import RecordedContext
 from translator.anthropic.usage import Usage
 from translator.dialect import ResponseContext
@@ -17,7 +16,7 @@ HARD = Reservation("req_1", {}, {"input": 70, "output": 9})
 SOFT = Reservation("req_1", {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reservation", "sent", "refused", "drains"),
     [
         (HARD, True, False, True), (HARD, False, False, False), (HARD, True, True, False),
@@ -34,7 +33,7 @@ def test_a_hard_budget_reads_the_upstream_to_the_end(reservation, sent, refused,
     assert context.all_notes() == ([request_context.READ_FOR_BUDGET] if drains else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reservation", "sent", "priced", "charge"),
     [
         (HARD, True, True, 70 * 1_000 + 9 * 10_000), (HARD, False, True, None),
@@ -61,7 +60,7 @@ def test_a_failed_attempt_stores_its_possible_cost(reservation, sent, priced, ch
     assert ("usage" in record) is (charge is not None)
 
 
-@pytest.mark.parametrize("reservation", [None, SOFT, HARD])
+@for_each("reservation", [None, SOFT, HARD])
 def test_the_open_record_has_the_worst_case_of_a_hard_budget(reservation):
     context = RecordedContext()
     context.admission.reservation = reservation

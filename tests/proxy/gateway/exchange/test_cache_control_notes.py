@@ -2,8 +2,7 @@
 
 import itertools
 
-import pytest
-
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 
@@ -20,8 +19,8 @@ SCRIPTS = {"chat": upstream_scripts.chat, "responses": upstream_scripts.response
 numbers = itertools.count()
 
 
-@pytest.mark.parametrize("dialect", SCRIPTS)
-@pytest.mark.parametrize("path", REQUESTS)
+@for_each("dialect", SCRIPTS)
+@for_each("path", REQUESTS)
 def test_cache_control_is_noted_and_refused_in_strict_mode(gateway, scripted, dialect, path):
     name = f"{dialect}-marked-{next(numbers)}"
     scripted.on(name, SCRIPTS[dialect]())

@@ -1,11 +1,10 @@
 """The parts of a client's request."""
 
-import pytest
-
 from proxy.gateway.exchange.client_request import session_id_in
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("metadata", "session"),
     [
         (None, ""),

@@ -3,10 +3,9 @@
 from datetime import date
 from types import SimpleNamespace
 
-import pytest
-
 from proxy.gateway.exchange import ledger_records, missing_prices
 from proxy.gateway.http.errors import HttpError
+from tests.for_each import for_each
 from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamError
 from translator.notes import Note
@@ -14,7 +13,7 @@ from translator.notes import Note
 LATE = UpstreamError(status=504, error_type="timeout_error", message="m" * 3_000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "tokens"),
     [
         (Usage(), 0),
@@ -28,7 +27,7 @@ def test_tokens_that_count_for_a_rate_limit(usage, tokens):
     assert ledger_records._total_tokens(usage) == tokens
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "tools", "thought"),
     [
         (None, [], False),
@@ -61,7 +60,7 @@ def test_a_note_keeps_quoted_text_only_if_content_is_stored():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reasons", "fault", "detail"),
     [
         ([], None, ""),
@@ -96,7 +95,7 @@ def context(
 REFUSED = HttpError(429, "rate_limit_error", "r" * 3_000, source="gateway")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "refusal", "ending"),
     [
         (
@@ -118,7 +117,7 @@ def test_outcome_and_status_of_a_request_that_was_not_completed(fields, refusal,
     assert ledger_records._outcome_and_status(context(**fields), refusal) == ending
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "refusal", "error", "expected"),
     [
         ({}, None, None, ("", "", "")),
@@ -149,7 +148,7 @@ class Prices:
         return {"input": "1"} if key == ("up", "m", date(1970, 1, 3)) else None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "created", "price"),
     [
         ({"upstream": "up", "model": "m"}, 3 * 86_400.0, None),

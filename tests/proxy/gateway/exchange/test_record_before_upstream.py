@@ -22,6 +22,7 @@ from proxy.live.running_requests import RUNNING, stop_here
 from proxy.models import ApiKey, Budget, Price, Team
 from tests.fakes.upstreams.script_steps import Script, Stall, chunk, json_response, stream_head
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import DIALECTS, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -64,7 +65,7 @@ def open_records(**filters: str) -> list[OpenRecord]:
     return [r for r in records if all(getattr(r, n) == value for n, value in filters.items())]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@for_each("dialect", DIALECTS)
 def test_the_open_record_is_on_the_disk_before_the_upstream_is_called(
     gateway: GatewayClient, scripted: ScriptedUpstream, dialect: str
 ):

@@ -18,6 +18,7 @@ from proxy.ledger.recorder import recorder
 from proxy.ledger.usage.pricing import PriceList
 from proxy.live.running_requests import RUNNING
 from proxy.models import Price
+from tests.for_each import for_each
 from tests.proxy.gateway.request_context_factory import (
     CHUNK,
     CHUNKS,
@@ -187,7 +188,7 @@ def test_a_slot_is_not_settled_without_usage_nor_twice():
     assert context.admission.slot.states[0].tokens.left == 50
 
 
-@pytest.mark.parametrize("quoted", ["'a word'", '"a word\'s"', "'a \\'word'"])
+@for_each("quoted", ["'a word'", '"a word\'s"', "'a \\'word'"])
 def test_a_note_of_a_team_without_stored_content_quotes_nothing(quoted):
     context = RecordedContext(store_full=False)
     context.ending.notes.append(Note("tools", "renamed", f"known as {quoted} now"))
@@ -223,9 +224,7 @@ def test_the_number_of_notes_is_limited():
     assert notes[-1] == Note("notes", "dropped", "3 more of them")
 
 
-@pytest.mark.parametrize(
-    "events", [[], [END], [CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE}]]
-)
+@for_each("events", [[], [END], [CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE}]])
 def test_usage_is_not_estimated_without_output_or_if_reported(events):
     context = RecordedContext()
     context.request.set_body(b"x" * 400, REQUEST)
@@ -250,9 +249,7 @@ def test_the_request_body_is_released_at_the_first_content():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("drains_on_disconnect", "has_attempt"), [(True, True), (True, False), (False, True)]
-)
+@for_each(("drains_on_disconnect", "has_attempt"), [(True, True), (True, False), (False, True)])
 def test_the_upstream_is_read_to_the_end_if_it_bills_the_whole_response(
     drains_on_disconnect, has_attempt
 ):
@@ -269,7 +266,7 @@ def test_the_upstream_is_read_to_the_end_if_it_bills_the_whole_response(
         assert (context.ending.outcome, context.ending.detail, context.all_notes()) == ("", "", [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exc", "reason", "expected"),
     [
         (REFUSED, CancelReason.CLIENT_GONE, REFUSED),

@@ -21,6 +21,7 @@ from proxy.ledger.transcripts.storage import read
 from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.script_steps import Stall, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import Server, add_route, add_upstream, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -45,7 +46,7 @@ def test_the_transcript_has_request_and_response(
     assert b"".join(raw for _, raw in stored.upstream_reads).endswith(b"data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize("whose", ["team", "key"])
+@for_each("whose", ["team", "key"])
 def test_a_team_or_key_without_stored_content_leaves_no_text_on_the_disk(
     gateway: GatewayClient, scripted: ScriptedUpstream, database: Path, reload, whose: str
 ):

@@ -3,11 +3,10 @@
 import itertools
 import threading
 
-import pytest
-
 from proxy.live.running_requests import RUNNING, running_rows, stop_here
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Stall, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -35,7 +34,7 @@ def running(model):
     return until(found)[0]
 
 
-@pytest.mark.parametrize("dialect", EVENTS)
+@for_each("dialect", EVENTS)
 def test_a_stopped_stream_ends_in_an_error_and_closes_the_upstream_connection(
     gateway, scripted, reload, dialect
 ):

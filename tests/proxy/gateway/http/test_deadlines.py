@@ -5,8 +5,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from proxy.gateway.http.deadlines import (
     LONGEST_TICK_S,
     SHORTEST_TICK_S,
@@ -15,6 +13,7 @@ from proxy.gateway.http.deadlines import (
     tick_interval,
 )
 from proxy.gateway.snapshot.targets import Timeouts
+from tests.for_each import for_each
 
 LONG = Timeouts(first_byte_s=60, idle_s=60, total_s=60)
 SHORT_S = 0.08  # a silence to measure: a tick is a quarter of it
@@ -89,7 +88,7 @@ async def test_the_next_attempt_may_have_shorter_waits():
     one.deadlines.end()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("waits", "seconds"),
     [((60, 120), LONGEST_TICK_S), ((60, 1), 0.25), ((0.001, 60), SHORTEST_TICK_S)],
 )
@@ -113,7 +112,7 @@ class FakeLoop:
         return SimpleNamespace(when=lambda: due, cancel=lambda: None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("late_s", "reasons"), [(LONGEST_TICK_S - 0.1, [CancelReason.IDLE]), (LONGEST_TICK_S + 0.1, [])]
 )
 def test_time_in_which_this_process_did_not_run_is_not_charged_to_the_upstream(

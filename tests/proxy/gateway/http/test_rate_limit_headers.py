@@ -2,11 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
 from tests.fakes.upstreams.script_steps import response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway.conftest import message
 from tests.proxy.gateway.http_client import GatewayClient
 
@@ -45,12 +44,12 @@ def test_headers_get_anthropic_s_names_and_a_reset_timestamp():
     assert timedelta(0) <= reset - before - timedelta(minutes=6) < timedelta(minutes=5)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1", "1e9", "9" * 16, "٣", "1\r\nx: y"])
+@for_each("text", ["", "soon", "-1", "1e9", "9" * 16, "٣", "1\r\nx: y"])
 def test_a_value_that_is_not_a_number_is_left_out(text):
     assert converted({"x-ratelimit-limit-requests": text}) == {}
 
 
-@pytest.mark.parametrize("text", ["", "soon", "9" * 400 + "s", "99999999999h"])
+@for_each("text", ["", "soon", "9" * 400 + "s", "99999999999h"])
 def test_a_value_that_is_not_a_duration_is_left_out(text):
     assert converted({"x-ratelimit-reset-tokens": text}) == {}
 
@@ -66,7 +65,7 @@ def test_an_upstream_without_rate_limit_headers_adds_none():
     assert map_rate_limit_headers([*OURS], {"x-request-id": "r"}) == [*OURS]
 
 
-@pytest.mark.parametrize("status", [200, 429])
+@for_each("status", [200, 429])
 def test_a_client_receives_the_converted_headers(
     gateway: GatewayClient, scripted: ScriptedUpstream, status: int
 ):

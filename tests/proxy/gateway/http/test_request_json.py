@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.http.request_json import DEPTH_BYTES, decode_object, depth_at_start
+from tests.for_each import for_each
 from translator.errors import BadRequest
 
 VALUES = st.recursive(
@@ -58,7 +59,7 @@ def test_a_duplicate_key_among_100000_is_found_in_one_pass():
         decode_object(f'{{{names}, "last": 0, "last": 1}}'.encode())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "depth"),
     [
         (b"{}", 1), (b'{"a": [[], {}]}', 3), (b'{"[[": "{{\\"[[", "b": "\\\\"}', 1),
@@ -80,9 +81,9 @@ def test_any_bytes_decode_to_an_object_or_are_refused(body):
         assert isinstance(decode_object(body), dict)
 
 
-@pytest.mark.parametrize(("levels", "valid"), [(99, True), (100, False), (300, False)])
-@pytest.mark.parametrize("innermost", ["[]", "{}", "[1]", '{"a":1}'])
-@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}"), ('{"b":{},"a":', "}")])
+@for_each(("levels", "valid"), [(99, True), (100, False), (300, False)])
+@for_each("innermost", ["[]", "{}", "[1]", '{"a":1}'])
+@for_each(("begin", "end"), [("[", "]"), ('{"a":', "}"), ('{"b":{},"a":', "}")])
 def test_the_depth_is_counted_from_the_object(levels, valid, innermost, begin, end):
     inside = begin * (levels - 1) + innermost + end * (levels - 1)
     body = f'{{"a":{inside}}}'.encode()

@@ -5,7 +5,6 @@ import itertools
 import json
 from urllib.parse import quote
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from proxy.gateway.http.secret_redaction import (
     redact_headers,
     spellings,
 )
+from tests.for_each import for_each
 
 SECRET = b"azure-hex-0123456789abcdef"
 SPECIAL = 'pass/word+"é with=signs'
@@ -42,7 +42,7 @@ def test_only_the_secret_is_masked_at_any_split_into_reads(pieces, cuts):
     )
 
 
-@pytest.mark.parametrize("size", range(1, len(SECRET)))
+@for_each("size", range(1, len(SECRET)))
 def test_a_secret_split_at_any_byte_is_masked_also_a_partial_one_at_the_end(size):
     assert b"".join(redact_reads([b"a " + SECRET[:size], SECRET[size:] + b" z"])) == (
         b"a " + b"*" * len(SECRET) + b" z"
@@ -60,8 +60,8 @@ def test_a_read_that_ends_a_frame_is_not_buffered():
     assert (redactor.pending, redactor.end()) == (b"", b"")
 
 
-@pytest.mark.parametrize("secret", [SECRET.decode(), SPECIAL], ids=["plain", "special"])
-@pytest.mark.parametrize(
+@for_each("secret", [SECRET.decode(), SPECIAL], ids=["plain", "special"])
+@for_each(
     "spelled",
     [
         lambda text: text.encode(),
@@ -107,7 +107,7 @@ def test_headers_without_the_secret_are_the_same_object():
     }
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@for_each("end", [b"\n\n", b"\r\n\r\n"])
 def test_only_the_error_frame_is_masked_for_credential_patterns(end):
     answer, error = b"data: sk-of-the-answer" + end, b"data: sk-of-the-error-0" + end
     reads = [(1.0, answer + error[:12]), (2.0, error[12:])]

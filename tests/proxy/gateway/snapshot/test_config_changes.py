@@ -11,6 +11,7 @@ from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.models import ApiKey, Exchange, Price, Route, Team, Upstream
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Sleep, chunk
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -49,7 +50,7 @@ def test_k05_a_request_without_a_price_has_a_null_cost(
     assert "chat chat-k05" not in gateway.request("GET", "/readyz").json["unpriced_models"]
 
 
-@pytest.mark.parametrize("gone", ["route", "upstream"])
+@for_each("gone", ["route", "upstream"])
 def test_k08_a_stream_ends_normally_when_its_route_or_upstream_is_deleted(
     gateway: GatewayClient, scripted: ScriptedUpstream, reload, gone: str
 ):

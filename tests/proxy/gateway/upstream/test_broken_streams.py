@@ -22,6 +22,7 @@ from tests.fakes.upstreams.script_steps import (
     stream_head,
 )
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.assertions import assert_error, assert_stream_error
 from tests.proxy.gateway.conftest import DIALECTS, message, newest_row, row
@@ -91,8 +92,8 @@ def test_a_trickle_ends_at_the_total(gateway: GatewayClient, scripted: ScriptedU
     row(reply.id, outcome="upstream_timeout", detail="total_s")
 
 
-@pytest.mark.parametrize("ending", [Reset(), Close(), LAST_CHUNK])
-@pytest.mark.parametrize("count", [3, 4, 5])
+@for_each("ending", [Reset(), Close(), LAST_CHUNK])
+@for_each("count", [3, 4, 5])
 def test_a_cut_stream_ends_in_an_error(
     gateway: GatewayClient, scripted: ScriptedUpstream, count: int, ending
 ):
@@ -124,7 +125,7 @@ def test_an_empty_stream_is_an_http_error(gateway: GatewayClient, scripted: Scri
     assert_error(gateway.post(message("chat-empty", stream=True)), 502, "api_error")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [b'data: {"choices": [{"del\n\n', b'data: {"choices": "\xff\xfe"}\n\n', b"data: 7\n\n"],
 )
@@ -175,9 +176,9 @@ def test_a_compression_bomb_is_not_decompressed(gateway: GatewayClient, scripted
     assert_error(gateway.post(message("chat-bomb", stream=True)), 502, "api_error")
 
 
-@pytest.mark.parametrize("fields", [{"stream": True}, {}])
-@pytest.mark.parametrize("form", ["event", "whole"])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@for_each("fields", [{"stream": True}, {}])
+@for_each("form", ["event", "whole"])
+@for_each("dialect", DIALECTS)
 def test_json_of_too_many_values_is_not_decoded(
     gateway: GatewayClient,
     scripted: ScriptedUpstream,
@@ -213,7 +214,7 @@ def test_bytes_after_the_end_of_a_gzip_response_are_not_stored(
     assert_stream_error(gateway.post(message("chat-behind-gzip", stream=True)), "api_error")
 
 
-@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "x-unknown"])
+@for_each("encoding", ["br", "gzip, gzip", "x-unknown"])
 def test_other_encodings_are_refused(
     gateway: GatewayClient, scripted: ScriptedUpstream, encoding: str
 ):
@@ -222,7 +223,7 @@ def test_other_encodings_are_refused(
     assert_error(gateway.post(message("chat-br", stream=True)), 502, "api_error")
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "", "application/json"])
+@for_each("kind", ["text/plain", "", "application/json"])
 def test_a_stream_without_content_type_is_recognized(
     gateway: GatewayClient, scripted: ScriptedUpstream, kind: str
 ):

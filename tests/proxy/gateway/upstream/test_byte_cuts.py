@@ -13,6 +13,7 @@ from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import recordings
+from tests.for_each import for_each
 from tests.lanes import repeat
 from translator.dialect import ResponseContext, UpstreamError
 from translator.errors import BadUpstream
@@ -89,7 +90,7 @@ def end_of(dialect: str, raw: bytes) -> int:
 
 @pytest.mark.repeated
 @pytest.mark.timeout(300 + 3_000 * ALL)
-@pytest.mark.parametrize("case", STREAMS)
+@for_each("case", STREAMS)
 def test_no_cut_of_a_case_ends_as_if_it_were_complete(case):
     dialect, path = STREAMS[case]
     raw = path.read_bytes()
@@ -98,7 +99,7 @@ def test_no_cut_of_a_case_ends_as_if_it_were_complete(case):
     assert find_errors(dialect, raw, positions) == []
 
 
-@pytest.mark.parametrize("case", STREAMS)
+@for_each("case", STREAMS)
 def test_a_stream_without_its_last_event_is_not_complete(case):
     """Without the last significant byte, the response is an error."""
     dialect, path = STREAMS[case]
@@ -114,7 +115,7 @@ def test_a_stream_without_its_last_event_is_not_complete(case):
 @pytest.mark.skipif(not recordings("chat-stream"), reason="NO RECORDINGS are available")
 @pytest.mark.repeated
 @pytest.mark.timeout(300 + 3_000 * ALL)
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@for_each("dialect", ["chat", "responses"])
 def test_no_cut_of_a_recording_ends_as_if_it_were_complete(dialect):
     by_size = sorted(recordings(f"{dialect}-stream"), key=lambda path: path.stat().st_size)
     for path in by_size[:RECORDED] if ALL else by_size[::4]:

@@ -20,6 +20,7 @@ from proxy.gateway.upstream.connection import (
     UpstreamConnection,
 )
 from proxy.gateway.upstream.connection_pool import ConnectionPool
+from tests.for_each import for_each
 
 PATIENCE_S = 60
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -80,7 +81,7 @@ async def send_request(pool: ConnectionPool, origin: Origin) -> UpstreamConnecti
     return connection
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "body"),
     [
         (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", b"hello"),
@@ -103,7 +104,7 @@ async def test_a_connection_serves_several_responses_in_turn(answer: bytes, body
         second.close()
 
 
-@pytest.mark.parametrize("addresses", [1, 2])
+@for_each("addresses", [1, 2])
 async def test_a_connection_is_made_to_one_or_several_addresses(addresses: int):
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with upstream(answer) as (pool, origin):
@@ -150,7 +151,7 @@ async def test_a_body_without_a_length_ends_with_the_connection():
         assert not connection.is_reusable
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         b"",
@@ -165,7 +166,7 @@ async def test_a_cut_response_raises(answer: bytes):
             await read_response(await pool.connect(origin, PATIENCE_S))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         b"Hello there\r\n\r\n",
@@ -288,7 +289,7 @@ async def test_a_closed_port_raises_connect_error():
         await pool.connect(origin, PATIENCE_S)
 
 
-@pytest.mark.parametrize("text", ["a\r\nb: c", "a\nb", "a\rb"])
+@for_each("text", ["a\r\nb: c", "a\nb", "a\rb"])
 def test_a_header_with_a_line_break_raises(text: str):
     with pytest.raises(ValueError, match="line break"):
         request_head(URL("http://u.test/v1"), {"x": text})
@@ -317,8 +318,8 @@ async def test_a_connection_lost_before_its_request_raises_at_the_request():
                 await connection.send_request(b"send", b"")
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-@pytest.mark.parametrize("reads_request", [False, True])
+@for_each("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@for_each("reads_request", [False, True])
 def test_a_request_counts_as_unread_only_if_no_byte_was_acknowledged(new_loop, reads_request):
     """Only such a request is sent again: the upstream may have answered and charged any other."""
 

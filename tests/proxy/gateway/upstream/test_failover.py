@@ -18,6 +18,7 @@ from tests.fakes.upstreams.script_steps import (
     response,
 )
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.assertions import assert_error
 from tests.proxy.gateway.conftest import (
@@ -32,7 +33,7 @@ from tests.proxy.gateway.conftest import (
 from tests.proxy.gateway.http_client import GatewayClient
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "error", "expected"),
     [
         (400, {"message": "bad field"}, (400, "invalid_request_error")),
@@ -63,7 +64,7 @@ def test_an_error_status_is_mapped_to_an_anthropic_error(
     assert (stored.input_tokens, stored.output_tokens) == (None, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "expected"),
     [("2", "2"), ("999999", "60"), ("-1", "5"), ("nan", "5"), (None, "5")],
 )
@@ -102,7 +103,7 @@ def test_an_unknown_upstream_model_is_reported_by_the_client_s_model_name(
     assert reply.json["error"]["message"] == "model: chat-lacking"
 
 
-@pytest.mark.parametrize("status", [204, 206, 302, 307, 418, 599])
+@for_each("status", [204, 206, 302, 307, 418, 599])
 def test_an_unexpected_status_is_a_bad_gateway(
     gateway: GatewayClient, scripted: ScriptedUpstream, status: int
 ):
@@ -156,7 +157,7 @@ def test_an_endless_error_body_is_not_awaited(gateway: GatewayClient, scripted: 
     assert_error(gateway.post(message("chat-endless")), 500, "api_error")
 
 
-@pytest.mark.parametrize("raw", [b"", b'{"error": {"mess', b"\xff\xfe\x00"])
+@for_each("raw", [b"", b'{"error": {"mess', b"\xff\xfe\x00"])
 def test_a_malformed_error_body_is_mapped_by_its_status(
     gateway: GatewayClient, scripted: ScriptedUpstream, raw: bytes
 ):
@@ -196,7 +197,7 @@ def test_a_host_name_that_does_not_resolve_is_an_error(gateway: GatewayClient, r
     assert len(row(reply.id).attempts) == 2
 
 
-@pytest.mark.parametrize("script", [not_http(), [Reset()], [Close()], [Stall()]])
+@for_each("script", [not_http(), [Reset()], [Close()], [Stall()]])
 def test_a_failure_on_a_new_connection_is_not_retried(gateway: GatewayClient, script, reload):
     with ScriptedUpstream() as mute:  # an upstream of its own has no pooled connection yet
         mute.on("mute-x", script)

@@ -8,6 +8,7 @@ import pytest
 from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, chunk, json_response, stream_head
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, add_upstream, message, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -108,7 +109,7 @@ def test_the_error_of_a_single_target_has_its_request_id(
     row(reply.id, upstream_request_id="req_first")
 
 
-@pytest.mark.parametrize("status", [200, 429])
+@for_each("status", [200, 429])
 def test_the_gateway_s_rate_limit_headers_replace_the_upstream_s(
     gateway: GatewayClient, scripted: ScriptedUpstream, reload, status: int
 ):

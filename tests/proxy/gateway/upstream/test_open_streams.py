@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
     WaitForGate,
@@ -16,6 +14,7 @@ from tests.fakes.upstreams.script_steps import (
     stream_head,
 )
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient, read_until
 
@@ -41,7 +40,7 @@ def copies() -> set[int]:
     return {which for _, which in large_values()}
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@for_each("dialect", ["chat", "responses"])
 def test_a_stream_frees_its_request_body_at_the_first_text(
     gateway: GatewayClient, scripted: ScriptedUpstream, dialect: str
 ) -> None:
@@ -76,7 +75,7 @@ def test_a_stream_frees_its_request_body_at_the_first_text(
     assert left == set()
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+@for_each("dialect", ["chat", "responses", "anthropic"])
 def test_a_request_that_waits_for_its_upstream_is_in_memory_once(
     gateway: GatewayClient, scripted: ScriptedUpstream, dialect: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.upstreams.grammar import faults_of_bytes
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Reset, Stall, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import UPSTREAM_SECRET, message, row
 from tests.proxy.gateway.http_client import GatewayClient
@@ -27,7 +28,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("cuts", ["whole", 3, 7])
+@for_each("cuts", ["whole", 3, 7])
 def test_a_stream_is_relayed_byte_for_byte(
     gateway: GatewayClient, scripted: ScriptedUpstream, cuts
 ):
@@ -44,7 +45,7 @@ def test_a_stream_is_relayed_byte_for_byte(
     assert (stored.input_tokens, stored.output_tokens) == (12, 5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("was", "garbled"),
     [
         (b"event: content_block_start", b"event: content\xff_start"),
@@ -134,7 +135,7 @@ def test_a_renamed_model_changes_only_the_model_in_the_body(
     reload()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inside", "untouched"),
     [
         (b'"say \\"model\\": x"', True),
@@ -303,7 +304,7 @@ def test_a_cut_stream_is_ended_with_an_error(
     assert stored.input_tokens == 12
 
 
-@pytest.mark.parametrize("left", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r"])
+@for_each("left", [b"", b"\n", b"\r", b"\r\n", b"\r\n\r"])
 def test_an_event_without_its_blank_line_gets_one(
     gateway: GatewayClient, scripted: ScriptedUpstream, left: bytes
 ):

@@ -2,13 +2,13 @@
 
 import json
 
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from proxy.models import Transcript
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.lanes.hypothesis_profiles import law
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
@@ -48,7 +48,7 @@ NOVELTIES = {
 }
 
 
-@pytest.mark.parametrize("name", NOVELTIES)
+@for_each("name", NOVELTIES)
 def test_a_novelty_is_sent_on_byte_for_byte(
     gateway: GatewayClient, scripted: ScriptedUpstream, name: str
 ):
@@ -65,7 +65,7 @@ def test_a_novelty_is_sent_on_byte_for_byte(
     assert Transcript.objects.filter(exchange=stored).exists()
 
 
-@pytest.mark.parametrize("name", NOVELTIES)
+@for_each("name", NOVELTIES)
 def test_a_translated_route_rejects_the_same_novelty(gateway: GatewayClient, name: str):
     reply = gateway.post({**message("chat-new"), **NOVELTIES[name]})
 
@@ -85,7 +85,7 @@ def test_the_upstream_s_own_400_reaches_the_client(
     row(reply.id, outcome="upstream_error", status=400)
 
 
-@pytest.mark.parametrize("body", [{"messages": []}, {"model": 7, "messages": []}, []], ids=str)
+@for_each("body", [{"messages": []}, {"model": 7, "messages": []}, []], ids=str)
 def test_a_body_without_a_model_name_is_still_the_gateway_s_400(gateway: GatewayClient, body):
     reply = gateway.post(json.dumps(body).encode())
 

@@ -7,6 +7,7 @@ import pytest
 from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
@@ -30,7 +31,7 @@ def gated_script(dialect: str) -> tuple[Script, list[threading.Event]]:
     return [*script, *map(chunk, events[first + len(WORDS) :]), LAST_CHUNK], gates
 
 
-@pytest.mark.parametrize("dialect", EVENTS)
+@for_each("dialect", EVENTS)
 def test_each_delta_is_relayed_at_once(
     gateway: GatewayClient, scripted: ScriptedUpstream, dialect: str
 ):

@@ -19,6 +19,7 @@ from tests.fakes.upstreams.script_steps import (
     response,
 )
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
+from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import (
     DIALECTS,
@@ -45,8 +46,8 @@ def failed_attempts(transcript: StoredTranscript) -> list[tuple[int, str, int]]:
     return [(each.number, each.upstream, each.status) for each in transcript.failed]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize(
+@for_each("dialect", DIALECTS)
+@for_each(
     "script",
     [json_response(ERROR, 529), html_response(502), json_response(ERROR, 401), html_response(206)],
     ids=["529", "page", "401", "206"],
@@ -68,7 +69,7 @@ def test_an_error_body_is_stored_byte_for_byte_and_not_as_a_stream(
         compare(transcript)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@for_each("dialect", DIALECTS)
 def test_the_upstream_key_in_an_error_body_is_masked_also_at_the_size_limit(
     gateway: GatewayClient, scripted: ScriptedUpstream, dialect: str
 ):

@@ -25,6 +25,7 @@ from proxy.ledger.posting.exchange_columns import FIELDS, Row, blank_row, existi
 from proxy.ledger.posting.hash_chain import digest_of
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, HashChainLink, UsageQuarterHour
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import body, closing, exchange_id, opening
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, UTC)
@@ -86,7 +87,7 @@ def test_numbers_are_added_and_many_keys_are_selected() -> None:
     assert list(select(UsageQuarterHour, ("id",), "id", [])) == []
 
 
-@pytest.mark.parametrize("key", [lambda n: f"req_{n}", lambda n: n.to_bytes(16), int])
+@for_each("key", [lambda n: f"req_{n}", lambda n: n.to_bytes(16), int])
 def test_padded_keys_need_only_ten_statements(key: Any) -> None:
     padded = {number: padded_keys([key(n) for n in range(1, number + 1)]) for number in range(513)}
 
@@ -154,7 +155,7 @@ def test_json_is_written_as_django_writes_it(value: Any) -> None:
     assert _encode_json(value) == json.dumps(value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         NOON,
@@ -195,7 +196,7 @@ def test_the_digest_of_a_row_is_fixed() -> None:
     assert digest_of(row).hex() == DIGEST
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "stored"),
     [
         ("team", "x" * 99, "x" * 64), ("team", "a\0b\ud800", "a\ufffdb?"), ("team", 7, "7"),

@@ -21,6 +21,7 @@ from proxy.ledger.database.table_sizes import sizes
 from proxy.ledger.maintenance.retention import prune_transcripts
 from proxy.ledger.posting import ledger_writer
 from proxy.models import Exchange, Team, Transcript
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import closing, opening
 
 DAY = timedelta(days=1)
@@ -52,7 +53,7 @@ def partition_of(table: str, name: str) -> str:
         return str(cursor.fetchone()[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "at", [datetime(2026, 12, 1, tzinfo=UTC), datetime(2030, 2, 28, 7, 3, 1, 999_000, tzinfo=UTC)]
 )
 def test_first_id_separates_ids_before_and_after_a_time(at):

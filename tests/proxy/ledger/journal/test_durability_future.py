@@ -6,6 +6,7 @@ import pytest
 
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
+from tests.for_each import for_each
 
 
 def nothing() -> None:
@@ -29,7 +30,7 @@ async def test_record_that_cannot_be_written_raises_where_it_is_awaited() -> Non
         await future.wait()
 
 
-@pytest.mark.parametrize(("error", "times"), [(None, 1), (JournalUnavailable("full"), 0)])
+@for_each(("error", "times"), [(None, 1), (JournalUnavailable("full"), 0)])
 async def test_record_durable_after_its_caller_was_cancelled_is_withdrawn(
     error: Exception | None, times: int
 ) -> None:
@@ -42,7 +43,7 @@ async def test_record_durable_after_its_caller_was_cancelled_is_withdrawn(
     assert len(withdrawn) == times
 
 
-@pytest.mark.parametrize(("error", "times"), [(None, 1), (JournalUnavailable("full"), 0)])
+@for_each(("error", "times"), [(None, 1), (JournalUnavailable("full"), 0)])
 async def test_caller_cancelled_in_the_same_moment_withdraws_the_record(
     error: Exception | None, times: int
 ) -> None:

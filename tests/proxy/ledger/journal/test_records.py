@@ -1,7 +1,5 @@
 """What a record carries, it carries through the journal; what MessagePack refuses becomes text."""
 
-import pytest
-
 from proxy.ledger.journal.records import (
     Chunk,
     CloseRecord,
@@ -10,15 +8,16 @@ from proxy.ledger.journal.records import (
     encode,
     to_msgpack_safe,
 )
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import closing, opening
 
 
-@pytest.mark.parametrize("record", [opening(), Chunk(id="req_1", reads=[(0.5, b"x")]), closing()])
+@for_each("record", [opening(), Chunk(id="req_1", reads=[(0.5, b"x")]), closing()])
 def test_record_encoded_and_decoded_is_equal(record: OpenRecord | Chunk | CloseRecord) -> None:
     assert decode(encode(record)) == record
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "stored"),
     [
         (2**64 - 1, 2**64 - 1),

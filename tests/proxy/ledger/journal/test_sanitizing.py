@@ -15,6 +15,7 @@ from proxy.ledger.posting.exchange_columns import Row, blank_row, columns_from_c
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.usage.pricing import PriceList
 from proxy.models import Exchange
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import NOON, answer, closing, exchange_id, opening
 
 SURROGATE = "\ud800"  # unpaired: UTF-8 cannot encode it
@@ -27,7 +28,7 @@ def row_of(record: Any) -> dict[str, Any]:
     return columns_from_close(record, row, PriceList(()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "stored"),
     [
         ([2**64, 2**64 - 1, -(2**63)], [str(2**64), 2**64 - 1, -(2**63)]),
@@ -45,7 +46,7 @@ def test_record_with_values_that_messagepack_refuses_is_written(value: Any, stor
     assert decoded == closing(1, answer={"content": [{"input": stored}]}, reads=[(0.5, b"\xff")])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "stored"),
     [
         ({"a": [f"text {SURROGATE}", "x"]}, {"a": ["text ?", "x"]}),

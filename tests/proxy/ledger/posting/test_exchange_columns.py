@@ -25,6 +25,7 @@ from proxy.ledger.posting.exchange_columns import (
 from proxy.ledger.posting.ledger_writer import _is_due, group_records
 from proxy.ledger.usage.pricing import PriceList, price_record
 from proxy.models import Price
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import NOON, closing, opening
 
 NO_PRICES: PriceList = PriceList(())
@@ -109,7 +110,7 @@ def price(**fields: Any) -> Price:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("close", "cost"),
     [
         ({}, 320_000 + 34_000 + 4_000_000),
@@ -161,7 +162,7 @@ def test_each_token_class_has_its_column_and_source() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "source"),
     [
         ({}, "missing"),
@@ -175,7 +176,7 @@ def test_cache_writes_have_one_source(usage, source) -> None:
     assert token_columns({})["service_tier"] == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "names", "has_thinking"),
     [
         (None, [], False),
@@ -196,7 +197,7 @@ def test_tools_and_thinking_of_a_response_become_columns(content, names, has_thi
     assert columns_from_message({})["tool_calls"] == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "fit"),
     [
         ("a\x00\ud800b", "a\ufffd?b"),
@@ -211,7 +212,7 @@ def test_sanitise_cleans_values_at_any_depth(value, fit) -> None:
     assert sanitise(value) == fit
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("column", "value", "fit"),
     [
         ("status", 200, 200),
@@ -251,7 +252,7 @@ def test_a_blank_row_has_every_column() -> None:
     assert (row.id, row.pk, row.outcome, row.tags) == ("req_1", "req_1", "", {})
 
 
-@pytest.mark.parametrize("seconds", [1e18, float("inf"), float("nan")])
+@for_each("seconds", [1e18, float("inf"), float("nan")])
 def test_an_invalid_time_is_an_error(seconds: float) -> None:
     with pytest.raises(ValueError, match=r"not a valid time|NaN"):
         to_datetime(seconds)
@@ -262,7 +263,7 @@ INTERRUPTED = closing(outcome="interrupted")
 COMPLETED = closing(status=201)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("records", "expected"),
     [
         ([COMPLETED, closing(status=202)], COMPLETED),
@@ -290,7 +291,7 @@ def test_grouped_records_have_the_first_open_record_and_all_chunks() -> None:
     assert group_records([first, ended]) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "outcome", "close", "due"),
     [
         ("open", "", None, False),

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from proxy.ledger.journal.records import Chunk
 from proxy.ledger.posting.interrupted_response import rebuild_interrupted
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import body, exchange_id, opening
 
 TARGET = {"upstream": "openai", "model": "gpt-5.2", "dialect": "chat", "profile": "generic"}
@@ -47,7 +47,7 @@ def test_a_response_without_chunks_is_empty() -> None:
     assert (part.answer, part.usage, part.reads) == (None, {}, [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "target", [{"dialect": "telepathy"}, {**TARGET, "profile": "no such"}, {**TARGET, "capabilities": {"x": 1}}]
 )  # fmt: skip
 def test_a_response_of_an_unknown_target_is_not_rebuilt(target: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from proxy.reports.usage.rollup_queries import (
     sketches,
     usage,
 )
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import closing, opening
 
 pytestmark = pytest.mark.django_db
@@ -146,7 +147,7 @@ def test_filters_apply_to_each_slice(rows) -> None:
     assert total(table.values()) == expected(of_search, span.start, span.end)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("columns", "smallest"),
     [
         (["model_requested"], UsageByModelDay),

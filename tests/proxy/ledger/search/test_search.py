@@ -13,6 +13,7 @@ from proxy.ledger.search.part_text import passages_of
 from proxy.ledger.search.query import InvalidQuery, parse_query
 from proxy.ledger.search.search import search
 from proxy.models import Exchange, SearchEntry, SearchOccurrence, State
+from tests.for_each import for_each
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
 
 pytestmark = pytest.mark.django_db
@@ -36,33 +37,32 @@ def send_words(*messages, at=NOON, answer="Done.", **fields):
     return record(at=at, body=body, answer=answer_body({"type": "text", "text": answer}), **fields)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "rate", "RATE limits", '"rate limits"', "limits rate", "imit",  # words, phrases, parts
-        "src/app/rate_limits.py", "app/rate_lim", "limits.py", "limits.py:42",  # paths
-        "TokenBucketStore", "bucketst", "kenbuc",  # identifiers
-        "速率限制", "限制", "制", "レート", "naïve", "ПРИВЕТ",  # other scripts
-        '"limits in src"', "привет 100%", '"100% it\'s a\\b_cd"',  # characters that are operators elsewhere
-    ],
-)  # fmt: skip
-def test_a_text_is_found_by_any_part_of_it(query):
+PARTS = [
+    "rate", "RATE limits", '"rate limits"', "limits rate", "imit",  # words, phrases, parts
+    "src/app/rate_limits.py", "app/rate_lim", "limits.py", "limits.py:42",  # paths
+    "TokenBucketStore", "bucketst", "kenbuc",  # identifiers
+    "速率限制", "限制", "制", "レート", "naïve", "ПРИВЕТ",  # other scripts
+    '"limits in src"', "привет 100%", '"100% it\'s a\\b_cd"',  # characters that are operators elsewhere
+]  # fmt: skip
+
+
+def test_a_text_is_found_by_any_part_of_it():
     send_words(
         "Read the rate limits in src/app/rate_limits.py:42, TokenBucketStore, 速率限制レート, "
         "naïve привет 100% it's a\\b_cde"
     )
 
-    assert len(found(query)) == 1
+    assert {query: len(found(query)) for query in PARTS} == dict.fromkeys(PARTS, 1)
 
 
-@pytest.mark.parametrize("query", ["rats limits", '"limits rate"', "app/limits", "制限", "stores"])
-def test_a_text_without_the_phrase_is_not_found(query):
+def test_a_text_without_the_phrase_is_not_found():
     send_words("Read the rate limits in src/app/rate_limits.py: 速率限制, TokenBucketStore")
 
-    assert found(query) == []
+    others = ["rats limits", '"limits rate"', "app/limits", "制限", "stores"]
+    assert {query: found(query) for query in others} == {query: [] for query in others}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "reason"),
     [
         ("", "too short"), ("a", "too short"), ("ab", "too short"), ("/ . *", "too short"),
@@ -75,7 +75,7 @@ def test_an_invalid_query_gets_a_reason(query, reason):
         parse_query(query)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "query",
     ['abc" OR "x"', "terms:abc", "abc NOT def", "NEAR(abc def)", "abc*", "^abc", "{a b}:abc", "-abc",
      "'abc' | !def", "abc & def:*", "abc'; DROP TABLE proxy_part; --", "%abc%", "a_c abc"],
@@ -212,7 +212,7 @@ def term_count():
     return sum(len(batch) for batch in term_index.matches(parse_query("word").conditions, None))
 
 
-@pytest.mark.parametrize("retained", [False, True])
+@for_each("retained", [False, True])
 def test_retention_drops_texts_from_the_index(retained):
     send_words("oldword", at=NOON - timedelta(days=100), team="gone", answer="oldword too")
     if retained:
@@ -276,7 +276,7 @@ def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(monke
     assert len(found("thirdword")) == 1
 
 
-@pytest.mark.parametrize("raw", [b'{"model": "\xff needle"}', b"\xff needle", b"[["])
+@for_each("raw", [b'{"model": "\xff needle"}', b"\xff needle", b"[["])
 def test_a_text_that_is_not_json_is_one_passage(raw):
     assert [passage.kind for passage in passages_of(raw)] == ["body"]
 

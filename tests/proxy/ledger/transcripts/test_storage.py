@@ -22,6 +22,7 @@ from proxy.ledger.transcripts.encoding import (
     unpack,
 )
 from proxy.models import Exchange, Part, Transcript
+from tests.for_each import for_each
 from tests.proxy.ledger.factories import exchange_id
 
 CORPUS = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "anthropic-requests"
@@ -67,7 +68,7 @@ def recorded() -> list:
     return [pytest.param(path, id=path.stem[:60]) for path in sorted(CORPUS.glob("*.json"))]
 
 
-@pytest.mark.parametrize("path", recorded())
+@for_each("path", recorded())
 def test_recorded_bodies_are_split_and_joined_without_change(path: Path) -> None:
     request = json.loads(path.read_bytes())
 

@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from proxy.ledger.transcripts.body_parts import split_body
 from proxy.ledger.transcripts.turn_summary import MAX_SUMMARY, cut_middle, summarize_turn
+from tests.for_each import for_each
 
 PROMPT = {"role": "user", "content": "Fix the\n  tile cache."}
 SYSTEM = {"role": "system", "content": "The available agents."}
@@ -31,7 +30,7 @@ CALLS = answer(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("messages", "preview", "prompt"),
     [
         ([PROMPT], "Fix the tile cache.", "Fix the tile cache."),
@@ -63,7 +62,7 @@ def test_many_results_and_long_targets_are_cut():
     assert "long/0.py · Read /long" in preview
 
 
-@pytest.mark.parametrize("strange", [None, 7, "text", [], {}, [[]], [None], [{"content": 5}], [{"role": [], "content": [7]}],
+@for_each("strange", [None, 7, "text", [], {}, [[]], [None], [{"content": 5}], [{"role": [], "content": [7]}],
                                      [PROMPT, {"content": [{"type": "tool_use", "id": [], "input": []}]}, results("a")]])  # fmt: skip
 def test_messages_of_any_shape_are_summarized(strange):
     split = split_body(json.dumps({"messages": strange}).encode())
@@ -71,7 +70,7 @@ def test_messages_of_any_shape_are_summarized(strange):
     assert all(isinstance(text, str) for text in split.summary)
 
 
-@pytest.mark.parametrize(("limit", "cut"), [(6, "abcdef"), (5, "ab…ef"), (4, "ab…f"), (2, "a…")])
+@for_each(("limit", "cut"), [(6, "abcdef"), (5, "ab…ef"), (4, "ab…f"), (2, "a…")])
 def test_a_text_is_cut_in_the_middle(limit, cut):
     assert len(cut_middle("abcdef", limit)) <= limit
     if limit > 2:

@@ -3,14 +3,13 @@
 import json
 import unicodedata
 
-import pytest
-
 from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
+from tests.for_each import for_each
 
 BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ("invoice\u202efdp.exe", "invoice[U+202E]fdp.exe"),

@@ -17,6 +17,7 @@ from proxy.ledger.usage.pricing import (
     source_of,
 )
 from proxy.models import Price, Upstream
+from tests.for_each import for_each
 
 PRICE = {"input": "1.25", "output": "10", "cache_read": "0.125", "cache_write_5m": None,
          "cache_write_1h": "2.5"}  # fmt: skip
@@ -39,7 +40,7 @@ def test_each_class_has_its_price_and_a_missing_cache_price_is_the_input_price()
     assert cost.estimated == 0
 
 
-@pytest.mark.parametrize("usage", [{}, {"input": 5}, {"output": 5}, {"input": None, "output": 1}])
+@for_each("usage", [{}, {"input": 5}, {"output": 5}, {"input": None, "output": 1}])
 def test_unknown_tokens_have_no_cost(usage: dict) -> None:
     assert cost_of(usage, PRICE) is None
 
@@ -65,7 +66,7 @@ def test_failed_attempts_are_added_to_the_cost() -> None:
     assert charge_of(usage, None, FAILED) == charge_of({}, PRICE, FAILED) == 430
 
 
-@pytest.mark.parametrize("attempts", [(), FAILED[2:]])
+@for_each("attempts", [(), FAILED[2:]])
 def test_without_a_known_cost_the_total_is_unknown_and_not_zero(attempts) -> None:
     assert charge_of({}, PRICE, attempts) is None
     assert charge_of({"input": 1, "output": 1}, {"input": "0", "output": "0"}, attempts) == 0

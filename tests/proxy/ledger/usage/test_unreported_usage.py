@@ -1,14 +1,13 @@
 """Missing token counts are filled from the reservation of a hard budget and marked."""
 
-import pytest
-
 from proxy.ledger.usage.unreported_usage import fill_unreported
+from tests.for_each import for_each
 from translator.anthropic.usage import Usage
 
 WORST = {"input": 70, "output": 900}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "answered", "expected"),
     [
         # Both are unknown.

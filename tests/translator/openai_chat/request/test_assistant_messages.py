@@ -1,8 +1,7 @@
 """Assistant turns of the history, with blocks of other providers."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, fates, sent
 
 SEARCH = {
@@ -46,7 +45,7 @@ def test_arguments_are_compact_json_without_escapes():
     assert function["arguments"] == '{"city":"Tromsø","n":[1,2]}'
 
 
-@pytest.mark.parametrize("kind", ["fallback", "mcp_tool_listing", "server_tool_use"])
+@for_each("kind", ["fallback", "mcp_tool_listing", "server_tool_use"])
 def test_blocks_without_meaning_for_the_upstream_are_dropped(kind):
     block = {"type": kind, "id": "x", "name": "web_search", "input": {}}
 
@@ -76,7 +75,7 @@ def test_a_turn_with_only_reasoning_is_dropped_with_a_note():
     assert fates(make_request(user("Hi."), assistant(thought), GO_ON)) == {"messages.1": "ignored"}
 
 
-@pytest.mark.parametrize(("second", "sent"), [("B", "A\nB"), ("A", "A")])
+@for_each(("second", "sent"), [("B", "A\nB"), ("A", "A")])
 def test_several_results_of_a_call_are_sent_as_one_with_a_note(second, sent):
     request = make_request(user("Hi."), assistant(call()), user(result("A"), result(second)))
 

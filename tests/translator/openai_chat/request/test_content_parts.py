@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fakes.anthropic_requests import PDF, PIXEL, make_request, text, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates, sent
 from translator.errors import BadRequest
 
@@ -53,7 +54,7 @@ def test_a_pdf_is_sent_as_a_file_if_supported():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "path"),
     [
         (PDF, "source"),
@@ -66,7 +67,7 @@ def test_an_unsupported_document_is_rejected(source, path):
         parts(document(source))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         {"type": "text", "media_type": "text/plain", "data": "Sun tomorrow."},

@@ -12,6 +12,7 @@ from tests.fakes.anthropic_requests import (
     text,
     user,
 )
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates, sent
 from translator.errors import BadRequest
 
@@ -121,7 +122,7 @@ def test_images_of_results_get_a_new_user_message_if_none_follows():
     assert messages[-1] == {"role": "user", "content": [IMAGE_PART]}
 
 
-@pytest.mark.parametrize("content", [(), ("",), (" \n",), ([],), ([text(" "), text("")],)])
+@for_each("content", [(), ("",), (" \n",), ([],), ([text(" "), text("")],)])
 def test_an_empty_result_is_an_empty_string(content):
     block = {"type": "tool_result", "tool_use_id": "toolu_1"}
     block |= {"content": content[0]} if content else {}
@@ -200,7 +201,7 @@ def test_a_system_message_to_be_cleared_lasts_until_the_next_user_message():
 LOW, HIGH = ({"effort": effort} for effort in ("low", "high"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "effort"),
     [({}, "high"), ({"output_config": LOW}, "high"), ({"thinking": {"type": "disabled"}}, "none")],
 )
@@ -245,7 +246,7 @@ def test_an_empty_turn_disappears():
     assert roles(messages) == ["user", "user"]
 
 
-@pytest.mark.parametrize(("profile", "nothing"), [("generic", None), ("ollama", "")])
+@for_each(("profile", "nothing"), [("generic", None), ("ollama", "")])
 def test_a_message_with_only_calls_has_the_content_that_the_server_requires(profile, nothing):
     messages = sent(user("Hi."), assistant(call()), user(result("Sun.")), profile=profile)
 
@@ -280,7 +281,7 @@ def test_breakpoints_inside_tool_results_have_no_place():
     assert messages[-1] == {"role": "tool", "tool_call_id": "toolu_1", "content": "Sun."}
 
 
-@pytest.mark.parametrize("message", [user({"type": "hologram"}), assistant({"type": "hologram"})])
+@for_each("message", [user({"type": "hologram"}), assistant({"type": "hologram"})])
 def test_a_block_without_a_chat_form_is_refused_by_its_path(message):
     with pytest.raises(BadRequest, match=r"^messages\.1\.content\.0\.type: 'hologram'"):
         build(make_request(user("Hi."), message))

@@ -7,6 +7,7 @@ from anthropic.types import message_create_params as stable
 from anthropic.types.beta import message_create_params as beta
 
 from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates
 from tests.translator.openai_chat.responses import chunk, message
 from translator.capabilities import PROFILES
@@ -50,9 +51,7 @@ def test_a_target_without_a_model_uses_the_clients_model_name():
     )
 
 
-@pytest.mark.parametrize(
-    ("profile", "field"), [("generic", "max_tokens"), ("openai", "max_completion_tokens")]
-)
+@for_each(("profile", "field"), [("generic", "max_tokens"), ("openai", "max_completion_tokens")])
 def test_max_tokens_has_one_name_per_profile(profile, field):
     names = set(body(make_request(), profile)) & {"max_tokens", "max_completion_tokens"}
 
@@ -153,7 +152,7 @@ def test_stop_sequences_are_matched_locally():
 CLAUDE_CODE_USER = "user_" + "a" * 64 + "_account__session_0b1c"
 
 
-@pytest.mark.parametrize("user_id", [CLAUDE_CODE_USER, '{"session_id":"0b1c"}'])
+@for_each("user_id", [CLAUDE_CODE_USER, '{"session_id":"0b1c"}'])
 def test_the_user_id_is_sent_as_a_hash_and_its_session_as_a_cache_key(user_id):
     built = body(make_request(metadata={"user_id": user_id}), "openai")
 
@@ -162,7 +161,7 @@ def test_the_user_id_is_sent_as_a_hash_and_its_session_as_a_cache_key(user_id):
     assert len(built["prompt_cache_key"]) == 64
 
 
-@pytest.mark.parametrize("user_id", ["ada", "{ada", "[{}]", '{"session_id":7}'])
+@for_each("user_id", ["ada", "{ada", "[{}]", '{"session_id":7}'])
 def test_a_user_id_without_a_session_makes_no_cache_key(user_id):
     assert "prompt_cache_key" not in body(make_request(metadata={"user_id": user_id}), "openai")
 
@@ -175,7 +174,7 @@ def test_the_old_user_field_carries_the_hash_without_safety_identifier():
     assert body(make_request(metadata={}), "openrouter") == body(make_request(), "openrouter")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "tier"),
     [
         ({"service_tier": "auto"}, "auto"),
@@ -202,13 +201,13 @@ def test_a_named_container_is_dropped_and_skills_are_refused():
         build(make_request(container={"skills": [{"skill_id": "pptx"}]}))
 
 
-@pytest.mark.parametrize("field", tables.REFUSED)
+@for_each("field", tables.REFUSED)
 def test_a_field_that_must_not_be_ignored_is_rejected(field):
     with pytest.raises(BadRequest, match=f"^{field}: "):
         build(make_request(**{field: {"any": "thing"}}))
 
 
-@pytest.mark.parametrize("field", DROPPED)
+@for_each("field", DROPPED)
 def test_a_dropped_field_is_noted(field):
     fate = fates(make_request(**{field: ["any"]}))[field]
 
@@ -246,7 +245,7 @@ def test_vllm_continues_a_prefill_and_others_refuse_it():
         build(request)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@for_each("profile", PROFILES)
 def test_the_same_request_makes_the_same_bytes(profile):
     request = make_request(stream=True, metadata={"user_id": "ada"})
 

@@ -30,6 +30,7 @@ from tests.fakes.anthropic_requests import (
     user,
 )
 from tests.fakes.upstreams.recordings import ABSENT, recordings
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import target
 from translator.capabilities import PROFILES
 from translator.errors import BadRequest
@@ -142,7 +143,7 @@ EVERYTHING = make_request(
 )
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@for_each("profile", PROFILES)
 def test_a_request_with_everything_is_valid_for_every_profile(profile):
     built = DIALECT.build_request(EVERYTHING, target(profile, keys=KEYS))
 
@@ -158,7 +159,7 @@ def test_parts_that_only_openai_takes_are_valid():
     assert faults(built.body, "openai") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "invalid_fields",
     [
         {"top_k": 5},
@@ -181,8 +182,8 @@ def test_the_strict_types_reject_invalid_bodies(invalid_fields):
 
 
 @pytest.mark.skipif(not recordings("anthropic-requests"), reason=ABSENT)
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("path", recordings("anthropic-requests"), ids=lambda path: path.stem)
+@for_each("profile", PROFILES)
+@for_each("path", recordings("anthropic-requests"), ids=lambda path: path.stem)
 def test_every_recorded_request_becomes_a_valid_body(path, profile):
     request = {"max_tokens": 1024} | request_of(path)  # count_tokens requests have no limit
 

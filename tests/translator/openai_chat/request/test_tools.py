@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fakes.anthropic_requests import WEATHER, make_request, system, text, user
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates
 from translator.errors import BadRequest
 from translator.request.tool_support import SERVER_TOOLS
@@ -39,7 +40,7 @@ def test_a_tool_without_a_description_has_none():
     assert function["parameters"]["properties"] == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "name"),
     [
         ("bash_20250124", "bash"),
@@ -97,7 +98,7 @@ def test_a_long_name_is_shortened_everywhere_and_restored():
     assert built.response_context.tool_names == {short: LONG}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("choice", "profile", "chosen"),
     [
         ({"type": "auto"}, "generic", "auto"),
@@ -139,7 +140,7 @@ def test_tool_choice_is_omitted_without_tools():
     assert {"tools", "tool_choice", "parallel_tool_calls"}.isdisjoint(body(request, "openai"))
 
 
-@pytest.mark.parametrize("prefix", with_verdict("dropped"))
+@for_each("prefix", with_verdict("dropped"))
 def test_optional_server_tools_are_dropped_with_a_note(prefix):
     request = make_request(tools=[{"type": f"{prefix}_20250305", "name": "x"}, WEATHER])
 
@@ -147,7 +148,7 @@ def test_optional_server_tools_are_dropped_with_a_note(prefix):
     assert fates(request) == {"tools.0": "dropped"}
 
 
-@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
+@for_each("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
 def test_a_demanded_server_tool_is_refused(choice):
     with pytest.raises(BadRequest, match=r"^tool_choice: "):
         build(make_request(tools=[SEARCH], tool_choice=choice))
@@ -162,7 +163,7 @@ def test_a_dropped_tool_cannot_be_chosen_beside_others():
         )
 
 
-@pytest.mark.parametrize("prefix", with_verdict("refused"))
+@for_each("prefix", with_verdict("refused"))
 def test_tools_that_would_change_the_answer_are_refused(prefix):
     with pytest.raises(BadRequest, match=r"^tools\.0\.type: "):
         build(make_request(tools=[{"type": f"{prefix}_20250305", "name": "x"}]))

@@ -1,11 +1,11 @@
 """Attributes, errors and properties of the Chat stream; the cases test its events."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import (
     calls,
     chunk,
@@ -59,7 +59,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 THOUGHT = {"google": {"thought": True}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "delta",
     [
         {"content": [REASONING, {"type": "text", "text": "Yes."}], "tool_calls": [CALL]},
@@ -103,7 +103,7 @@ def test_gemini_reasoning_ends_where_the_answer_begins():
     ]
 
 
-@pytest.mark.parametrize("extra", [7, {"google": None}, {"google": {"news": "s"}}])
+@for_each("extra", [7, {"google": None}, {"google": {"news": "s"}}])
 def test_unknown_extra_content_is_counted(extra):
     decoder = stream()
     feed_all(decoder, chunk(content="Yes."), chunk("stop", extra_content=extra))
@@ -117,7 +117,7 @@ def test_a_choice_index_may_be_a_string():
     assert message(*pieces)["content"] == [{"type": "text", "text": "Yes."}]
 
 
-@pytest.mark.parametrize("plain", [{"text": "Yes."}, {"delta": "Yes."}])
+@for_each("plain", [{"text": "Yes."}, {"delta": "Yes."}])
 def test_a_choice_may_be_plain_text(plain):
     pieces = [{"choices": [{"index": 0, **plain}]}, {"choices": [{"finish_reason": "stop"}]}]
 
@@ -156,7 +156,7 @@ def test_a_failure_before_any_output_has_no_message_events():
     assert kinds(stream().fail(LATE)) == ["error"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "broken",
     [
         None,

@@ -14,6 +14,7 @@ import pytest
 from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import ABSENT, recordings
+from tests.for_each import for_each
 from tests.translator.openai_chat.requests import target
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
@@ -128,7 +129,7 @@ def joined(message: dict[str, Any], kind: str) -> str:
 
 
 @pytest.mark.skipif(not STREAMS, reason=ABSENT)
-@pytest.mark.parametrize("path", [*STREAMS, *BODIES], ids=lambda path: path.stem)
+@for_each("path", [*STREAMS, *BODIES], ids=lambda path: path.stem)
 def test_the_message_equals_the_recording(path):
     expected = plainly(path)
 
@@ -156,7 +157,7 @@ def test_the_message_equals_the_recording(path):
 
 
 @pytest.mark.skipif(not STREAMS, reason=ABSENT)
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+@for_each("path", STREAMS, ids=lambda path: path.stem)
 def test_a_cut_anywhere_before_the_end_is_an_error(path):
     chunks = chunks_of(path)
     ends = [
@@ -184,8 +185,8 @@ def test_the_recordings_have_no_unknown_fields():
 
 
 @pytest.mark.skipif(not STREAMS, reason=ABSENT)
-@pytest.mark.parametrize("shown", ["omitted", "hidden"])
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+@for_each("shown", ["omitted", "hidden"])
+@for_each("path", STREAMS, ids=lambda path: path.stem)
 def test_reasoning_that_is_not_shown_changes_nothing_else(path, shown):
     _, events = streamed(path, thinking=shown)
     whole = [block for block in fold(streamed(path)[1])["content"] if block["type"] != "thinking"]
@@ -198,7 +199,7 @@ def test_reasoning_that_is_not_shown_changes_nothing_else(path, shown):
 
 
 @pytest.mark.skipif(not ERRORS, reason=ABSENT)
-@pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem)
+@for_each("path", ERRORS, ids=lambda path: path.stem)
 def test_every_recorded_error_has_a_status_a_type_and_a_message(path):
     recorded = json.loads(path.read_bytes())
     body = recorded["body_json"] if recorded["body_json"] is not None else recorded["body_raw"]

@@ -1,11 +1,10 @@
 """Errors inside a 200; those of an error status are tested with ``upstream_errors``."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.openai_chat.stream.error_body import find_error
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "status", "error_type"),
     [
         ({"error": {"code": 429, "message": "slow down"}}, 429, "rate_limit_error"),
@@ -58,7 +57,7 @@ def test_an_error_in_a_200_body_is_found(answer, status, error_type):
     assert (error.status, error.error_type) == (status, error_type)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         {"choices": []},

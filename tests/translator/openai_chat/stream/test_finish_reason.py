@@ -1,7 +1,6 @@
 """Finish reasons."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import calls, chunk, message, piece
 from translator.openai_chat.stream.finish_reason import FAILURES, FINISH_REASONS
 
@@ -12,7 +11,7 @@ def test_no_reason_is_both_an_end_and_a_failure():
     assert FINISH_REASONS.keys().isdisjoint(FAILURES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finish", "without_a_call", "with_a_call"),
     [
         ("stop", "end_turn", "tool_use"),

@@ -2,8 +2,7 @@
 
 import copy
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import (
     USAGE,
     calls,
@@ -33,7 +32,7 @@ def again(**fields):
     return {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": USAGE}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pieces", "fields", "expected"),
     [
         (
@@ -108,7 +107,7 @@ def summarize_repeated(*contents, **fields):
     return summarize(message(chunk(role="assistant"), *chunks, chunk("stop"), **fields))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("contents", "expected"),
     [
         (["Hel", "Hello", "Hello Ada.", "Hello Ada."], [("text", "Hello Ada.")]),
@@ -135,8 +134,8 @@ def two(*messages, finish="tool_calls", **fields):
     return [{"finish_reason": finish, "message": message, **fields} for message in messages]
 
 
-@pytest.mark.parametrize("role", [{}, {"role": "assistant"}])
-@pytest.mark.parametrize("finish", ["tool_calls", None])
+@for_each("role", [{}, {"role": "assistant"}])
+@for_each("finish", ["tool_calls", None])
 def test_text_and_calls_in_separate_choices_are_merged(role, finish):
     body = whole({}) | {
         "choices": two(

@@ -1,7 +1,6 @@
 """Stop sequences and finish reasons end a message; usage alone does not."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import (
     calls,
     chunk,
@@ -41,7 +40,7 @@ def test_a_stop_sequence_ends_the_stream_before_its_usage_is_known():
     assert (decoder.usage.source, decoder.usage.input) == ("estimated", 50)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@for_each("size", [1, 2, 7, 100])
 def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
     text = "twelve times END and a lot more that was read with it"
     decoder = stream(stop_sequences=("END",))
@@ -63,7 +62,7 @@ def test_stop_sequences_are_not_looked_for_in_reasoning_or_arguments():
     assert reply["stop_reason"] == "tool_use"
 
 
-@pytest.mark.parametrize("named", [151645, None, "", "end_turn"])
+@for_each("named", [151645, None, "", "end_turn"])
 def test_a_stop_reason_without_a_stop_sequence_is_ignored(named):
     ended = chunk("stop")
     ended["choices"][0]["stop_reason"] = named
@@ -77,7 +76,7 @@ def test_a_whole_answer_without_a_finish_reason_has_ended():
     assert reply["stop_reason"] == "end_turn"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finish", "error_type"),
     [
         ("error", "api_error"),
@@ -114,7 +113,7 @@ def test_a_stream_with_only_usage_is_truncated():
     assert kinds(feed_all(stream(), usage())) == ["error"]
 
 
-@pytest.mark.parametrize("code", [502, "content_filter"])
+@for_each("code", [502, "content_filter"])
 def test_usage_before_a_failure_counts(code):
     error = usage() | {"error": {"code": code, "message": "It broke."}}
     streamed, at_once = stream(), stream()
@@ -133,7 +132,7 @@ def test_usage_before_a_failure_counts(code):
 CUT_ARGUMENTS = '{"city": "Os'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "used", "reason"),
     [
         (CUT_ARGUMENTS, 40, "max_tokens"),
@@ -144,7 +143,7 @@ CUT_ARGUMENTS = '{"city": "Os'
         ("", 40, "tool_use"),
     ],
 )
-@pytest.mark.parametrize("is_whole", [True, False])
+@for_each("is_whole", [True, False])
 def test_a_call_that_the_limit_cut_is_never_a_finished_call(arguments, used, reason, is_whole):
     counts = {"usage": {"prompt_tokens": 9, "completion_tokens": used}}
     cut_call = piece(index=0, id="c", name="f", arguments=arguments)
@@ -160,7 +159,7 @@ def test_a_call_that_the_limit_cut_is_never_a_finished_call(arguments, used, rea
     assert (LIMIT_REACHED in machine.notes) == (reason == "max_tokens")
 
 
-@pytest.mark.parametrize("counts", [{"prompt_tokens": 0, "completion_tokens": 0},
+@for_each("counts", [{"prompt_tokens": 0, "completion_tokens": 0},
                                     {"prompt_tokens": 9, "completion_tokens": 10**12}])  # fmt: skip
 def test_counts_that_cannot_be_true_are_estimated_with_a_note(counts):
     machine = stream(input_estimate=50)

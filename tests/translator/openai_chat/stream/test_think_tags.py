@@ -1,9 +1,9 @@
 """The splitter of ``<think>`` tags."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import chunk, stream
 from translator.openai_chat.stream.think_tags import ThinkTags
 
@@ -18,7 +18,7 @@ def split(*pieces, opened=False):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "thinking", "text"),
     [
         ("Hello.", "", "Hello."),
@@ -42,7 +42,7 @@ def test_only_a_tag_at_the_very_start_opens_reasoning(answer, thinking, text):
     assert split(answer) == (thinking, text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "thinking", "text"),
     [
         ("Hm.</think>\n\nHello.", "Hm.", "Hello."),

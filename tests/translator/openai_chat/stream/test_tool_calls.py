@@ -1,7 +1,6 @@
 """Assignment of tool call pieces to calls, beyond the cases."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_chat.responses import (
     calls,
     chunk,
@@ -34,8 +33,8 @@ def test_the_same_id_under_two_indices_is_two_calls_with_two_ids():
     assert made[1][0] != "0"
 
 
-@pytest.mark.parametrize("pieces", [[OSLO], ['{"city":', '"Oslo"}']])
-@pytest.mark.parametrize("index", [0, None])
+@for_each("pieces", [[OSLO], ['{"city":', '"Oslo"}']])
+@for_each("index", [0, None])
 def test_a_repeated_call_with_id_and_arguments_is_one_call(pieces, index):
     first, *more = pieces
     decoder = stream()
@@ -128,7 +127,7 @@ def test_an_incomplete_call_ends_as_soon_as_its_arguments_are_whole():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pieces",
     [
         [piece(index=0, id="c", name="f", arguments="{}"), piece(index=0, arguments=OSLO)],

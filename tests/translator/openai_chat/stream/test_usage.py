@@ -1,7 +1,6 @@
 """Token counts with the field names of different vendors."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.anthropic.usage import Usage
 from translator.openai_chat.stream.usage import (
     estimated_usage,
@@ -11,7 +10,7 @@ from translator.openai_chat.stream.usage import (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("counts", "expected"),
     [
         (
@@ -143,7 +142,7 @@ def test_counts_become_disjoint_classes(counts, expected):
     assert {name: getattr(usage, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tier", "expected"),
     [
         ("priority", "priority"),
@@ -171,7 +170,7 @@ def test_timings_without_cache_counts_give_output_tokens_only():
     assert find_counts({"timings": None}, []) is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("then", "expected"),
     [
         (Usage(input=0, output=0), (3, 5, 2, "reported")),
@@ -207,7 +206,7 @@ def counted(**counts):
     return read_usage({**counts, "completion_tokens_details": details})[0].output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("counts", "output"),
     [
         ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334, "reasoning": 320}, 322),

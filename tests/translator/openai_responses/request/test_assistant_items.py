@@ -12,6 +12,7 @@ from tests.fakes.anthropic_requests import (
     system,
     user,
 )
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
 from translator.errors import BadRequest
 
@@ -26,7 +27,7 @@ def reply(*content):
     return sent(user("A"), assistant(*content), user("B"))[1:-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "expected"),
     [
         (
@@ -61,7 +62,7 @@ def test_an_empty_result_is_dropped():
     }
 
 
-@pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_listing", "fallback"])
+@for_each("kind", ["server_tool_use", "mcp_tool_listing", "fallback"])
 def test_what_only_its_server_understands_is_left_out(kind):
     assert reply({"type": kind}) == []
     assert fates(make_request(user("A"), assistant({"type": kind}), user("B"))) == {

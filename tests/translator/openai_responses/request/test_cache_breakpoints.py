@@ -8,6 +8,7 @@ from tests.fakes.anthropic_requests import (
     text,
     user,
 )
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, input_message
 from translator.errors import BadRequest
 
@@ -61,7 +62,7 @@ def test_an_automatic_breakpoint_needs_user_content():
     assert breakpoints(request) == {}
 
 
-@pytest.mark.parametrize("nothing", [" ", ""])
+@for_each("nothing", [" ", ""])
 def test_a_conversation_without_text_is_rejected(nothing):
     with pytest.raises(BadRequest, match="must be non-empty") as caught:
         body(make_request(user(text(nothing)), system="Be kind."))

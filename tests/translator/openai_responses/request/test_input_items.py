@@ -13,6 +13,7 @@ from tests.fakes.anthropic_requests import (
     text,
     user,
 )
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, build, fates, input_message, sent
 from translator.errors import BadRequest
 
@@ -147,7 +148,7 @@ def test_broken_arguments_are_sent_back_unchanged():
 # Tool results
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "expected"),
     [
         ((), ""),
@@ -167,7 +168,7 @@ def test_an_empty_list_is_empty_text():
     assert sent(user("Go."), assistant(call()), user(block))[2]["output"] == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "expected"),
     [
         (("no city",), "Error: no city"),
@@ -218,7 +219,7 @@ def test_image_transformations_are_dropped_with_a_note():
     assert fates(make_request(user(block))) == {"messages.0.content.0.transformations": "dropped"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "part"),
     [
         (
@@ -266,7 +267,7 @@ def test_a_document_of_blocks_preserves_their_order():
     assert len(bare["content"]) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     "block",
     [
         document({"type": "text", "data": "x"}, citations={"enabled": True}),
@@ -286,7 +287,7 @@ def test_citations_that_cannot_be_made_are_noted(block):
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "path", "overrides"),
     [
         (image(type="file", file_id="f"), "messages.0.content.0.source.type", {}),
@@ -308,7 +309,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
 IMAGE_PART = {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("second", "sent"),
     [
         ("B", "A\nB"),

@@ -15,6 +15,7 @@ from tests.fakes.anthropic_requests import (
     text,
     user,
 )
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, build, fates, input_message
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
@@ -97,7 +98,7 @@ def test_the_billing_header_is_left_out_with_a_note():
 # Numeric fields
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expected_name", "sent", "noted"),
     [(100, 100, {}), (16, 16, {}), (1, 16, {"max_tokens": "clamped"})],
 )
@@ -155,7 +156,7 @@ def test_stop_sequences_are_found_by_us():
 # Reasoning
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "reasoning"),
     [
         ({}, None),
@@ -179,7 +180,7 @@ def test_an_unsupported_effort_is_noted():
     assert "reasoning" not in body(make_request(**ON), "generic")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "shown"),
     [
         ({}, "hidden"),
@@ -194,7 +195,7 @@ def test_the_response_context_has_the_thinking_display(fields, shown):
 # Structured output
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
@@ -236,7 +237,7 @@ def test_a_task_budget_is_ignored_as_a_hint():
 # Tier, context
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "tier"),
     [
         ({}, None),
@@ -285,7 +286,7 @@ def test_a_container_is_dropped_and_skills_are_rejected():
         build(make_request(container={"skills": [{"skill_id": "pdf"}]}))
 
 
-@pytest.mark.parametrize("field", tables.REFUSED)
+@for_each("field", tables.REFUSED)
 def test_what_must_not_be_ignored_is_refused_by_name(field):
     with pytest.raises(BadRequest) as refused:
         build(make_request(**{field: "x"}))
@@ -293,7 +294,7 @@ def test_what_must_not_be_ignored_is_refused_by_name(field):
     assert refused.value.path == field
 
 
-@pytest.mark.parametrize("field", DROPPED)
+@for_each("field", DROPPED)
 def test_what_is_dropped_is_noted(field):
     expected = "ignored" if field in HARMLESS else "dropped"
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes.anthropic_requests import WEATHER, make_request, user
 from tests.fakes.upstreams import recordings
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import build
 from translator.errors import BadRequest
 
@@ -28,8 +29,8 @@ BEYOND = {
 
 
 @pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
-@pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("stream", [True, False])
+@for_each("path", BODIES, ids=lambda path: path.stem)
+@for_each("stream", [True, False])
 def test_a_recorded_request_becomes_a_valid_body(path, stream):
     request = TOKENS_TO_COUNT | json.loads(path.read_bytes()) | {"stream": stream}
 
@@ -41,8 +42,8 @@ def test_a_recorded_request_becomes_a_valid_body(path, stream):
 
 
 @pytest.mark.skipif(not BODIES, reason=recordings.ABSENT)
-@pytest.mark.parametrize("profile", BEYOND)
-@pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
+@for_each("profile", BEYOND)
+@for_each("path", BODIES, ids=lambda path: path.stem)
 def test_another_profile_makes_a_valid_body_or_names_what_it_lacks(path, profile):
     request = TOKENS_TO_COUNT | json.loads(path.read_bytes())
 
@@ -63,7 +64,7 @@ def refusal(request, profile):
     return None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fault",
     [
         {"invented": 1},

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fakes.anthropic_requests import WEATHER, make_request, system, user
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, build, fates
 from translator.errors import BadRequest
 
@@ -55,7 +56,7 @@ def test_a_name_beyond_64_characters_is_shortened():
     assert built.response_context.tool_names[name] == "n" * 80
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "name"),
     [
         ("bash_20250124", "bash"),
@@ -95,7 +96,7 @@ def test_a_strict_tool_without_optional_properties_needs_no_reversal():
     assert built.response_context.optional_properties == {}
 
 
-@pytest.mark.parametrize("profile", ["openai", "generic"])
+@for_each("profile", ["openai", "generic"])
 def test_a_schema_that_cannot_be_strict_is_noted(profile):
     free = {
         "name": "t",
@@ -132,7 +133,7 @@ def test_a_search_is_the_upstreams_own():
     assert fates(make_request(tools=[full])) == {"tools.0.response_inclusion": "ignored"}
 
 
-@pytest.mark.parametrize("field", ["many", 2])
+@for_each("field", ["many", 2])
 def test_a_field_of_another_tool_is_no_limit_of_searches(field):
     """Another tool may have such a field; its value must not count as a limit."""
     sent = body(make_request(tools=[WEATHER | {"max_uses": field}, SEARCH | {"max_uses": None}]))
@@ -164,7 +165,7 @@ def test_code_execution_becomes_the_code_interpreter():
     assert_valid(sent)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kind",
     [
         "code_execution_20250825",
@@ -231,7 +232,7 @@ def test_an_mcp_server_is_the_upstreams_to_call():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("server", "toolset", "allowed"),
     [
         ({"tool_configuration": {"allowed_tools": ["a"]}}, None, ["a"]),
@@ -275,7 +276,7 @@ def test_a_toolset_needs_its_server():
 # Choice
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("choice", "sent"),
     [
         (None, None),
@@ -303,7 +304,7 @@ def test_any_becomes_auto_where_required_is_unknown():
     assert fates(request, "generic") == {"tool_choice": "clamped"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "choice", "path"),
     [
         ([SEARCH], {"type": "tool", "name": "web_search"}, "tool_choice"),

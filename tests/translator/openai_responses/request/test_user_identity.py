@@ -1,8 +1,7 @@
 """The user is sent as a hash, and the conversation is the cache key."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import make_request
+from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, fates
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
@@ -20,7 +19,7 @@ def test_the_user_goes_as_a_hash_and_the_session_keys_the_cache():
     assert fates(request, "generic") == {"metadata.user_id": "ignored"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user_id", "has_key"),
     [
         ('{"device_id":"d","session_id":"s-1"}', True),

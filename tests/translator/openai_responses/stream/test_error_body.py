@@ -7,6 +7,7 @@ import pytest
 from openai.types.responses import ResponseError
 
 from tests.fakes.upstreams import recordings
+from tests.for_each import for_each
 from translator.openai_responses.stream.error_body import (
     error_in_event,
     error_in_response,
@@ -29,7 +30,7 @@ POLICIES = {"bio_policy", "misalignment_policy_violation", "image_content_policy
 CODES = typing.get_args(ResponseError.model_fields["code"].annotation)
 
 
-@pytest.mark.parametrize("code", CODES)
+@for_each("code", CODES)
 def test_every_code_of_a_failed_response_has_a_meaning(code):
     body = {"status": "failed", "error": {"code": code, "message": "It broke."}}
 
@@ -46,7 +47,7 @@ def test_a_response_without_error_is_not_an_error():
     assert error_in_response({"status": "completed", "error": None, "output": []}) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event",
     [
         {"type": "error", "code": "rate_limit_exceeded", "message": "Slow down."},
@@ -77,7 +78,7 @@ def test_a_failure_without_details_is_still_a_failure():
 
 
 @pytest.mark.skipif(not ERRORS, reason=recordings.ABSENT)
-@pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem[:60])
+@for_each("path", ERRORS, ids=lambda path: path.stem[:60])
 def test_a_recorded_error_reaches_the_client_with_its_class(path):
     recorded = json.loads(path.read_bytes())
     status = recorded["status"] or 400

@@ -1,7 +1,6 @@
 """Responses that failed without a reason, whose reason follows in an error event (Azure)."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     created,
     kinds,
@@ -11,7 +10,7 @@ from tests.translator.openai_responses.responses import (
 REASONLESS = {"type": "response.failed", "response": {"status": "failed", "error": None}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "text", "error_type"),
     [
         ("too_many_requests", "Too Many Requests", "rate_limit_error"),

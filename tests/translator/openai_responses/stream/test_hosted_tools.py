@@ -1,7 +1,6 @@
 """Calls of the upstream's own tools, item by item."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.openai_responses.stream.hosted_tools import (
     code_interpreter_blocks,
     mcp_call_blocks,
@@ -13,7 +12,7 @@ def search(action=None, **fields):
     return web_search_blocks({"id": "ws_1", "action": action, **fields})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("action", "shown"),
     [
         ({"type": "search", "query": "oslo"}, {"query": "oslo"}),
@@ -58,7 +57,7 @@ def test_an_id_follows_from_the_items_id():
     assert search()[0]["id"].startswith("srvtoolu_")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("outputs", "stdout"),
     [
         ([{"type": "logs", "logs": "a"}, {"type": "image", "url": "x"}, {"logs": "b"}], "a\nb"),
@@ -80,7 +79,7 @@ def test_code_that_failed_has_a_return_code():
     assert result["content"]["return_code"] == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "text", "is_error"),
     [
         ({"output": "42"}, "42", False),

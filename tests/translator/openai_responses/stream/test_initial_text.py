@@ -1,7 +1,6 @@
 """Text in an added item or part is emitted once, even if later events repeat it."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -40,9 +39,9 @@ WHOLE = (
 )
 
 
-@pytest.mark.parametrize("opening", [PART, ITEM])
-@pytest.mark.parametrize("deltas", [["Ada."], ["H", "i ", "Ada."], [HI, "Ada."], [ALL], []])
-@pytest.mark.parametrize("wholes", [WHOLE[:1], WHOLE[1:2], WHOLE[2:], WHOLE])
+@for_each("opening", [PART, ITEM])
+@for_each("deltas", [["Ada."], ["H", "i ", "Ada."], [HI, "Ada."], [ALL], []])
+@for_each("wholes", [WHOLE[:1], WHOLE[1:2], WHOLE[2:], WHOLE])
 def test_initial_text_is_emitted_once_even_if_deltas_repeat_it(opening, deltas, wholes):
     events = [added(0, **output_message()), opening, *map(text, deltas), *wholes, completed()]
 
@@ -50,8 +49,8 @@ def test_initial_text_is_emitted_once_even_if_deltas_repeat_it(opening, deltas, 
     assert notes(*events) == []
 
 
-@pytest.mark.parametrize("opening", [PART, ITEM])
-@pytest.mark.parametrize("end", [[], [done(0, **output_message())], [done(0, type="message")]])
+@for_each("opening", [PART, ITEM])
+@for_each("end", [[], [done(0, **output_message())], [done(0, type="message")]])
 def test_initial_text_is_emitted_at_the_end_if_not_repeated(opening, end):
     assert [block["text"] for block in blocks(opening, *end, completed())] == [HI]
 
@@ -72,7 +71,7 @@ def test_initial_text_is_matched_when_part_numbers_differ():
     assert [block["text"] for block in blocks(ITEM, text(ALL, part=1), completed())] == [ALL]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opening", "piece"),
     [
         (added(0, **reasoning(HI)), summary("Ada.")),
@@ -93,7 +92,7 @@ def test_reasoning_may_have_initial_text(opening, piece):
         assert [block["thinking"] for block in found] == [words]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "unusual",
     [
         part_added(""),
@@ -112,7 +111,7 @@ def test_initial_content_that_is_not_text_is_ignored(unusual):
     assert [block["text"] for block in blocks(unusual, text(ALL), completed())] == [ALL]
 
 
-@pytest.mark.parametrize("before", [[text(ALL)], [done(0, **output_message(ALL))]])
+@for_each("before", [[text(ALL)], [done(0, **output_message(ALL))]])
 def test_initial_text_after_other_text_is_ignored(before):
     assert [block["text"] for block in blocks(*before, PART, completed())] == [ALL]
 
@@ -120,11 +119,9 @@ def test_initial_text_after_other_text_is_ignored(before):
 OSLO = '{"city":"Oslo"}'
 
 
-@pytest.mark.parametrize("opening", [OSLO, '{"city"', "{}", ""])
-@pytest.mark.parametrize(
-    "deltas", [[OSLO], ['{"city"', ':"Oslo"}'], ["{", '"city":"Oslo"}'], [':"Oslo"}'], []]
-)
-@pytest.mark.parametrize("end", [[], [arguments_done(OSLO)], [done(0, **call(OSLO))]])
+@for_each("opening", [OSLO, '{"city"', "{}", ""])
+@for_each("deltas", [[OSLO], ['{"city"', ':"Oslo"}'], ["{", '"city":"Oslo"}'], [':"Oslo"}'], []])
+@for_each("end", [[], [arguments_done(OSLO)], [done(0, **call(OSLO))]])
 def test_initial_arguments_are_emitted_once(opening, deltas, end):
     joins = "".join(deltas) == OSLO or opening + "".join(deltas) == OSLO
     if not joins and (deltas or not end):

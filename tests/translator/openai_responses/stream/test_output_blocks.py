@@ -1,8 +1,7 @@
 """Each item becomes blocks without duplicates, losses or additions."""
 
-import pytest
-
 from tests.fakes.anthropic_requests import KEYS
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -39,7 +38,7 @@ def texts(*events, **fields):
 # Text
 
 
-@pytest.mark.parametrize("piece", ["", None, 3, ["x"]])
+@for_each("piece", ["", None, 3, ["x"]])
 def test_an_empty_delta_opens_no_block(piece):
     assert kinds(stream_events(text(piece), completed())) == [
         "message_start",
@@ -48,7 +47,7 @@ def test_an_empty_delta_opens_no_block(piece):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "expected"),
     [
         (["Hi", " Ada"], ["Hi", " Ada"]),
@@ -185,7 +184,7 @@ def test_missing_final_arguments_preserve_the_deltas():
     assert blocks(*events)[0]["input"] == {"a": 1}
 
 
-@pytest.mark.parametrize("piece", [None, 3, ""])
+@for_each("piece", [None, 3, ""])
 def test_argument_deltas_without_text_are_ignored(piece):
     events = [added(0, **call("")), arguments(piece), done(0, **call("{}")), completed()]
 
@@ -282,7 +281,7 @@ def test_the_deltas_of_a_custom_tool_are_its_input_without_a_final_text():
     assert never_ended == ended
 
 
-@pytest.mark.parametrize(
+@for_each(
     "end",
     [
         incomplete("max_output_tokens"),
@@ -309,7 +308,7 @@ def test_an_item_finished_twice_is_emitted_once():
     ) == ["Hi"]
 
 
-@pytest.mark.parametrize("kind", ["mcp_call", "code_interpreter_call"])
+@for_each("kind", ["mcp_call", "code_interpreter_call"])
 def test_a_hosted_call_that_the_client_did_not_request_is_dropped(kind):
     """An operator may have added the tool for all requests, or the server runs it by itself."""
     request = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
@@ -321,7 +320,7 @@ def test_a_hosted_call_that_the_client_did_not_request_is_dropped(kind):
     assert f"a {kind} was not requested" in {note.reason for note in machine.notes}
 
 
-@pytest.mark.parametrize("output", [{}, {"output": []}, {"output": None}])
+@for_each("output", [{}, {"output": []}, {"output": None}])
 def test_a_response_with_output_text_alone_is_text(output):
     response = {
         "id": "r",

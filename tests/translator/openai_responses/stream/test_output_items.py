@@ -1,7 +1,6 @@
 """Match events to items when upstreams number, name and repeat items differently."""
 
-import pytest
-
+from tests.for_each import for_each
 from translator.openai_responses.stream.output_items import OutputItems
 
 MESSAGE = {"type": "message", "id": "msg_1"}
@@ -148,7 +147,7 @@ def test_an_unknown_final_item_is_new():
     assert new is not known
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("output", "are"),
     [
         ([MESSAGE, CALL], True),

@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -75,9 +74,7 @@ def test_behaviour_2_open_text_closes_before_a_tool_starts():
     ]
 
 
-@pytest.mark.parametrize(
-    "closing", [arguments_done('{"city":"Oslo"}', 1), done(1, **call('{"city":"Oslo"}'))]
-)
+@for_each("closing", [arguments_done('{"city":"Oslo"}', 1), done(1, **call('{"city":"Oslo"}'))])
 def test_behaviour_3_a_tool_starts_flows_and_stops_once_with_its_parsed_input(closing):
     machine = stream(finished_blocks=True)
     events = [e for event in [created(), *CALL, closing] for e in machine.feed(event)]
@@ -180,7 +177,7 @@ def test_behaviour_5_a_failed_response_is_an_error():
     assert "message_stop" not in kinds(events)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "reason"),
     [
         ([done(0, **call())], "tool_use"),
@@ -198,7 +195,7 @@ def test_behaviour_6_stop_reason(events, reason):
     assert all_events[-2]["delta"]["stop_reason"] == reason
 
 
-@pytest.mark.parametrize("cut", range(len(TEXT + CALL) + 1))
+@for_each("cut", range(len(TEXT + CALL) + 1))
 def test_behaviour_7_every_block_that_was_started_is_stopped(cut):
     events = stream_events(*[*TEXT, *CALL][:cut])
 

@@ -10,6 +10,7 @@ from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams import recordings
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.hypothesis_strategies import RESPONSES_EVENTS
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,
     blocks,
@@ -132,7 +133,7 @@ def test_a_truncated_stream_ends_with_an_error():
     assert machine.error.status == 502
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event",
     [
         {"type": "response.completed"},
@@ -150,7 +151,7 @@ def test_a_malformed_event_is_an_upstream_error(event):
     assert machine.fault is not None
 
 
-@pytest.mark.parametrize("event", [None, [], "x", 3])
+@for_each("event", [None, [], "x", 3])
 def test_what_is_no_event_at_all_ends_the_stream_without_details(event):
     machine = stream()
 
@@ -214,7 +215,7 @@ def test_a_refusal_beats_a_tool_call_and_is_explained():
     assert reply["stop_details"] == {"type": "refusal", "category": None, "explanation": "No."}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "category"),
     [
         ("bio_policy", "bio"),
@@ -246,7 +247,7 @@ def test_broken_arguments_are_an_error_if_the_profile_requires_it():
 # Whole answers
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "text"),
     [
         ({"status": "queued", "output": []}, "a response that is 'queued'"),
@@ -285,7 +286,7 @@ def test_a_whole_answer_ends_the_stream():
 
 
 @pytest.mark.skipif(not recordings.CORPUS.exists(), reason=recordings.ABSENT)
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"thinking": "hidden"},
@@ -327,7 +328,7 @@ def test_any_single_event_gives_a_legal_stream_for_all_options(event):
 CUT_CALL = call('{"city": "Os')
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("output", "used", "limit", "reason"),
     [
         (output_message("1 2 3"), 40, 40, "max_tokens"),
@@ -353,9 +354,7 @@ def test_a_response_that_ends_at_the_limit_is_truncated_whatever_its_status(
     assert (LIMIT_REACHED in machine.notes) == (reason == "max_tokens")
 
 
-@pytest.mark.parametrize(
-    ("profile", "reason"), [("openai", "end_turn"), ("llamacpp", "max_tokens")]
-)
+@for_each(("profile", "reason"), [("openai", "end_turn"), ("llamacpp", "max_tokens")])
 def test_the_limit_is_the_one_that_was_sent_upstream(profile, reason):
     machine = stream(max_tokens=5, target=target(PROFILES[profile]))
 

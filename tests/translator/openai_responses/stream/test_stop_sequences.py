@@ -1,7 +1,6 @@
 """Stop sequences in the Responses stream: where the answer ends and what its usage is."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     blocks,
     call,
@@ -28,7 +27,7 @@ def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():
     assert machine.finished
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@for_each("size", [1, 2, 7, 100])
 def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(size):
     whole = "twelve times END and a lot more that was read with it"
     machine = stream(stop_sequences=("END",))
@@ -39,7 +38,7 @@ def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(siz
     assert machine.usage.output == 4  # 16 characters: the text and the sequence
 
 
-@pytest.mark.parametrize("kind", ["text", "item"])
+@for_each("kind", ["text", "item"])
 def test_a_stop_sequence_is_found_in_whole_texts_too(kind):
     whole = {"type": "response.output_text.done", "output_index": 0, "text": "a END b"}
     event = whole if kind == "text" else done(0, **output_message("a END b"))

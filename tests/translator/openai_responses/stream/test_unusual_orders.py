@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from tests.fakes.upstreams.grammar import faults_of_events
+from tests.for_each import for_each
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.openai_responses import DIALECT
@@ -284,7 +283,7 @@ def faults_of(answer: list[tuple], shape: Shape) -> list[str]:
     return faults
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@for_each("name", ANSWERS)
 def test_each_pair_of_unusual_shapes_preserves_and_times_the_content(name):
     answer = ANSWERS[name]
 
@@ -297,7 +296,7 @@ def test_each_pair_of_unusual_shapes_preserves_and_times_the_content(name):
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "identity",
     [
         {"output_index": "right", "item_id": "absent"},
@@ -312,8 +311,8 @@ def test_each_pair_of_unusual_shapes_preserves_and_times_the_content(name):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("item_done", ["in order", "at the end", "at the end, reversed", "absent"])
-@pytest.mark.parametrize("arguments", ["in pieces", "pieces only"])
+@for_each("item_done", ["in order", "at the end", "at the end, reversed", "absent"])
+@for_each("arguments", ["in pieces", "pieces only"])
 def test_the_arguments_of_interleaved_calls_never_swap(identity, item_done, arguments):
     answer = [CALL, OTHER, SAME]
     shape = (

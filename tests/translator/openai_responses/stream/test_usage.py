@@ -1,7 +1,6 @@
 """Token counts: disjoint classes, unknown is not zero."""
 
-import pytest
-
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import failed, stream
 from translator.anthropic.usage import Usage
 from translator.openai_responses.stream.usage import estimated_usage, read_usage
@@ -13,7 +12,7 @@ EXAMPLES = [
 """The worked examples of the mapping: total, read, written, output, reasoning."""
 
 
-@pytest.mark.parametrize(("counts", "classes"), EXAMPLES)
+@for_each(("counts", "classes"), EXAMPLES)
 def test_the_examples_of_the_mapping(counts, classes):
     total, read, written, output, reasoning = counts
     usage, notes = read_usage(
@@ -43,7 +42,7 @@ def test_unreported_counts_are_omitted():
     assert usage.to_wire() == {"input_tokens": 500, "output_tokens": 1}
 
 
-@pytest.mark.parametrize("counts", [None, "x", []])
+@for_each("counts", [None, "x", []])
 def test_no_usage_is_missing(counts):
     assert read_usage({"usage": counts}, 0)[0] == Usage()
 
@@ -65,7 +64,7 @@ def test_a_write_that_lives_twelve_hours_is_the_long_class():
     assert (usage.cache_write_5m, usage.cache_write_1h) == (6, 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("counted", "seen", "expected"),
     [(3, 1, 3), (0, 1, None), (None, 2, 2), (-1, 2, 2), ("3", 2, 2), (True, 2, 2), (None, 0, None)],
 )
@@ -75,7 +74,7 @@ def test_searches_are_those_counted_upstream_else_those_seen(counted, seen, expe
     assert read_usage(response, seen)[0].web_searches == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tier", "expected"),
     [
         ("default", "standard"),
@@ -105,7 +104,7 @@ def test_the_usage_names_of_chat_completions_are_a_fallback():
     assert read_usage({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}, 0)[0].input == 5
 
 
-@pytest.mark.parametrize("code", ["server_error", "bio_policy"])
+@for_each("code", ["server_error", "bio_policy"])
 def test_usage_before_a_failure_counts(code):
     event = failed(code)
     event["response"]["usage"] = {"input_tokens": 20, "output_tokens": 8}

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from proxy.gateway.http.lenient_json import decode_event, decode_json
+from tests.for_each import for_each
 from translator.errors import BadUpstream
 from translator.message_stream.events_to_message import fold
 
@@ -31,30 +32,30 @@ def line(event):
     return frame(event).removesuffix(b"\n")
 
 
-@pytest.mark.parametrize("done", [b"[DONE]", b"[done]", b'"[DONE]"', b" [DONE] ", b"data: [DONE]"])
-@pytest.mark.parametrize("way", [lambda *reads: reads, lambda *reads: [b"".join(reads)]])
+@for_each("done", [b"[DONE]", b"[done]", b'"[DONE]"', b" [DONE] ", b"data: [DONE]"])
+@for_each("way", [lambda *reads: reads, lambda *reads: [b"".join(reads)]])
 def test_each_form_of_the_end_marker_ends_the_response(done, way):
     frames = way(chunk(content="Hi"), END, b"data: %b\n\n" % done, chunk(content="!"))
 
     assert content_of(*frames) == [{"type": "text", "text": "Hi"}]
 
 
-@pytest.mark.parametrize("keep_alive", [b"data: null", b"data:", b"data: ", b'data: ""', b": ping"])
+@for_each("keep_alive", [b"data: null", b"data:", b"data: ", b'data: ""', b": ping"])
 def test_a_keep_alive_frame_has_no_event(keep_alive):
     reads = [chunk(content="a"), keep_alive + b"\n\n", chunk(content="b"), END, DONE]
 
     assert content_of(*reads) == content_of(b"".join(reads)) == [{"type": "text", "text": "ab"}]
 
 
-@pytest.mark.parametrize("malformed", [b"data: 1\n\n", b'data: "Hi"\n\n', b"data: {\ndata: 1\n\n"])
+@for_each("malformed", [b"data: 1\n\n", b'data: "Hi"\n\n', b"data: {\ndata: 1\n\n"])
 def test_data_that_is_not_an_event_ends_the_response_with_an_error(malformed):
     events, _ = decode_reads("chat", [chunk(content="a"), malformed, chunk(content="b"), END, DONE])
 
     assert fold(events)["stop_reason"] is None
 
 
-@pytest.mark.parametrize("prefix", [b"", b"data:"])
-@pytest.mark.parametrize("done", [[], [DONE]])
+@for_each("prefix", [b"", b"data:"])
+@for_each("done", [[], [DONE]])
 def test_events_may_end_in_one_line_feed(prefix, done):
     frames = [chunk(content="a"), chunk(content="b"), END, *done]
     lines = b"".join(prefix + event[6:-1] for event in frames)
@@ -71,8 +72,8 @@ def test_of_events_separated_by_one_line_feed_the_complete_ones_count():
     assert stream.error.message == "upstream stream ended early"
 
 
-@pytest.mark.parametrize("pieces", [(b"a\\ud83d", b"\\ude00b"), (b"a\\uD83D", b"\\uDE00b")])
-@pytest.mark.parametrize("way", [lambda *reads: reads, lambda *reads: [b"".join(reads)]])
+@for_each("pieces", [(b"a\\ud83d", b"\\ude00b"), (b"a\\uD83D", b"\\uDE00b")])
+@for_each("way", [lambda *reads: reads, lambda *reads: [b"".join(reads)]])
 def test_a_split_surrogate_pair_is_joined(pieces, way):
     frames = [chunk(content="x")] * 20 + [*map(raw, pieces)] + [chunk(content="y")] * 20
 
@@ -91,7 +92,7 @@ def test_an_unpaired_surrogate_is_replaced_in_its_place():
     assert content_of(raw(b"a\\ud83d\\ude00"), raw(b"\\ude00"), END)[0]["text"] == f"a{SMILE}{LOST}"
 
 
-@pytest.mark.parametrize("end", [DONE, b"data: [done]\n\n", b""])
+@for_each("end", [DONE, b"data: [done]\n\n", b""])
 def test_an_unpaired_surrogate_at_a_cut_is_replaced_before_the_error(end):
     events, stream = decode_reads("chat", [raw(b"a\\ud83d"), end])
 
@@ -123,9 +124,7 @@ def test_an_unpaired_surrogate_in_a_json_body_is_replaced():
     assert decode_event("x", b'{"a": "\\ude00"}') == {"a": LOST, "type": "x"}
 
 
-@pytest.mark.parametrize(
-    "text", [b"{", b'{"a": 1e999, "b": NaN}', b"\xff", b'{"a": "\\ude00", "b": %b}' % DEEP]
-)
+@for_each("text", [b"{", b'{"a": 1e999, "b": NaN}', b"\xff", b'{"a": "\\ude00", "b": %b}' % DEEP])
 def test_malformed_json_raises(text):
     with pytest.raises(BadUpstream, match=r"not JSON|too deeply"):
         decode_json(text)

@@ -11,6 +11,7 @@ from proxy.gateway.http.lenient_json import decode_event
 from proxy.gateway.http.sse_encoder import BatchedTextDelta, encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from tests.for_each import for_each
 from tests.lanes import repeat
 from translator.dialect import ResponseContext
 from translator.errors import BadUpstream
@@ -89,9 +90,7 @@ def assert_decodes_to_equal_bytes(dialect, reads):
 
 
 @pytest.mark.repeated
-@pytest.mark.parametrize(
-    "recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus"
-)
+@for_each("recording", RECORDINGS, ids=lambda path: path.stem if path else "no corpus")
 def test_a_recording_decodes_to_equal_bytes_at_any_read_size(recording):
     dialect = recording.parent.name.removesuffix("-stream")
     whole = recording.read_bytes()
@@ -117,7 +116,7 @@ def test_a_run_of_text_is_translated_at_once():
     assert runs[0]["delta"]["text"] == "".join(pieces)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "unusual",
     [
         chunk(content=""),
@@ -211,8 +210,8 @@ def named_texts(start, count):
     ]
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 40])
-@pytest.mark.parametrize(
+@for_each("at_once", [1, 3, 40])
+@for_each(
     "unusual",
     [
         named(TEXT, 90, **PLACE, delta=""),
@@ -270,7 +269,7 @@ def test_named_texts_that_are_never_plain_are_decoded():
     assert encode_events(events) == encode_events(one_by_one("responses", unusual)[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "response",
     [
         b'{"id":"r","model":"m","instructions":"%s","tools":[{"name":"f"}]}' % ("é" * 500).encode(),
@@ -286,7 +285,7 @@ def test_named_texts_that_are_never_plain_are_decoded():
         b"",
     ],
 )
-@pytest.mark.parametrize("kind", [b"response.created", b"response.completed", b"ping", b"other"])
+@for_each("kind", [b"response.created", b"response.completed", b"ping", b"other"])
 def test_skipping_unused_fields_does_not_change_the_result(kind, response):
     first = b'event: response.created\ndata: {"type":"%s","response":%s}\n\n' % (kind, response)
     reads = [first + named(TEXT, 1, **PLACE, delta="a")]

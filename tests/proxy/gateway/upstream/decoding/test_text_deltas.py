@@ -2,13 +2,13 @@
 
 import json
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.gateway.http.sse_encoder import BatchedTextDelta
 from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
 from proxy.gateway.upstream.decoding.text_deltas import NO_TEXT, chat_piece, responses_piece
+from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,
     arguments,
@@ -127,7 +127,7 @@ def test_responses_runs_equal_single_events(events, stops):
     )
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@for_each("dialect", ["chat", "responses"])
 def test_a_run_keeps_an_event_for_each_piece(dialect):
     event = {"chat": TEXTS[0], "responses": A}[dialect]
     decoder = ResponseDecoder(stream_of(dialect), dialect)
@@ -140,14 +140,14 @@ def test_a_run_keeps_an_event_for_each_piece(dialect):
     assert run.frames().count(b"event: content_block_delta") == 5
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event", [A | {"delta": ""}, A | {"delta": 1}, A | {"item_id": None}, {"type": "ping"}, {}]
 )
 def test_a_responses_event_without_text_at_a_place_is_in_no_run(event):
     assert responses_piece(json.dumps(event).encode()) == NO_TEXT
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event",
     [
         chunk({"content": ""}),
@@ -171,7 +171,7 @@ def test_a_chunk_that_carries_more_than_text_is_not_plain(event):
     assert chat_piece(json.dumps(event).encode()) == NO_TEXT
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event",
     [
         chunk({"content": "a"}),

@@ -1,14 +1,13 @@
 """Results of search endpoints, which are text of strangers."""
 
-import pytest
-
 from proxy.gateway.web_search.result_formats import FORMATS, is_permitted, read_results
+from tests.for_each import for_each
 from translator.web_search.results import tool_result
 
 PAGE = {"url": "https://a.example/x", "title": "A"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "response"),
     [
         ("searxng", {"results": [{**PAGE, "content": "text", "publishedDate": "2026-01-02"}]}),
@@ -28,7 +27,7 @@ def test_each_format_gives_the_same_result(name: str, response):
     assert shown["content"].endswith("\ntext")
 
 
-@pytest.mark.parametrize("response", [None, [], {"results": 1}, {"results": [1, {"url": 2}]}])
+@for_each("response", [None, [], {"results": 1}, {"results": [1, {"url": 2}]}])
 def test_a_response_of_another_shape_has_no_results(response):
     assert read_results(response, FORMATS["searxng"], {}, 5) == []
 
@@ -44,7 +43,7 @@ def test_number_and_length_of_results_are_limited():
     assert len(shown["content"]) < 3 * 2_500
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "permitted"),
     [
         ("https://docs.example.com/guide/a", True),

@@ -37,6 +37,7 @@ from proxy.models import (
     Transcript,
     UsageByCallerDay,
 )
+from tests.for_each import for_each
 from tests.proxy.admin import factories
 
 from .conftest import DATABASES, JUNE
@@ -204,7 +205,7 @@ def test_the_schedule_archives_and_removes_old_months_once_a_day(
     assert len(all_rows()) == 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("months_ago", "first"),
     [(0, date(2026, 1, 1)), (1, date(2025, 12, 1)), (13, date(2024, 12, 1))],
 )
