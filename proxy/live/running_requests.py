@@ -48,12 +48,16 @@ class RunningRequest(Protocol):
         ...
 
     def stop_by(self, who: str) -> None:
-        """Stop the request soon, on behalf of the user ``who``.
+        """Stop the request soon; its note names ``who``, which is not a user's name.
 
         Thread-safe. No effect if it has ended.
         """
         ...
 
+
+ADMINISTRATOR: Final = "an administrator"
+"""Who stopped a request, in its note. Only the audit log has the name: a note of another person's
+request would keep it after ``eraseuser``."""
 
 RUNNING: Final[dict[str, RunningRequest]] = {}
 """The running requests by id, oldest first. Only code on the event loop changes the dict."""
@@ -65,7 +69,7 @@ def running_rows() -> list[LiveRow]:
 
 
 def stop_here(request_id: str, who: str) -> bool:
-    """Stop a request for the user ``who``.
+    """Stop a request; its note names ``who``.
 
     Return False if the request does not run in this process.
     """

@@ -20,7 +20,7 @@ from proxy.admin.core.permissions import require_reader
 from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.live.live_view_sync import live_view_sync
-from proxy.live.running_requests import LiveRow, seen_by
+from proxy.live.running_requests import ADMINISTRATOR, LiveRow, seen_by
 from proxy.models import ApiKey
 from proxy.permissions.row_permissions import can_see, reader_of_user
 from proxy.permissions.stop_permissions import (
@@ -120,7 +120,7 @@ def _stop(request: HttpRequest, kind: str, row: Any) -> HttpResponse:
     record(Action.STOP, row, detail="all running requests")
     try:
         for value in live_values(row):
-            live_view_sync.request_stop_all(KINDS[kind][1], value, request.user.get_username())
+            live_view_sync.request_stop_all(KINDS[kind][1], value, ADMINISTRATOR)
     except StoreUnavailable:
         text = "The requests of other processes may still run: the processes cannot be reached."
         messages.error(request, text)

@@ -25,7 +25,7 @@ from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.live.live_view_sync import live_view_sync
-from proxy.live.running_requests import STATES, LiveRow, running_rows, seen_by
+from proxy.live.running_requests import ADMINISTRATOR, STATES, LiveRow, running_rows, seen_by
 from proxy.models import Exchange, State, TokenSource
 from proxy.permissions.row_permissions import (
     Reader,
@@ -192,7 +192,7 @@ def stop_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
     if not may_stop(request.user, owner=owner):
         raise PermissionDenied
     try:
-        live_view_sync.request_stop(exchange_id, request.user.get_username())
+        live_view_sync.request_stop(exchange_id, ADMINISTRATOR)
     except StoreUnavailable:
         return _stop_response(
             request, "The process that runs it cannot be reached.", messages.ERROR

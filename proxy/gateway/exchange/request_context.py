@@ -204,14 +204,14 @@ class RequestContext:
     def live_row(self) -> LiveRow:
         return build_live_row(self)
 
-    def stop_by(self, username: str) -> None:
-        self.response.deadlines.loop.call_soon_threadsafe(self._stop_by, username)
+    def stop_by(self, who: str) -> None:
+        self.response.deadlines.loop.call_soon_threadsafe(self._stop_by, who)
 
-    def _stop_by(self, username: str) -> None:
+    def _stop_by(self, who: str) -> None:
         if self.ending.stopped_by or RUNNING.get(self.headers.request_id) is not self:
             return
-        self.ending.stopped_by = username
-        self.ending.notes.append(Note("answer", "dropped", f"stopped by {username}"))
+        self.ending.stopped_by = who
+        self.ending.notes.append(Note("answer", "dropped", f"stopped by {who}"))
         self.response.stop(CancelReason.STOPPED)
 
     def should_drain_upstream(self) -> bool:

@@ -7,7 +7,7 @@ interrupted run is continued by the next one, and all data can be read at any ti
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db import models, transaction
 from django.db.models import Q
@@ -40,14 +40,25 @@ from proxy.models import (
 
 from .amendments import amend
 
+INDEX_BATCH: Final = 500
+"""Entries of the search index in one transaction."""
 
-def remove_search_index() -> None:
-    """Delete the search index, which contains words of the texts."""
-    with transaction.atomic():
-        lock_ledger()
-        SearchOccurrence.objects.all().delete()
-        SearchEntry.objects.all().delete()
-        term_index.clear()
+
+def remove_search_index(size: int = INDEX_BATCH) -> Iterator[int]:
+    """Delete the search index, which contains words of the texts; yield the size of each batch.
+
+    The terms are deleted last: whoever deletes a part meanwhile removes the terms of its entry.
+    """
+    while True:
+        with transaction.atomic():
+            lock_ledger()
+            batch = list(SearchEntry.objects.order_by("pk").values_list("pk", flat=True)[:size])
+            SearchOccurrence.objects.filter(entry__in=batch).delete()
+            SearchEntry.objects.filter(pk__in=batch).delete()
+            if not batch:
+                term_index.clear()
+                return
+        yield len(batch)
 
 
 def old_transcripts() -> models.QuerySet[Transcript]:

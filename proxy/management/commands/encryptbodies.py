@@ -14,6 +14,7 @@ from proxy.encryption.bodies import MissingBodyKey, has_key, key_ids
 from proxy.ledger.maintenance import encrypt_bodies, retention
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import format_count, progress
+from proxy.models import SearchEntry
 from proxy.secrets import ConfigError
 
 
@@ -42,7 +43,7 @@ class Command(BridgeCommand):
             return
         if not has_key():
             raise ConfigError("BRIDGE_BODY_KEYS is not set, so there is no key to encrypt with")
-        encrypt_bodies.remove_search_index()
+        _run("search index", SearchEntry.objects.all(), encrypt_bodies.remove_search_index)
         missing: Counter[str] = Counter()
         transcripts = _run(
             "transcripts",

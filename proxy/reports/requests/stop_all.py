@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.live.live_view_sync import live_view_sync
+from proxy.live.running_requests import ADMINISTRATOR
 from proxy.permissions.stop_permissions import (
     KINDS,
     MAX_NAME,
@@ -66,10 +67,10 @@ class StopView(ReportView):
         row = by_id or find_stoppable(caller, kind, name)
         if row is None:
             raise Http404(f"no {kind} of this name: {name[:60]!r}")
-        entry = record(Action.STOP, row, detail="all running requests")
+        record(Action.STOP, row, detail="all running requests")
         try:
             for value in live_values(row):
-                live_view_sync.request_stop_all(KINDS[kind][1], value, entry.actor)
+                live_view_sync.request_stop_all(KINDS[kind][1], value, ADMINISTRATOR)
         except StoreUnavailable:
             raise StopIncomplete from None
         return Response({"kind": kind, "name": name}, status=status.HTTP_202_ACCEPTED)

@@ -1,16 +1,18 @@
-"""Make the data directory of this version for the upgrade test.
+"""Make the data directories of this version for the upgrade test: with SQLite and with PostgreSQL.
 
-Run it in the repository: ``python -m tests.e2e.upgrade.make_release``. It needs Linux with
+Run it in the repository, as root: ``python -m tests.e2e.upgrade.make_release``. It needs Linux with
 ``unshare``, because the files contain the host's name and the path of the data directory: it runs
 itself in namespaces of its own, with ``HOST`` as the host's name and ``HOME`` as the path.
 
 A gateway serves requests, is configured, archives a month, and is killed while the database is
-locked, so that its journal has records that are not in the database. Ids and times are new in each
+locked or down, so that its journal has records that are not in the database. Ids and times are new in each
 run. After a release its files must never be made again: they stand for the directories of users.
 """
 
+import contextlib
 import hashlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,13 +24,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fakes.load.filled_ledger import fill_ledger
-from tests.fakes.load.outages import locked
+from tests.fakes.load.outages import locked, stopped
 from tests.fakes.servers.gateway import Gateway, Reply
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.script_steps import Script, json_response
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.waiting import until
 
-from .releases import ENGINE, FOLDER, MIGRATIONS, pack, read_back, serve, unpack
+from .releases import (
+    ENGINE,
+    FOLDER,
+    MIGRATIONS,
+    dump,
+    pack,
+    read_back,
+    restore,
+    running,
+    serve,
+    unpack,
+)
 
 HOST: Final = "gateway-1"
 HOME: Final = Path("/var/lib/messages-bridge")
@@ -135,9 +149,9 @@ def wait_for_backlog(gateway: Gateway, records: int) -> None:
         time.sleep(0.05)
 
 
-def fill(folder: Path, proxy: ScriptedUpstream) -> dict[str, Any]:
+def fill(folder: Path, proxy: ScriptedUpstream, postgres: Postgres | None = None) -> dict[str, Any]:
     """Fill ``folder/data`` and kill the gateway; return the key, the end and the unposted ids."""
-    with serve(folder, proxy, config=CONFIG) as gateway:
+    with serve(folder, proxy, postgres, config=CONFIG) as gateway:
         key = gateway.manage(
             "createkey", "--team", "platform", "--name", "old", "--user", "admin", "--json",
             "--scope", "messages", "--scope", "reports", "--scope", "admin",
@@ -146,13 +160,16 @@ def fill(folder: Path, proxy: ScriptedUpstream) -> dict[str, Any]:
         made = {path: write(gateway, "POST", f"{path}/", body) for path, body in OBJECTS}
         write(gateway, "DELETE", f"keys/{made['keys']['id']}/", {})
     data = folder / "data"
-    fill_ledger(HISTORY, {"BRIDGE_DATA_DIR": str(data)}, days_before=160)
+    environment = {"BRIDGE_DATA_DIR": str(data)} | (
+        {"DATABASE_URL": postgres.url} if postgres else {}
+    )
+    fill_ledger(HISTORY, environment, days_before=160)
     gateway.manage("pruneledger")
     gateway.manage("archivemonths", "--before", "2026-07", "--remove")
     gateway.config = None
     with gateway:
         gateway.closed_rows(*send_all(gateway, REQUESTS))
-        with locked(data / "ledger.sqlite3"):
+        with stopped(postgres) if postgres else locked(data / "ledger.sqlite3"):
             unposted = send_all(gateway, UNPOSTED)
             wait_for_backlog(gateway, 2 * len(UNPOSTED))
             gateway.process.kill()
@@ -166,40 +183,59 @@ def run_in_namespaces() -> None:
     script = f"hostname {HOST} && mount -t tmpfs tmpfs {HOME.parent}"
     subprocess.run(  # noqa: S603 - our own command line
         [  # noqa: S607 - programs of the system
-            "unshare", "--map-root-user", "--uts", "--mount", "sh", "-c",
+            "unshare", "--uts", "--mount", "sh", "-c",
             f'{script} && exec "$0" -m tests.e2e.upgrade.make_release', sys.executable,
         ],
         check=True,
     )  # fmt: skip
 
 
-def make() -> None:
-    """Write the archive of this version, and the file with what it says about its records."""
-    pyproject = tomllib.loads((MIGRATIONS.parents[1] / "pyproject.toml").read_text("utf-8"))
-    version = pyproject["project"]["version"]
-    FOLDER.mkdir(exist_ok=True)
-    with ScriptedUpstream() as proxy:
-        proxy.choose(answer)
-        facts = fill(HOME, proxy)
-        pack(HOME / "data", FOLDER / f"{version}.tar.xz")
-        copy = HOME.with_name("copy")
-        unpack(version, copy / "data")
-        gateway = serve(copy, proxy, key=facts["key"])
-        with gateway:
-            gateway.closed_rows(*facts["unposted"])
-            # Reading adds entries to the audit log, which must be later than the period.
-            until(lambda: datetime.now(UTC) >= datetime.fromisoformat(facts["until"]))
-            facts["said"] = read_back(gateway, facts["until"])
-    facts["migrations"] = {
+def write_release(release: str, facts: dict[str, Any], said: dict[str, Any]) -> None:
+    digests = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(MIGRATIONS.glob("0*.py"))
     }
-    text = json.dumps(facts, indent=1, ensure_ascii=False)
-    (FOLDER / f"{version}.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({**facts, "said": said, "migrations": digests}, indent=1, ensure_ascii=False)
+    (FOLDER / f"{release}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def make(release: str, proxy: ScriptedUpstream, *servers: Postgres) -> None:
+    """Write an archive of this version, and the file with what it says about its records.
+
+    ``servers``: two empty PostgreSQL servers, the second for the copy; none: SQLite.
+    """
+    original, second = servers or (None, None)
+    facts = fill(HOME, proxy, original)
+    if original is not None:
+        dump(original, HOME / "data")
+    pack(HOME / "data", FOLDER / f"{release}.tar.xz")
+    copy = HOME.with_name("copy")
+    unpack(release, copy / "data")
+    if second is not None:
+        restore(second, copy / "data")
+    with serve(copy, proxy, second, key=facts["key"]) as gateway:
+        gateway.closed_rows(*facts["unposted"])
+        # Reading adds entries to the audit log, which must be later than the period.
+        until(lambda: datetime.now(UTC) >= datetime.fromisoformat(facts["until"]))
+        said = read_back(gateway, facts["until"])
+    write_release(release, facts, said)
+    for folder in (HOME, copy):
+        shutil.rmtree(folder)
+
+
+def make_all() -> None:
+    pyproject = tomllib.loads((MIGRATIONS.parents[1] / "pyproject.toml").read_text("utf-8"))
+    version = pyproject["project"]["version"]
+    FOLDER.mkdir(exist_ok=True)
+    with ScriptedUpstream() as proxy, contextlib.ExitStack() as resources:
+        proxy.choose(answer)
+        make(f"{version}-sqlite", proxy)
+        servers = [resources.enter_context(running(Postgres(migrated=False))) for _ in range(2)]
+        make(f"{version}-postgresql", proxy, *servers)
 
 
 if __name__ == "__main__":
     if socket.gethostname() == HOST:
-        make()
+        make_all()
     else:
         run_in_namespaces()

@@ -1,24 +1,32 @@
 """The data directories of releases, each as an archive with what the release said about it.
 
-``tests/cases/releases/1.0.0.tar.xz`` is a data directory as a killed gateway of version 1.0.0 left
-it. ``1.0.0.json`` beside it contains the answers of that version, and the digests of its migrations.
+``tests/cases/releases/1.0.0-sqlite.tar.xz`` is a data directory as a killed gateway of version 1.0.0
+left it; in ``1.0.0-postgresql.tar.xz`` the database is SQL, as ``pg_dump`` wrote it. The JSON file
+beside each contains the answers of that version, and the digests of its migrations.
 """
 
+import contextlib
 import json
+import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
+
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 FOLDER: Final = Path(__file__).parents[2] / "cases" / "releases"
 RELEASES: Final = sorted(path.stem for path in FOLDER.glob("*.json"))
+"""Version and database, such as ``1.0.0-sqlite``."""
 MIGRATIONS: Final = Path(__file__).parents[3] / "proxy" / "migrations"
 SERVER_MADE: Final = frozenset({"journal-0/reserve", "ledger.sqlite3-shm"})
 """Files that the next process makes again."""
+DUMP: Final = "database.sql"
 ENGINE: Final = "engine"
 """The upstream of the archives. It is reached through a proxy, because its port is not fixed."""
 
@@ -48,14 +56,43 @@ OF_INTERRUPTED: Final = ("id", "outcome", "state")
 """The start that finds an open request decides when it ended; only this is compared of it."""
 
 
-def serve(folder: Path, proxy: ScriptedUpstream, **fields: Any) -> Gateway:
+def serve(
+    folder: Path, proxy: ScriptedUpstream, postgres: Postgres | None = None, **fields: Any
+) -> Gateway:
     """Return a gateway on ``folder/data`` that reaches the upstream ``engine`` through the proxy."""
-    environment = {
+    environment = {} if postgres is None else {"DATABASE_URL": postgres.url}
+    environment |= {
         "HTTP_PROXY": proxy.url,
         "NO_PROXY": "127.0.0.1",
         "BRIDGE_ADMIN_PASSWORD": "of-the-upgrade-test",
     }
     return Gateway(folder, environment=environment, migrated=False, **fields)
+
+
+@contextlib.contextmanager
+def running(postgres: Postgres) -> Iterator[Postgres]:
+    """Run a server, and remove its files at the end."""
+    try:
+        postgres.start()
+        yield postgres
+        postgres.stop()
+    finally:
+        postgres.remove()
+
+
+def dump(postgres: Postgres, data: Path) -> None:
+    """Write the database as SQL into the data directory, without commands that only psql knows."""
+    command = [postgres.binaries / "pg_dump", "--inserts", "--no-owner", "--dbname", postgres.url]
+    dumped = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own command line
+    lines = [line for line in dumped.splitlines() if not line.startswith("\\")]
+    (data / DUMP).write_text("\n".join(lines), encoding="utf-8")
+
+
+def restore(postgres: Postgres, data: Path) -> None:
+    """Fill an empty database with the SQL from the data directory, and remove the file."""
+    with psycopg.connect(postgres.url) as connection:
+        connection.execute((data / DUMP).read_bytes())
+    (data / DUMP).unlink()
 
 
 def pack(data: Path, archive: Path) -> None:
@@ -73,16 +110,16 @@ def pack(data: Path, archive: Path) -> None:
                 tar.add(path, name, recursive=False, filter=plain)
 
 
-def unpack(version: str, data: Path) -> None:
+def unpack(release: str, data: Path) -> None:
     """Create the data directory of a release."""
     data.mkdir(mode=0o700, parents=True)
-    with tarfile.open(FOLDER / f"{version}.tar.xz") as tar:
+    with tarfile.open(FOLDER / f"{release}.tar.xz") as tar:
         tar.extractall(data, filter="data")
 
 
-def expectation(version: str) -> dict[str, Any]:
+def expectation(release: str) -> dict[str, Any]:
     """Return the answers of this release, its key, and the digests of its migrations."""
-    found: dict[str, Any] = json.loads((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((FOLDER / f"{release}.json").read_text(encoding="utf-8"))
     return found
 
 

@@ -1,6 +1,7 @@
 """Each version starts on the data directory of each release and has everything that was in it."""
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
 from .make_release import HOME, HOST, STORED_SECRET, answer, post
-from .releases import RELEASES, differences, expectation, read_back, serve, unpack
+from .releases import (
+    DUMP,
+    RELEASES,
+    differences,
+    expectation,
+    read_back,
+    restore,
+    running,
+    serve,
+    unpack,
+)
 
 
 class Upgraded(NamedTuple):
@@ -23,32 +35,47 @@ class Upgraded(NamedTuple):
     upstream: ScriptedUpstream
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+def is_slow(release: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if release.endswith("-sqlite") else (pytest.mark.slow,)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(one, marks=is_slow(one)) for one in RELEASES])
 def upgraded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
     folder, expected = tmp_path_factory.mktemp("upgrade"), expectation(request.param)
     unpack(request.param, folder / "data")
-    with ScriptedUpstream() as upstream:
+    with ScriptedUpstream() as upstream, contextlib.ExitStack() as resources:
         upstream.choose(answer)
-        with serve(folder, upstream, key=expected["key"]) as gateway:
+        postgres = None
+        if (folder / "data" / DUMP).exists():
+            postgres = resources.enter_context(running(Postgres(migrated=False)))
+            restore(postgres, folder / "data")
+        with serve(folder, upstream, postgres, key=expected["key"]) as gateway:
             yield Upgraded(gateway, expected, upstream)
 
 
-def test_there_is_a_data_directory_of_the_first_release() -> None:
-    assert "1.0.0" in RELEASES
+def test_there_are_data_directories_of_the_first_release() -> None:
+    assert {"1.0.0-sqlite", "1.0.0-postgresql"} <= set(RELEASES)
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("release", RELEASES)
 def test_the_files_contain_no_path_and_no_name_of_the_machine_that_made_them(
-    version: str, tmp_path: Path
+    release: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    unpack(version, data)
+    unpack(release, data)
 
-    with contextlib.closing(sqlite3.connect(data / "ledger.sqlite3")) as database:
-        journals = database.execute("SELECT journal FROM proxy_drainwatermark").fetchall()
-    assert journals == [(f"{HOST}:{HOME}/data/journal-0",)]
+    if (data / DUMP).exists():
+        written = re.findall(
+            r"INTO public.proxy_drainwatermark VALUES \(.*'(\S+:/\S+)'", (data / DUMP).read_text()
+        )
+    else:
+        with contextlib.closing(sqlite3.connect(data / "ledger.sqlite3")) as database:
+            written = [
+                one for (one,) in database.execute("SELECT journal FROM proxy_drainwatermark")
+            ]
+    assert written == [f"{HOST}:{HOME}/data/journal-0"]
     files = [path for path in data.rglob("*") if path.is_file()]
     assert [path for path in files if b"/tmp" in path.read_bytes()] == []
 

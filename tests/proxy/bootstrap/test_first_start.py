@@ -117,6 +117,20 @@ def test_a_provider_key_on_a_later_start_deletes_the_sandbox():
     assert not Route.objects.filter(model__startswith="sandbox").exists()
 
 
+def test_an_upstream_of_the_admin_removes_the_sandbox_and_all_of_its_routes_at_the_next_start():
+    create_missing(SANDBOX_URL, {})
+    own = Upstream.objects.create(name="own", dialect="chat", base_url="http://127.0.0.1:1/v1")
+    mixed = Route.objects.create(model="mixed")
+    mixed.targets.create(upstream=own, weight=1)
+    mixed.targets.create(upstream=Upstream.objects.get(name="sandbox"), weight=0)
+    assert targets("claude-*") == [("sandbox", "sandbox")]
+
+    create_missing(SANDBOX_URL, {})
+
+    assert list(Upstream.objects.values_list("name", flat=True)) == ["own"]
+    assert not Route.objects.exists()
+
+
 def test_an_invalid_base_url_is_reported_by_its_variable():
     with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
         create_missing(SANDBOX_URL, {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "vllm:8000"})

@@ -1,8 +1,10 @@
-"""Build the image of deploy/Dockerfile without a registry, and get its first answer.
+"""Build the image of deploy/Dockerfile without a registry, get its first answer, run compose.yaml.
 
 The base is a minimal Debian instead of the official Python image, and wheels come from a folder, so
 that nothing but a Debian mirror and a package index is needed. Buildah runs the build in a chroot,
-since many machines refuse to run containers inside other containers.
+since many machines refuse to run containers inside other containers. Where podman may run them, the
+compose file is started with podman-compose; the images of PostgreSQL and Redis are Debian's packages,
+in Debian's versions. Podman without systemd runs no health checks, so their order is not tested.
 """
 
 import contextlib
@@ -10,6 +12,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -17,16 +20,39 @@ import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.waiting import until
+
+from . import containers
 from . import root_file_system as rootfs
+from .containers import SUBNET
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).parents[3]
 QUESTION = {"model": "claude-x", "max_tokens": 200, "messages": [{"role": "user", "content": "Hi"}]}
 REVISION = "a" * 40
+DEPLOY = REPOSITORY / "deploy"
+IMAGE = "messages-bridge:latest"  # the name in deploy/compose.yaml
+OVERRIDE = f"""# Podman 4.3 resolves no names of services; ``openai`` is the sandbox instead of OpenAI.
+services:
+  gateway:
+    extra_hosts: ["postgres:{SUBNET}.2", "redis:{SUBNET}.3", "openai:{SUBNET}.5"]
+    networks: {{default: {{ipv4_address: {SUBNET}.4}}}}
+  postgres:
+    networks: {{default: {{ipv4_address: {SUBNET}.2}}}}
+  redis:
+    networks: {{default: {{ipv4_address: {SUBNET}.3}}}}
+  openai:
+    image: messages-bridge
+    entrypoint: [python, -m, uvicorn, "--host", "0.0.0.0", "--port", "9000", "proxy.bootstrap.sandbox.app:application"]
+    networks: {{default: {{ipv4_address: {SUBNET}.5}}}}
+networks:
+  default:
+    ipam: {{config: [{{subnet: {SUBNET}.0/24}}]}}
+"""
 SOURCES = (
     "manage.py",
     "pyproject.toml",
@@ -55,9 +81,15 @@ def wheels(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Store(NamedTuple):
+    """A folder with the built image, and the command of buildah that works on it."""
+
+    folder: Path
+    buildah: containers.Buildah
+
+
 @pytest.fixture(scope="module")
-def image(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The root file system of the built image."""
+def store(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store = tmp_path_factory.mktemp("store")
     folders = ("--root", store / "images", "--runroot", store / "run")
     # vfs copies each layer and needs no mounts, which could stay behind
@@ -74,22 +106,52 @@ def image(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
     call(
         "build", "--pull=never", "--format", "docker", "--build-arg", f"PYTHON={minor}",
         "--build-arg", f"REVISION={REVISION}", "-v", f"{wheels}:/wheels:ro", "-v", f"{wheels / 'pip.conf'}:/etc/pip.conf:ro",
-        "-f", "deploy/Dockerfile", "-t", "messages-bridge:test", ".",
+        "-f", "deploy/Dockerfile", "-t", IMAGE, ".",
     )  # fmt: skip
-    [config] = [
-        json.loads(call("inspect", "--type", "image", "messages-bridge:test"))["Docker"]["config"]
-    ]
+    [config] = [json.loads(call("inspect", "--type", "image", IMAGE))["Docker"]["config"]]
     assert (config["User"], config["Entrypoint"]) == (str(rootfs.USER), ["messages-bridge"])
     assert "Healthcheck" in config
     version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
     expected = {"version": version, "revision": REVISION, "licenses": "MIT"}
     for name, text in expected.items():
         assert config["Labels"][f"org.opencontainers.image.{name}"] == text
-    container = call("from", "--pull=never", "localhost/messages-bridge:test")
     try:
-        yield Path(call("mount", container))
+        yield Store(store, call)
     finally:
         call("rm", "--all")
+
+
+@pytest.fixture(scope="module")
+def image(store: Store) -> Path:
+    """The root file system of the built image."""
+    container = store.buildah("from", "--pull=never", f"localhost/{IMAGE}")
+    return Path(store.buildah("mount", container))
+
+
+@pytest.fixture
+def services(store: Store, tmp_path: Path) -> Iterator[containers.Containers]:
+    """The services of deploy/compose.yaml, started with the settings that deploy/env.example asks for."""
+    rootfs.require_tools("podman", "crun", "nsenter", "ip")
+    started = containers.Containers(store.folder, tmp_path)
+    try:
+        started.require_start(f"localhost/{IMAGE}")
+        containers.make_stand_ins(store.buildah, tmp_path)
+        deploy = tmp_path / "deploy"
+        deploy.mkdir()
+        shutil.copy(DEPLOY / "compose.yaml", deploy)
+        (deploy / "override.yaml").write_text(OVERRIDE)
+        config = (DEPLOY / "bridge.example.toml").read_text()
+        (deploy / "bridge.example.toml").write_text(
+            config.replace("https://api.openai.com/v1", "http://openai:9000/v1")
+        )
+        environment = (DEPLOY / "env.example").read_text()
+        for name in ("BRIDGE_SECRET_KEY", "POSTGRES_PASSWORD", "OPENAI_API_KEY"):
+            environment = environment.replace(f"{name}=\n", f"{name}={secrets.token_hex(32)}\n")
+        (deploy / ".env").write_text(environment)
+        started.compose("up", "--detach")
+        yield started
+    finally:
+        started.close()
 
 
 def free_port() -> int:
@@ -143,6 +205,34 @@ def test_the_image_answers_as_an_unprivileged_user_with_a_read_only_root(
     assert re.search(rf"^Uid:\t{rootfs.USER}\t", status, re.MULTILINE)
     assert (data / "ledger.sqlite3").exists()
     assert not (image / "opt/bridge/bin/pip").exists()
+
+
+@pytest.mark.timeout(1800)  # the machine may also run the fast lane; it builds a second image
+def test_the_compose_file_answers_and_keeps_its_records_over_a_restart(
+    services: containers.Containers,
+):
+    services.wait_until_ready()
+    words = ("createkey", "--team", "platform", "--name", "first", "--json")
+    scopes = ("--scope", "messages", "--scope", "reports")
+    made = services.compose("exec", "-T", "gateway", "messages-bridge", *words, *scopes)
+    headers = {"x-api-key": json.loads(made)["key"], "content-type": "application/json"}
+
+    def record() -> Any:
+        status, found = services.ask("GET", "/api/v1/requests/", headers=headers)
+        assert status == 200, found
+        return [one for one in found["data"] if one["state"] == "closed"]
+
+    status, answer = services.ask("POST", "/v1/messages", QUESTION, headers)
+    assert status == 200, (answer, services.compose("logs"))
+    assert "sandbox" in answer["content"][0]["text"]
+    before = until(record)
+    services.compose("stop")
+    assert services.ask("GET", "/readyz")[0] == 0
+    services.compose("start")
+    services.wait_until_ready()
+
+    assert record() == before
+    assert services.ask("POST", "/v1/messages", QUESTION, headers)[0] == 200
 
 
 def test_the_first_command_of_the_readme_works_in_a_minimal_system(

@@ -4,7 +4,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from proxy.live.running_requests import RUNNING
+from proxy.live.running_requests import ADMINISTRATOR, RUNNING
 from proxy.models import Upstream
 from tests.proxy.admin import factories
 from tests.proxy.admin.live.live_fixtures import (
@@ -65,7 +65,7 @@ class TestRoles:
 
         assert client.post("/admin/live/req_ben/stop/").status_code == 302
         assert client.post("/admin/live/req_cleo/stop/").status_code == 404
-        assert two_running["req_ben"].stopped_by == "ben"
+        assert two_running["req_ben"].stopped_by == ADMINISTRATOR
         assert not two_running["req_cleo"].stopped_by
         (entry,) = factories.audit()
         assert (entry.action, entry.object_id, entry.user) == ("stop", "req_ben", "ben")
@@ -75,7 +75,7 @@ class TestRoles:
 
         client.post("/admin/live/req_cleo/stop/")
 
-        assert two_running["req_cleo"].stopped_by == "ada"
+        assert two_running["req_cleo"].stopped_by == ADMINISTRATOR
 
     @pytest.mark.parametrize(
         ("kind", "name", "stopped"),
@@ -101,7 +101,7 @@ class TestRoles:
 
         client.post("/admin/live/stop/", {"kind": kind, "name": name})
 
-        assert {key for key, one in two_running.items() if one.stopped_by == "ada"} == stopped
+        assert {key for key, one in two_running.items() if one.stopped_by == ADMINISTRATOR} == stopped
         entry = factories.audit()[-1]
         assert (entry.action, entry.object_name, entry.user) == ("stop", name, "ada")
         assert entry.detail == "all running requests"
