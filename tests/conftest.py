@@ -38,13 +38,18 @@ LAST: Final = "tests/repo/lint/test_coverage.py"
 LIMIT: Final = "time limit"
 
 FIRST: Final = (
-    "tests/slow/faults/test_faults.py",
+    "tests/repo/access/test_write_matrix.py",
     "tests/repo/access/test_access_matrix.py",
+    "tests/slow/faults/test_faults.py",
     "tests/slow/browser/test_screens.py",
-    "tests/e2e/recovery/test_outage_postgresql.py",
-    "tests/e2e/recovery/test_outage_sqlite.py",
+    "tests/slow/browser/test_walk.py",
+    "tests/repo/docs/test_code_blocks.py",
+    "tests/proxy/reports/openapi/test_openapi_schema.py",
     "tests/repo/supply/test_wheels.py",
-    "tests/repo/lint/test_tools.py",
+    "tests/e2e/erasure/test_erasure.py",
+    "tests/e2e/clients/test_start_page.py",
+    "tests/e2e/nodes/test_two_nodes.py",
+    "tests/e2e/nodes/test_redis_faults.py",
     "tests/proxy/server/test_server.py",
     "tests/repo/secrets/test_canary.py",
 )

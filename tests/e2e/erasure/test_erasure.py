@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.load.kill_process import wait_until_drained
-from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 import trustme
 
+from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.optional_tools import skip_or_fail
-from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from proxy.secrets import derive
-from tests.fakes.servers.forked_python import REPOSITORY
+from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.redis_server import RedisServer

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.load.filled_ledger import fill_ledger
-from tests.fakes.servers.forked_python import REPOSITORY
 from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.prepared import copy_ledger

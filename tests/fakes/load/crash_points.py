@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bridge_project import command
-from tests.fakes.servers.forked_python import PreparedPython, python_with_libraries
+from tests.fakes.forked_python import PreparedPython, python_with_libraries
 from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.prepared import copy_ledger
 

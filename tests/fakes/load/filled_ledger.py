@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from tests.fakes.servers.forked_python import python_with_libraries
+from tests.fakes.forked_python import python_with_libraries
 
 BATCH = 200
 TURNS = 5  # of each conversation

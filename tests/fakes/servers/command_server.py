@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .forked_python import REPOSITORY, PreparedPython, python_with_libraries
+from tests.fakes.forked_python import REPOSITORY, PreparedPython, python_with_libraries
 
 MANAGE: Final = str(REPOSITORY / "manage.py")
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.fakes.forked_python import REPOSITORY, ForkedProcess, python_with_libraries
+
 from .command_server import CommandServer, Finished, commands_without_settings
-from .forked_python import REPOSITORY, ForkedProcess, python_with_libraries
 from .prepared import copy_ledger
 
 KEY = "sk-br-" + "e2e0" * 12

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from .forked_python import REPOSITORY
+from tests.fakes.forked_python import REPOSITORY
 
 VARIABLE: Final = "TESTS_PREPARED_FILES"
 """Names the folder of the files; child processes inherit it."""

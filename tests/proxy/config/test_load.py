@@ -147,7 +147,7 @@ def test_the_example_in_the_start_page_is_read(repository_page):
 @pytest.fixture
 def repository_page():
     """Return the TOML example of docs/start.md."""
-    from tests.fakes.servers.forked_python import REPOSITORY
+    from tests.fakes.forked_python import REPOSITORY
 
     page = (REPOSITORY / "docs/start.md").read_text(encoding="utf-8")
     return page.split("```toml\n")[1].split("```")[0]

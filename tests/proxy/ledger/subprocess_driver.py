@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from tests.fakes.forked_python import ForkedProcess, python_with_libraries
 from tests.fakes.servers.command_server import Finished, commands_without_settings
-from tests.fakes.servers.forked_python import ForkedProcess, python_with_libraries
 from tests.fakes.servers.prepared import copy_ledger
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.fakes.servers.forked_python import REPOSITORY
+from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.servers.prepared import copy_ledger
 from tests.proxy.config.conftest import BRIDGE_TOML, SECRET
 from tests.waiting import until

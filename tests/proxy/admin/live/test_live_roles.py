@@ -101,7 +101,9 @@ class TestRoles:
 
         client.post("/admin/live/stop/", {"kind": kind, "name": name})
 
-        assert {key for key, one in two_running.items() if one.stopped_by == ADMINISTRATOR} == stopped
+        assert {
+            key for key, one in two_running.items() if one.stopped_by == ADMINISTRATOR
+        } == stopped
         entry = factories.audit()[-1]
         assert (entry.action, entry.object_name, entry.user) == ("stop", name, "ada")
         assert entry.detail == "all running requests"

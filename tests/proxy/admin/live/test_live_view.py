@@ -167,7 +167,9 @@ class TestTheFeed:
 
 
 class TestStopping:
-    def test_a_stopped_stream_ends_in_an_error_and_only_the_audit_log_names_the_user(self, gateway, admin):
+    def test_a_stopped_stream_ends_in_an_error_and_only_the_audit_log_names_the_user(
+        self, gateway, admin
+    ):
         with browser(gateway).open(live_request("stalling")) as client:
             read_until(client, b"canary39")
             request_id, answer = stopped(gateway, admin, "stalling")

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-REPOSITORY: Final = Path(__file__).parents[3]
+REPOSITORY: Final = Path(__file__).parents[2]
 LIBRARIES: Final = (
     "aiohttp",
     "channels.generic.websocket",
@@ -126,7 +126,7 @@ class PreparedPython:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "tests.fakes.servers.forked_python", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.fakes.forked_python", str(theirs.fileno())],
                 cwd=REPOSITORY, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
             )  # fmt: skip
