@@ -28,9 +28,13 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--batch", type=int, default=100, help="requests in one transaction (default: 100)"
         )
-        parser.add_argument("--keep-space", action="store_true", help="do not vacuum afterwards")
         parser.add_argument(
-            "--full", action="store_true", help="PostgreSQL: VACUUM FULL, which locks the tables"
+            "--keep-space", action="store_true", help="do not free disk space afterwards"
+        )
+        parser.add_argument(
+            "--full",
+            action="store_true",
+            help="free it with VACUUM FULL, which locks the tables (PostgreSQL)",
         )
         parser.add_argument(
             "--forget", metavar="KEY", help="only stop reporting that this key id is missing"

@@ -20,7 +20,11 @@ class Command(BridgeCommand):
     example = "manage.py reprice --since 2026-11-01 --dry-run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=parse_datetime, help="only requests since this time")
+        parser.add_argument(
+            "--since",
+            type=parse_datetime,
+            help="only requests since this time, such as 2026-11-01 or 7d",
+        )
         parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
         parser.add_argument(
             "--all",
