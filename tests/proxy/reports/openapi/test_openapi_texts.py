@@ -9,7 +9,7 @@ from drf_spectacular.settings import spectacular_settings
 
 from proxy.reports.openapi import generator
 from proxy.reports.openapi.examples import PLACEHOLDER
-from tests.fakes.openapi import schema
+from tests.fakes.openapi import build_schema, schema
 
 DOCUMENT = schema()
 OPERATIONS = [
@@ -80,7 +80,7 @@ def test_the_document_is_built_once_and_without_warnings(monkeypatch):
     monkeypatch.setattr(generator, "_built", [])
     GENERATOR_STATS.reset()
 
-    first, second = schema(), schema()
+    first, second = build_schema(), build_schema()
 
     assert first["paths"] is second["paths"]
     assert not GENERATOR_STATS

@@ -9,8 +9,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
+from tests.lanes import repeat
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.openai_responses import DIALECT
@@ -283,7 +286,8 @@ def faults_of(answer: list[tuple], shape: Shape) -> list[str]:
     return faults
 
 
-@for_each("name", ANSWERS)
+@pytest.mark.repeated
+@for_each("name", list(ANSWERS)[:: repeat(fast=3, slow=1)])
 def test_each_pair_of_unusual_shapes_preserves_and_times_the_content(name):
     answer = ANSWERS[name]
 
