@@ -5,7 +5,6 @@ import pytest
 from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
-from tests.lanes import repeat
 from tests.translator.openai_responses.request.strict_types import assert_valid
 from translator import openai_chat, openai_responses
 
@@ -14,12 +13,14 @@ from .cases import Cases, expect, pretty
 CHAT = Cases("openai_chat", openai_chat.DIALECT, "generic", "qwen3")
 RESPONSES = Cases("openai_responses", openai_responses.DIALECT, "openai", "gpt-5.2", KEYS)
 
-ALL = [
-    pytest.param(cases, case, id=f"{cases.folder}-{case.name}")
-    for cases in (CHAT, RESPONSES)
-    for case in cases.all
-]
-every_case = for_each(("cases", "case"), ALL)
+every_case = for_each(
+    ("cases", "case"),
+    [
+        pytest.param(cases, case, id=f"{cases.folder}-{case.name}")
+        for cases in (CHAT, RESPONSES)
+        for case in cases.all
+    ],
+)
 
 
 @pytest.fixture
@@ -46,8 +47,7 @@ def test_each_case_gives_its_expected_stream_and_message(cases, case, rewrite):
     assert faults_of_events(reply.events, raw_tool_input=raw) == []
 
 
-@pytest.mark.repeated
-@for_each(("cases", "case"), ALL[:: repeat(fast=3, slow=1)])
+@every_case
 def test_cutting_the_bytes_changes_nothing(cases, case):
     assert cases.run(case, step=1) == cases.run(case)
 
