@@ -105,9 +105,14 @@ class ConnectionPool:
             raise (ConnectTimeout if late else ConnectError)(str(exc)) from exc
 
     def release(self, connection: UpstreamConnection, origin: Origin, owner: int = SHARED) -> None:
-        """Store the connection for the next request, or close it if it cannot be reused."""
+        """Store the connection for the next request, or close it if it cannot be reused.
+
+        A proxy that forwards requests may close a connection after each response without announcing
+        it, as tinyproxy does; the next request on it would get no response.
+        """
         if (
             owner == NOT_REUSED
+            or origin.is_forwarded
             or not connection.is_reusable
             or self._waiting >= MAX_IDLE
             or (self._distrusted and self._is_distrusted(origin, connection.loop.time()))

@@ -20,6 +20,7 @@ from proxy.gateway.upstream.connection import (
     UpstreamConnection,
 )
 from proxy.gateway.upstream.connection_pool import ConnectionPool
+from proxy.models.setup.upstream_connection import HttpProxy
 from tests.for_each import for_each
 
 PATIENCE_S = 60
@@ -261,6 +262,19 @@ async def test_connection_close_prevents_the_reuse():
     async with upstream(answer) as (pool, origin):
         connection = await send_request(pool, origin)
         assert await whole(connection) == b"ok"
+        pool.release(connection, origin)
+
+        assert pool.acquire_idle(origin) is None
+
+
+async def test_a_connection_to_a_forwarding_proxy_serves_one_request():
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer) as (pool, proxy):
+        http_proxy = HttpProxy(proxy.host, proxy.port)
+        origin = Origin(tls=False, host="upstream.test", port=80, proxy=http_proxy)
+        connection = await send_request(pool, origin)
+        assert await whole(connection) == b"ok"
+        assert connection.is_reusable
         pool.release(connection, origin)
 
         assert pool.acquire_idle(origin) is None
