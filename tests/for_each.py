@@ -28,7 +28,13 @@ def for_each(
 
     The arguments are those of ``pytest.mark.parametrize``, and two decorators multiply their cases.
     All cases of one test share its fixtures: where a case needs a fresh one, use parametrize.
+    A table without data is one case with the mark ``skip``, which skips the test with its reason.
     """
+    cases = list(cases)
+    skips = [mark for case in cases if isinstance(case, PARAM) for mark in case.marks]
+    if skips:
+        assert len(cases) == 1, "A case that is skipped must be the only one."
+        assert [mark.name for mark in skips] == ["skip"], "Only parametrize can apply other marks."
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     ids = ids if ids is None or callable(ids) else list(ids)
     table = [named(case, parameters, ids, place) for place, case in enumerate(cases)]
@@ -56,6 +62,8 @@ def for_each(
         fixtures = [p for name, p in signature.parameters.items() if name not in parameters]
         made = run_async if inspect.iscoroutinefunction(test) else run
         made.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+        for skip in skips:
+            made = skip(made)
         return made
 
     return decorate
@@ -86,7 +94,6 @@ class Report:
 def named(case: Any, parameters: Sequence[str], ids: Any, place: int) -> tuple[str, dict[str, Any]]:
     """Return the name of a case, which begins with its place in the table, and its arguments."""
     if isinstance(case, PARAM):
-        assert not case.marks, f"Case {place} has a mark, which only parametrize can apply."
         values, name = case.values, case.id
     else:
         values, name = ((case,) if len(parameters) == 1 else tuple(case)), None
