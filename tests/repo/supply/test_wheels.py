@@ -229,4 +229,4 @@ def test_the_suite_s_core_passes_on_other_pythons(programs, tmp_path):
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 2_000, done.stdout[-300:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 1_000, done.stdout[-300:]
