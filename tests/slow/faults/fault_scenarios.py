@@ -44,8 +44,12 @@ def stop_reason(reply: Reply) -> str:
     return str(reason)
 
 
-MAX_BUFFERED = 16 * 2**20
-"""Maximum bytes between upstream and client; most of them are in the kernel's buffers."""
+MAX_BUFFERED = 24 * 2**20
+"""Maximum bytes between upstream and client; most of them are in the kernel's buffers.
+
+Linux may enlarge one receive buffer to 32 MiB; 17 MiB in all were seen on a slow machine. The memory
+of the gateway itself is limited by ``rss_mb`` of the fault.
+"""
 
 
 def slow_reader(world: World, case: Case, client: RawClient, model: str) -> None:
