@@ -278,7 +278,7 @@ def run_as_main(arguments: Sequence[str]) -> None:
 
 
 def run_program(channel: socket.socket) -> None:
-    """Run what the requests ask for; each child returns from here to end as the interpreter does."""
+    """Run the program of each request in a child, which returns from here to end as Python does."""
     while True:
         request, descriptors = Children(channel).fork_for_each_request()
         if request["environment"] is not None:

@@ -47,7 +47,8 @@ INDEX_BATCH: Final = 500
 def remove_search_index(size: int = INDEX_BATCH) -> Iterator[int]:
     """Delete the search index, which contains words of the texts; yield the size of each batch.
 
-    The terms are deleted last: whoever deletes a part meanwhile removes the terms of its entry.
+    The terms are deleted last, because a retention run that deletes a part at the same time removes
+    the terms of its entry.
     """
     while True:
         with transaction.atomic():

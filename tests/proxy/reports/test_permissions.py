@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 DAY = "?from=2026-11-20&to=2026-11-21"
 ADMIN_API_DAY = "?starting_at=2026-11-20T00:00:00Z&ending_at=2026-11-21T00:00:00Z"
 CALLERS = ("anonymous", "messages", "reports", "admin", "plain_staff", "lead", "root")
-ASKING = repeat(fast=("anonymous", "messages", "lead"), slow=CALLERS)
+SENDERS = repeat(fast=("anonymous", "messages", "lead"), slow=CALLERS)
 """In the fast lane the callers that the access matrix has not, and two with few permissions."""
 
 REPORT = (401, 403, 200, 200, 403, 200, 200)
@@ -181,12 +181,12 @@ def fill_path(route, names):
 
 
 def statuses(send_as, url):
-    return {caller: send_as(caller, url).status_code for caller in ASKING}
+    return {caller: send_as(caller, url).status_code for caller in SENDERS}
 
 
 def expected_of(row):
     of_caller = dict(zip(CALLERS, row, strict=True))
-    return {caller: of_caller[caller] for caller in ASKING}
+    return {caller: of_caller[caller] for caller in SENDERS}
 
 
 @pytest.mark.repeated

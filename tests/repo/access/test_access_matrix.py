@@ -116,7 +116,7 @@ def senders(url):
 
 
 def in_lane(url):
-    """Ask the paths of reports without their last slash, which have the same views, less often."""
+    """Test the paths of reports without their last slash, which have the same views, less often."""
     same_view = url.startswith("api/v1/") and f"{url}/" in DJANGO
     return pytest.param(url, marks=pytest.mark.slow) if same_view else url
 

@@ -1,7 +1,7 @@
-"""With BRIDGE_READING_NEEDS_REASON=1, each way to another person's transcript asks for a reason.
+"""With BRIDGE_READING_NEEDS_REASON=1, each way to another person's transcript requires a reason.
 
-Every URL of the project is asked, so a new page that shows text of a transcript fails here until it
-is in ``READERS``, and until it asks for a reason.
+Every URL of the project gets a request, so a new page that shows text of a transcript fails here until it
+is in ``READERS``, and until it requires a reason.
 """
 
 import json

@@ -265,19 +265,19 @@ def roles(pattern: str, whose: str) -> Sequence[str]:
     """Return the roles that send the write: in the fast lane not all that every target refuses.
 
     A role that the URL refuses whatever the target is sends only the first write and the one to the
-    foreign team. No page accepts a key, so one key asks for a page.
+    foreign team. No page accepts a key, so one key sends the writes of pages.
     """
     if lanes.is_slow():
         return ROLES
     targets = list(WRITES[pattern])
     words = [dict(zip(ROLES, table()[pattern, one], strict=True)) for one in targets]
-    asked = [
+    senders = [
         role
         for role in ROLES
         if whose in {targets[0], "foreign"} or any(row[role] not in REFUSED for row in words)
     ]
     keys = ("member_key", "reports_key") if pattern.startswith("admin/") else ()
-    return [role for role in asked if role not in keys]
+    return [role for role in senders if role not in keys]
 
 
 @pytest.mark.repeated

@@ -73,7 +73,7 @@ def fill(gateway: Gateway) -> Any:
 
 
 def company() -> dict[str, object]:
-    """Create the rows; return the password of all users, the secrets of the keys and the ids of the rows by name."""
+    """Create the rows; return the password of all users, the secrets and the ids by name."""
     stored = make_password(PASSWORD)
     users = {role: factories.staff(name, *may, groups=groups) for role, (name, may, groups) in PEOPLE.items()}  # fmt: skip
     users["cleo"] = factories.staff("cleo", groups=(MEMBER, "team:research"))

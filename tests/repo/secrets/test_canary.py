@@ -129,25 +129,13 @@ def script_for(request: ReceivedRequest):
 
 
 KINDS = (
-    "fine",
-    "400",
-    "401",
-    "403",
-    "404",
-    "429",
-    "500",
-    "503",
-    "html",
-    "text",
-    "stream",
-    "broken",
-)
+    "fine", "400", "401", "403", "404", "429", "500", "503", "html", "text", "stream", "broken",
+)  # fmt: skip
 
 
 KINDS_OF_SOURCE = {
     "env": KINDS,
-    "file": repeat(fast=("fine", "401", "html"), slow=KINDS),
-    "sealed": repeat(fast=("fine", "401", "html"), slow=KINDS),
+    **dict.fromkeys(("file", "sealed"), repeat(fast=("fine", "401", "html"), slow=KINDS)),
 }
 """Source of the upstream's secret -> the responses that its upstream gives."""
 

@@ -67,7 +67,7 @@ ip link set lo up && mount -t tmpfs tmpfs /run
 [ ! -d /var/lib/cni ] || mount -t tmpfs tmpfs /var/lib/cni
 echo ready && exec sleep infinity
 """
-ASK: Final = """
+SEND: Final = """
 import http.client, json, sys
 method, path, body, headers = json.loads(sys.argv[1])
 connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=60)
@@ -163,18 +163,20 @@ class Containers:
             )
         self.call("podman", "network", "rm", "trial")
 
-    def ask(
+    def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
         """Send a request to the published port; return status and body, or 0 if nothing listens."""
         given = json.dumps([method, path, body and json.dumps(body), headers or {}])
-        status, text = json.loads(self.call(sys.executable, "-c", ASK, given))
+        status, text = json.loads(self.call(sys.executable, "-c", SEND, given))
         return status, json.loads(text) if status and text.startswith(("{", "[")) else text
 
     def wait_until_ready(self) -> None:
         """Wait until the gateway behind the published port is ready."""
         until(
-            lambda: self.ask("GET", "/readyz")[0] == 200, lambda: self.compose("logs"), within_s=180
+            lambda: self.send("GET", "/readyz")[0] == 200,
+            lambda: self.compose("logs"),
+            within_s=180,
         )
 
     def close(self) -> None:

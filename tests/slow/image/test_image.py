@@ -101,7 +101,7 @@ def store(base: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
         return rootfs.run([*buildah, *words], env=environment, cwd=REPOSITORY).strip()
 
     container = call("from", "scratch")
-    rootfs.run(["cp", "-a", f"{base}/.", call("mount", container)])  # keeps devices and links
+    rootfs.run(["cp", "-a", f"{base}/.", call("mount", container)])  # preserves devices and links
     call("commit", "-q", container, f"docker.io/library/python:{minor}-slim")
     call(
         "build", "--pull=never", "--format", "docker", "--build-arg", f"PYTHON={minor}",
@@ -130,7 +130,7 @@ def image(store: Store) -> Path:
 
 @pytest.fixture
 def services(store: Store, tmp_path: Path) -> Iterator[containers.Containers]:
-    """The services of deploy/compose.yaml, started with the settings that deploy/env.example asks for."""
+    """The services of deploy/compose.yaml, started with the settings that deploy/env.example requires."""
     rootfs.require_tools("podman", "crun", "nsenter", "ip")
     started = containers.Containers(store.folder, tmp_path)
     try:
@@ -218,21 +218,21 @@ def test_the_compose_file_answers_and_keeps_its_records_over_a_restart(
     headers = {"x-api-key": json.loads(made)["key"], "content-type": "application/json"}
 
     def record() -> Any:
-        status, found = services.ask("GET", "/api/v1/requests/", headers=headers)
+        status, found = services.send("GET", "/api/v1/requests/", headers=headers)
         assert status == 200, found
         return [one for one in found["data"] if one["state"] == "closed"]
 
-    status, answer = services.ask("POST", "/v1/messages", QUESTION, headers)
+    status, answer = services.send("POST", "/v1/messages", QUESTION, headers)
     assert status == 200, (answer, services.compose("logs"))
     assert "sandbox" in answer["content"][0]["text"]
     before = until(record)
     services.compose("stop")
-    assert services.ask("GET", "/readyz")[0] == 0
+    assert services.send("GET", "/readyz")[0] == 0
     services.compose("start")
     services.wait_until_ready()
 
     assert record() == before
-    assert services.ask("POST", "/v1/messages", QUESTION, headers)[0] == 200
+    assert services.send("POST", "/v1/messages", QUESTION, headers)[0] == 200
 
 
 def test_the_first_command_of_the_readme_works_in_a_minimal_system(
