@@ -234,11 +234,12 @@ def _create_sandbox(base_url: str) -> str:
 
 
 def _delete_sandbox() -> None:
-    """Delete the sandbox upstreams and their routes, because a real upstream exists."""
+    """Delete the sandbox upstreams, their targets, and the routes that have no other target."""
     sandboxes = Upstream.objects.filter(name__in=SANDBOXES)
-    for upstream in sandboxes:
-        Route.objects.filter(targets__upstream=upstream, managed=False).delete()
-        upstream.delete()
+    others = RouteTarget.objects.exclude(upstream__in=sandboxes)
+    routes = Route.objects.filter(targets__upstream__in=sandboxes, managed=False)
+    routes.exclude(targets__in=others).delete()
+    sandboxes.delete()
 
 
 def _create_route(model: str, upstream: Upstream, target: str) -> None:

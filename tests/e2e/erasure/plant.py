@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ NAME = f"ada.{MARK}"
 OTHER = "ben.vwnarwhal"
 KEYS = {NAME: "sk-br-" + "ada0" * 12, OTHER: "sk-br-" + "ben0" * 12}
 MODEL = "chat-erasure"
+ENDLESS = 51
+"""The ``max_tokens`` of a request that the upstream does not answer."""
 ROUTES = f"""
 [[routes]]
 model = "{MODEL}"
@@ -52,7 +55,7 @@ for name, secret, mark in {[(name, secret, name.partition(".")[2]) for name, sec
     user = User.objects.create(username=name, email=f"{{mark}}-mail@example.com",
         first_name=f"First{{mark}}", last_name=f"Last{{mark}}")
     keys[name] = ApiKey.objects.create(team=team, user=user, name=f"{{mark}}-laptop",
-        scopes=["messages"], **secret_columns(secret))
+        scopes=["messages", "admin"], **secret_columns(secret))
     Budget.objects.create(user=user, usd=1000)
     Budget.objects.create(team=team, usd=1000, emails=[user.email, "ops@example.com"])
     Budget.objects.create(key=keys[name], usd=1000)
@@ -104,6 +107,8 @@ print(json.dumps(totals, default=str))
 
 def respond(request: ReceivedRequest) -> list[Any]:
     """Answer with the words of the question, so that they are in the response and its stream too."""
+    if request.json["max_tokens"] == ENDLESS:
+        return [script_steps.stream_head(), script_steps.Stall()]
     mark = MARK if MARK in json.dumps(request.json) else "vwnarwhal"
     events = [
         {"choices": [{"index": 0, "delta": {"content": f"answer {mark}-answer"}}]},
@@ -121,7 +126,7 @@ def wait_for_keys(gateway: Gateway) -> None:
             time.sleep(0.05)
 
 
-def send(gateway: Gateway, name: str, number: int) -> Reply:
+def send(gateway: Gateway, name: str, number: int, *, max_tokens: int = 50) -> Reply:
     """Send a request with a prompt, a tool call and its result, a session and an address."""
     mark = name.partition(".")[2]
     call = {
@@ -138,7 +143,7 @@ def send(gateway: Gateway, name: str, number: int) -> Reply:
     environment = f"<env>\nWorking directory: /home/{mark}-repo\nIs directory a git repo: Yes\n</env>\nCurrent branch: {mark}-branch"
     body = {
         "model": MODEL,
-        "max_tokens": 50,
+        "max_tokens": max_tokens,
         "stream": number % 2 == 0,
         "system": [{"type": "text", "text": environment}],
         "metadata": {"user_id": json.dumps({"session_id": f"{mark}-session-{number}"})},
@@ -156,6 +161,18 @@ def send(gateway: Gateway, name: str, number: int) -> Reply:
         "x-claude-code-agent-id": f"{mark}-agent-id",
     }
     return gateway.request("POST", "/v1/messages", json.dumps(body).encode(), headers)
+
+
+def stop_request_of_other(gateway: Gateway) -> str:
+    """Stop a running request of the other person with the person's key; return what that one received."""
+    order = json.dumps({"kind": "key", "name": f"e2e/{OTHER.partition('.')[2]}-laptop"}).encode()
+    headers = {"x-api-key": KEYS[NAME], "content-type": "application/json"}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(send, gateway, OTHER, 2, max_tokens=ENDLESS)
+        # Several orders: one stops only the requests that already run.
+        while not wait([running], timeout=0.1).done:
+            assert gateway.request("POST", "/api/v1/stop/", order, headers).status == 202
+        return running.result().body.decode()
 
 
 def found_in(folder: Path, mark: str = MARK) -> Counter[str]:

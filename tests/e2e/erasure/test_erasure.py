@@ -35,6 +35,7 @@ def prepare(gateway: Gateway) -> list[str]:
     plant.wait_for_keys(gateway)
     replies = [plant.send(gateway, name, n) for n in range(2) for name in (NAME, OTHER)]
     assert [reply.status for reply in replies] == [200] * 4, replies[0].body
+    assert "an administrator stopped this request" in plant.stop_request_of_other(gateway)
     wait_until_drained(gateway)
     return [reply.headers["request-id"] for reply in replies[1::2]]
 

@@ -117,7 +117,7 @@ def test_a_provider_key_on_a_later_start_deletes_the_sandbox():
     assert not Route.objects.filter(model__startswith="sandbox").exists()
 
 
-def test_an_upstream_of_the_admin_removes_the_sandbox_and_all_of_its_routes_at_the_next_start():
+def test_an_upstream_of_the_admin_removes_the_sandbox_and_the_routes_that_have_only_it():
     create_missing(SANDBOX_URL, {})
     own = Upstream.objects.create(name="own", dialect="chat", base_url="http://127.0.0.1:1/v1")
     mixed = Route.objects.create(model="mixed")
@@ -128,7 +128,8 @@ def test_an_upstream_of_the_admin_removes_the_sandbox_and_all_of_its_routes_at_t
     create_missing(SANDBOX_URL, {})
 
     assert list(Upstream.objects.values_list("name", flat=True)) == ["own"]
-    assert not Route.objects.exists()
+    assert list(Route.objects.values_list("model", flat=True)) == ["mixed"]
+    assert [each.upstream for each in mixed.targets.all()] == [own]
 
 
 def test_an_invalid_base_url_is_reported_by_its_variable():
