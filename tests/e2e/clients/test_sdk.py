@@ -1,8 +1,8 @@
 """Recorded upstream traffic through a running gateway to the Anthropic SDKs.
 
 A scripted upstream sends each recording byte for byte, with random cuts. The SDK's final message
-must equal the content of the recording. In the fast lane each recording is read in one of the three
-modes, the old SDK gets every fifth recording, and every fifth of all is cut.
+must equal the content of the recording. In the fast lane the newest SDK gets every third recording
+and the old one every fifteenth, each in one of the three modes, and every fifth of all is cut.
 """
 
 from functools import cache
@@ -23,7 +23,10 @@ pytestmark = [
     pytest.mark.timeout(900),  # the first test waits for the whole batch
 ]
 
-STEPS: dict[sdks.Line, int] = {"newest": 1, "last-0.x": repeat(fast=5, slow=1)}
+STEPS: dict[sdks.Line, int] = {
+    "newest": repeat(fast=3, slow=1),
+    "last-0.x": repeat(fast=15, slow=1),
+}
 """SDK -> it gets each recording (1) or every nth one."""
 MODES = ["helper", "raw", "whole"]
 ALL = [*scenarios.STREAMS, *scenarios.WHOLE]

@@ -11,8 +11,6 @@ from tests.fakes.upstreams.script_steps import json_response
 from tests.slow.threats import raw_http
 
 MB = 2**20
-EMPTY = b'{"model":"chat-x","max_tokens":1,"messages":[' + b"{}," * (10 * MB) + b"{}]}"
-"""31 MB that decode into 1.5 GB of objects."""
 ROOM_MB = 256
 
 
@@ -26,25 +24,35 @@ def reset_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 
+def empty_objects() -> bytes:
+    """Return 31 MB that decode into 1.5 GB of objects."""
+    return b'{"model":"chat-x","max_tokens":1,"messages":[' + b"{}," * (10 * MB) + b"{}]}"
+
+
 def two_member_gzip(size: int) -> bytes:
     """Return a valid gzip body with a bomb as its second member."""
     return gzip.compress(raw_http.messages_body()) + gzip.compress(b" " * size)
 
 
+GZIP = {"content-encoding": "gzip"}
 BOMBS = {
-    "objects": (EMPTY, {}, 413),
-    "objects in gzip": (zlib.compress(EMPTY, 9, wbits=31), {"content-encoding": "gzip"}, 413),
+    "objects": (empty_objects, {}, 413),
+    "objects in gzip": (lambda: zlib.compress(empty_objects(), 9, wbits=31), GZIP, 413),
     "junk behind gzip": (
-        gzip.compress(raw_http.messages_body()) + bytes(30 * MB), {"content-encoding": "gzip"}, 400,
+        lambda: gzip.compress(raw_http.messages_body()) + bytes(30 * MB),
+        GZIP,
+        400,
     ),
-    "a bomb behind gzip": (two_member_gzip(100 * MB), {"content-encoding": "gzip"}, 400),
-}  # fmt: skip
+    "a bomb behind gzip": (lambda: two_member_gzip(100 * MB), GZIP, 400),
+}
+"""Name -> a function that builds the body, the headers, and the status of the response."""
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 @pytest.mark.parametrize("name", BOMBS)
 def test_request_bomb_is_rejected_before_it_uses_memory(running, name, path):
-    body, headers, status = BOMBS[name]
+    build, headers, status = BOMBS[name]
+    body = build()
     pid = running.process.process.pid
     running.assert_healthy()
     reset_peak(pid)
