@@ -88,14 +88,14 @@ def notices_for(request: HttpRequest) -> NoticeContext:
     if cached is None or cached[0] <= at:
         if len(_cache) >= MAX_CACHED_USERS:
             _cache.clear()
-        cached = (at + settings.BANNER_FRESH_S, _collect_notices(user, reader_of_user(user)))
+        cached = (at + settings.BANNER_FRESH_S, collect_notices(user, reader_of_user(user)))
         if settings.BANNER_FRESH_S:
             _cache[user.pk] = cached
     request.bridge_notices = (at + 60, cached[1])  # type: ignore[attr-defined]  # for other calls in this request
     return cached[1]
 
 
-def _collect_notices(user: Any, reader: Reader) -> NoticeContext:
+def collect_notices(user: Any, reader: Reader) -> NoticeContext:
     used = list(
         Upstream.objects.filter(enabled=True, routetarget__isnull=False)
         .distinct()

@@ -155,7 +155,7 @@ def create_missing(
         if password is None:
             admin_password.make_user()
     if not Price.objects.filter(upstream=None).exists():
-        _create_starter_prices()
+        create_starter_prices()
     if _has_upstream():
         _delete_sandbox()
     else:
@@ -167,7 +167,7 @@ def _has_upstream() -> bool:
     return Upstream.objects.exclude(name__in=SANDBOXES).exists()
 
 
-def _create_starter_prices() -> None:
+def create_starter_prices() -> None:
     Price.objects.bulk_create(
         Price(
             model=entry.model,

@@ -114,7 +114,7 @@ class Recorder:
         """
         journal = self._journal or await self._ready()
         request_id = record.id  # the lambda must not keep the whole record in memory
-        future = DurabilityFuture(lambda: journal.append(_withdrawn_record(request_id)), loop)
+        future = DurabilityFuture(lambda: journal.append(withdrawn_record(request_id)), loop)
         journal.append(record, future)
         return future
 
@@ -178,7 +178,7 @@ class Recorder:
         return self._journal
 
 
-def _withdrawn_record(request_id: str) -> CloseRecord:
+def withdrawn_record(request_id: str) -> CloseRecord:
     return CloseRecord(
         id=request_id,
         finished=time.time(),

@@ -75,7 +75,7 @@ def sign(reasoning: SignedReasoning, keys: SigningKeys) -> str:
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     packed = _encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9))
     signed_text = f"{PREFIX}{keys.current}.{packed}"
-    return f"{signed_text}.{_mac(signed_text, keys.keys[keys.current])}"
+    return f"{signed_text}.{mac_of(signed_text, keys.keys[keys.current])}"
 
 
 def verify(signature: str, keys: SigningKeys) -> SignedReasoning | None:
@@ -85,7 +85,7 @@ def verify(signature: str, keys: SigningKeys) -> SignedReasoning | None:
     key = keys.keys.get(kid)
     if not is_own_signature(signature) or key is None:
         return None
-    expected = _mac(signed_text, key)
+    expected = mac_of(signed_text, key)
     # The HMAC is verified before decompression, so that a forged signature cannot be a zip bomb.
     if not hmac.compare_digest(expected.encode(), mac.encode("utf-8", "replace")):
         return None
@@ -111,7 +111,7 @@ def _parse_payload(payload: Any) -> SignedReasoning | None:
     return SignedReasoning(**(required | values))
 
 
-def _mac(signed_text: str, key: bytes) -> str:
+def mac_of(signed_text: str, key: bytes) -> str:
     digest = hmac.new(key, signed_text.encode("utf-8", "replace"), hashlib.sha256).digest()
     return _encode(digest[:MAC_BYTES])
 

@@ -76,7 +76,7 @@ class BudgetMaintenance:
             if self._thread is not None:
                 return
             self._ending.clear()
-            self._try("publish", budget_sync.publish_all)
+            self.attempt("publish", budget_sync.publish_all)
             self._thread = threading.Thread(
                 target=self._work, name="budget-maintenance", daemon=True
             )
@@ -111,20 +111,20 @@ class BudgetMaintenance:
 
     def _work(self) -> None:
         while not self._ending.wait(TICK_S):
-            self._run_due()
+            self.run_due()
         connection.close()
 
-    def _run_due(self) -> None:
+    def run_due(self) -> None:
         publish_s = REPAIR_S if budget_sync.DIRTY.is_set() else PUBLISH_ALL_S
         for work, every_s, run in (
             ("renew", RENEW_S, self._renew),
-            ("publish", publish_s, self._publish_all),
+            ("publish", publish_s, self.publish_all),
             ("publish used budgets", PUBLISH_S, self._publish_used),
-            ("publish changed budgets", CHANGES_S, self._publish_changed),
+            ("publish changed budgets", CHANGES_S, self.publish_changed),
             ("record thresholds", NOTICE_S, self.record_thresholds),
         ):
             if time.monotonic() - self._done.get(work, 0.0) >= every_s:
-                self._try(work, run)
+                self.attempt(work, run)
 
     def _renew(self) -> None:
         counters = {counter for some in [*self._open.values()] for counter in some}
@@ -133,7 +133,7 @@ class BudgetMaintenance:
         for renewal in self.renewals:
             renewal()
 
-    def _publish_all(self) -> None:
+    def publish_all(self) -> None:
         self._used.clear()
         budget_sync.publish_all()
 
@@ -142,7 +142,7 @@ class BudgetMaintenance:
         if used:
             budget_sync.publish_all(only=used)
 
-    def _publish_changed(self) -> None:
+    def publish_changed(self) -> None:
         """Publish budgets whose limit, period or models have changed.
 
         They may have reached a threshold, and the sum of other models is another one.
@@ -158,7 +158,7 @@ class BudgetMaintenance:
             budget_sync.publish_all(only=changed)
         self._limits, self._revision = limits, revision
 
-    def _try(self, work: str, run: Callable[[], None]) -> None:
+    def attempt(self, work: str, run: Callable[[], None]) -> None:
         """Run one task of the thread, and log its errors. The thread runs the task again later."""
         self._done[work] = time.monotonic()
         try:

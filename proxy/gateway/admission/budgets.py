@@ -134,7 +134,7 @@ async def reserve(
     reservation = Reservation(planned.id, counters, worst_case, at, notes)
     try:
         result = await _thread.wait_for(
-            _thread.submit(_reserve_in_store, planned.id, amount, counters, at)
+            _thread.submit(reserve_in_store, planned.id, amount, counters, at)
         )
     except BaseException as exc:
         # A cancelled request comes here, too: its thread may still reserve the amount.
@@ -188,7 +188,7 @@ def _worst_case(
         price = planned.prices.at(target.server.name, model, day)
         if price is None:
             if refuses_unpriced(budgets):
-                raise _price_missing(planned.model, target.server.name, model)
+                raise price_missing(planned.model, target.server.name, model)
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
         else:
@@ -209,7 +209,7 @@ def worst_case_cost(price: Mapping[str, Any], tokens: int, max_tokens: int) -> i
     return cost.total if cost else UNPRICED
 
 
-def _reserve_in_store(
+def reserve_in_store(
     request_id: str, amount: int, counters: Mapping[str, BudgetConfig], at: float
 ) -> ReservationResult:
     """Reserve the amount. First fill new counters with the ledger's sums."""
@@ -225,11 +225,11 @@ def _reserve_in_store(
                 budget_maintenance.add_reservation(request_id, counters)
             return result
         for counter in result.unknown:
-            _seed(counters[counter], at)
+            seed(counters[counter], at)
     raise StoreUnavailable("the counters disappear as soon as they are created")
 
 
-def _seed(budget: BudgetConfig, at: float) -> None:
+def seed(budget: BudgetConfig, at: float) -> None:
     """Set a new counter to the ledger's sum.
 
     If the ledger is unavailable, a soft budget is counted from 0 until the ledger is back. A hard
@@ -273,7 +273,7 @@ def _budget_exhausted(
     )
 
 
-def _price_missing(requested: str, upstream: str, model: str) -> HttpError:
+def price_missing(requested: str, upstream: str, model: str) -> HttpError:
     alias = "" if model == requested else f" as {model[:100]!r}"
     return HttpError(
         402,

@@ -57,7 +57,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(StoredLimitState).decode
 
 
-def _read(text: str | None, now: float) -> StoredLimitState:
+def read_state(text: str | None, now: float) -> StoredLimitState:
     """Decode a stored limit state; drop expired leases.
 
     A malformed text counts as an empty state.
@@ -91,7 +91,7 @@ class LimitChange:
     """The number of slots that the holder has; None: as counted."""
 
     def __call__(self, texts: Texts) -> Sequence[str]:
-        stored = [_read(text, self.now) for text in texts]
+        stored = [read_state(text, self.now) for text in texts]
         states = [_state_from(*each) for each in zip(self.names, stored, strict=True)]
         if self.take:
             pairs = list(zip(states, self.take, strict=True))
@@ -213,7 +213,8 @@ class SharedLimiter:
         texts = self._states.update(names, change)
         self._taken.update(names)
         states = tuple(
-            _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
+            _state_from(name, read_state(text, now))
+            for name, text in zip(names, texts, strict=True)
         )
         slot = SharedConcurrencySlot(states, estimate, limiter=self)
         slot.headers = rate_limit_headers(slot.states)
@@ -224,7 +225,8 @@ class SharedLimiter:
         now = self._clock()
         texts = self._states.read(names)
         return [
-            _state_from(name, _read(text, now)) for name, text in zip(names, texts, strict=True)
+            _state_from(name, read_state(text, now))
+            for name, text in zip(names, texts, strict=True)
         ]
 
     def release_later(self, slot: ConcurrencySlot, *, tokens: float = 0, slots: int = 0) -> None:

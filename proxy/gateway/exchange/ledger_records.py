@@ -93,22 +93,22 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
     error = stream.error if stream is not None else None
     whole = stream is not None and error is None and stream.finished
     client_error = (
-        NO_ERROR if refusal is None and error is None else _client_error(context, refusal, error)
+        NO_ERROR if refusal is None and error is None else client_error_of(context, refusal, error)
     )
     # if the client disconnected, ``ending.outcome`` is set
     if whole and refusal is None and not context.ending.outcome:
         outcome, status = "completed", 200
     else:
-        outcome, status = _outcome_and_status(context, refusal)
+        outcome, status = outcome_and_status(context, refusal)
     attempts = context.attempts.records
     target = context.attempts.target_record
     target_fields = target or NO_TARGET
     usage = context.usage()
     slot = context.admission.slot
     if slot is not None and not slot.settled and usage.source != "missing":
-        slot.settle(_total_tokens(usage))
+        slot.settle(total_tokens(usage))
     message = context.attempts.response_message()
-    tools, has_thinking = _tools_and_thinking(message)
+    tools, has_thinking = tools_and_thinking(message)
     notes = context.all_notes()
     return CloseRecord(
         id=context.headers.request_id,
@@ -121,7 +121,7 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         error_type=client_error.type,
         error_message=client_error.message,
         error_source=client_error.source,
-        detail=context.ending.detail or (refusal.detail if refusal else "") or _detail(stream),
+        detail=context.ending.detail or (refusal.detail if refusal else "") or detail_of(stream),
         ttft_ms=None if first is None else _ms(first - began),
         total_ms=_ms(now - began),
         upstream_ms=_ms(now - attempts[0].at) if attempts else None,
@@ -132,12 +132,12 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         upstream_status=attempts[-1].status if attempts else None,
         upstream_request_id=context.attempts.upstream_request_id,
         attempts=[each.as_record(now) for each in attempts],
-        notes=_note_records(notes, context.caller.team.store_full and not has_key())
+        notes=note_records(notes, context.caller.team.store_full and not has_key())
         if notes
         else [],
         unknown_events=dict(stream.unknown) if stream else {},
         usage=usage_record(usage),
-        price=_price(context, target),
+        price=price_at(context, target),
         tool_calls=len(tools),
         tool_names=sorted(set(tools)) if tools else [],
         has_thinking=has_thinking,
@@ -166,7 +166,7 @@ def day_of(days: int) -> date:
     return EPOCH + timedelta(days)
 
 
-def _price(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, Any] | None:
+def price_at(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the target's price when the request was accepted.
 
     If it is None, the ledger looks the price up when it stores the row.
@@ -197,7 +197,7 @@ class _ClientError(NamedTuple):
 NO_ERROR: Final = _ClientError()
 
 
-def _client_error(
+def client_error_of(
     context: "RequestContext", refusal: HttpError | None, error: UpstreamError | None
 ) -> _ClientError:
     if refusal is not None:
@@ -213,7 +213,7 @@ def _client_error(
     return _ClientError(kind, message[:MESSAGE_CHARACTERS], source)
 
 
-def _outcome_and_status(context: "RequestContext", refusal: HttpError | None) -> tuple[str, int]:
+def outcome_and_status(context: "RequestContext", refusal: HttpError | None) -> tuple[str, int]:
     """Return the outcome and the HTTP status of a request that was not completed."""
     status_sent = 200 if context.response.headers_sent else 499
     # The client disconnected first, even if the upstream's response failed later.
@@ -247,7 +247,7 @@ def usage_record(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _note_records(notes: Sequence[Note], with_quotes: bool) -> list[dict[str, str]]:
+def note_records(notes: Sequence[Note], with_quotes: bool) -> list[dict[str, str]]:
     """Return the notes as dicts. ``with_quotes`` False: remove text that quotes the request."""
     records = [{"path": note.path, "fate": note.fate, "reason": note.reason} for note in notes]
     if not with_quotes:
@@ -256,7 +256,7 @@ def _note_records(notes: Sequence[Note], with_quotes: bool) -> list[dict[str, st
     return records
 
 
-def _detail(stream: Stream | None) -> str:
+def detail_of(stream: Stream | None) -> str:
     """Return the cause of the stream's end in one word.
 
     A completed response may have one, too (``bad_usage``).
@@ -269,12 +269,12 @@ def _detail(stream: Stream | None) -> str:
     return "bad_event" if stream.fault is not None else ""
 
 
-def _total_tokens(usage: Usage) -> int:
+def total_tokens(usage: Usage) -> int:
     written = (usage.cache_write_5m or 0) + (usage.cache_write_1h or 0)
     return (usage.input or 0) + written + (usage.output or 0)
 
 
-def _tools_and_thinking(message: dict[str, Any] | None) -> tuple[list[str], bool]:
+def tools_and_thinking(message: dict[str, Any] | None) -> tuple[list[str], bool]:
     """Return the names of the called tools, and whether the message contains thinking."""
     tools, has_thinking = [], False
     for block in message.get("content", ()) if message else ():

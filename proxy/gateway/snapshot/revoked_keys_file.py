@@ -46,7 +46,7 @@ def update(keys: Iterable[ApiKey], path: Path | None = None) -> None:
             if entry not in known and not key.dropped:
                 added.append(entry)
         elif entry in known or (digest in known and not key.managed):
-            _revoke_again(key)
+            revoke_again(key)
     if added:
         _append(path, added)
 
@@ -73,7 +73,7 @@ def _append(path: Path, entries: list[str]) -> None:
         log.warning("%s cannot be written: %s", path.name, exc)
 
 
-def _revoke_again(key: ApiKey) -> None:
+def revoke_again(key: ApiKey) -> None:
     key.revoked = now()
     with transaction.atomic():
         if ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked):

@@ -115,7 +115,7 @@ class ConnectionPool:
             or origin.is_forwarded
             or not connection.is_reusable
             or self._waiting >= MAX_IDLE
-            or (self._distrusted and self._is_distrusted(origin, connection.loop.time()))
+            or (self._distrusted and self.is_distrusted(origin, connection.loop.time()))
         ):
             connection.close()
             return
@@ -138,7 +138,7 @@ class ConnectionPool:
             self._waiting -= 1
             connection.close()
 
-    def _is_distrusted(self, origin: Origin, now: float) -> bool:
+    def is_distrusted(self, origin: Origin, now: float) -> bool:
         until = self._distrusted.get(origin, 0.0)
         if 0.0 < until <= now:
             del self._distrusted[origin]
@@ -152,7 +152,7 @@ class ConnectionPool:
         """
         STRAY_RESPONSES.labels(connection.upstream, when).inc()
         now = connection.loop.time()
-        if not self._is_distrusted(origin, now):
+        if not self.is_distrusted(origin, now):
             log.warning(
                 "upstream %s sent bytes that no request had asked for (%s): the connection is "
                 "closed, and connections to it are not reused for %.0f s",

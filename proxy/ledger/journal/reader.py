@@ -90,7 +90,7 @@ class JournalReader:
     def read(self, max_closed: int) -> None:
         """Read on until ``max_closed`` unfinished requests have a close record, or to the end."""
         while self._closed < max_closed:
-            following = next((n for n in self._numbers() if n > self._segment), None)
+            following = next((n for n in self.segment_numbers() if n > self._segment), None)
             if self._segment and self._read_segment(max_closed):
                 return
             if following is None:
@@ -168,7 +168,7 @@ class JournalReader:
         ``_take`` subtracts each of these records from ``unread`` when it is read.
         """
         count = 0
-        for number in [n for n in self._numbers() if self._is_old(n) and n >= self._segment]:
+        for number in [n for n in self.segment_numbers() if self._is_old(n) and n >= self._segment]:
             self._open(number)
             for frame in self._frames(number, 0, os.fstat(self._files[number]).st_size):
                 if isinstance(frame, Frame) and frame.kind != CHUNK:
@@ -343,7 +343,7 @@ class JournalReader:
         the finished segments have at most ``keep_bytes``.
         """
         first = self._first_needed()
-        below = [n for n in self._numbers() if n < first]
+        below = [n for n in self.segment_numbers() if n < first]
         sizes = {n: segments.path_of(self.directory, n).stat() for n in below}
         total = sum(each.st_size for each in sizes.values())
         removable = []
@@ -361,12 +361,12 @@ class JournalReader:
 
     def newest_at(self) -> float:
         """Return when any segment of this journal was last written (Unix seconds)."""
-        paths = (segments.path_of(self.directory, n) for n in self._numbers())
+        paths = (segments.path_of(self.directory, n) for n in self.segment_numbers())
         return max((path.stat().st_mtime for path in paths), default=0.0)
 
     # Files
 
-    def _numbers(self) -> list[int]:
+    def segment_numbers(self) -> list[int]:
         return segments.numbers_in(self.directory)
 
     def _open(self, number: int) -> int:

@@ -38,7 +38,7 @@ def close_stale_rows(
     def change(row: Exchange) -> Mapping[str, Any] | None:
         if row.state != State.OPEN:
             return None
-        return columns_from_close(_ending(row, now), row, prices)
+        return columns_from_close(ending_of(row, now), row, prices)
 
     closed = 0
     for at in range(0, len(ids), MAX_ROWS):
@@ -48,7 +48,7 @@ def close_stale_rows(
     return journals, closed
 
 
-def _ending(row: Exchange, now: datetime) -> CloseRecord:
+def ending_of(row: Exchange, now: datetime) -> CloseRecord:
     return CloseRecord(
         id=row.pk,
         finished=now.timestamp(),

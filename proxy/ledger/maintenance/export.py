@@ -262,11 +262,11 @@ def flattened(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _line(cells: list[Any]) -> str:
     out = io.StringIO()
-    csv.writer(out).writerow([_safe(cell) for cell in cells])
+    csv.writer(out).writerow([safe_cell(cell) for cell in cells])
     return out.getvalue()
 
 
-def _safe(cell: Any) -> Any:
+def safe_cell(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     is_formula = cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)

@@ -56,7 +56,7 @@ def count_changes(old: Sequence[str], new: Sequence[str]) -> LineChanges:
     old, new = old[start : len(old) - shared], new[start : len(new) - shared]
     if not old or not new:
         return LineChanges(len(new), len(old))
-    differences = _differences(old, new)
+    differences = count_differences(old, new)
     if differences is None:
         only_new, only_old = Counter(new) - Counter(old), Counter(old) - Counter(new)
         return LineChanges(only_new.total(), only_old.total())
@@ -64,7 +64,7 @@ def count_changes(old: Sequence[str], new: Sequence[str]) -> LineChanges:
     return LineChanges((differences + surplus) // 2, (differences - surplus) // 2)
 
 
-def _differences(old: Sequence[str], new: Sequence[str]) -> int | None:
+def count_differences(old: Sequence[str], new: Sequence[str]) -> int | None:
     """Return the length of the shortest edit script.
 
     Return None if it exceeds ``MAX_DIFFERENCES`` or finding it takes more than ``MAX_STEPS``.

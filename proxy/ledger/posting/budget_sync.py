@@ -53,14 +53,14 @@ def apply_closed_rows(rows: Iterable[AnyRow]) -> None:
 
     The caller has the ledger lock. Never raises StoreUnavailable.
     """
-    budgets = _all_budgets()
+    budgets = all_budgets()
     if not budgets:
         return
     periods: dict[str, tuple[Budget, BudgetPeriod]] = {}
     costs: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
         for budget in budgets:
-            if _covers(budget, row):
+            if covers(budget, row):
                 when = window(budget.period, budget.zone, row.created.timestamp())
                 counter = counter_name(budget.pk, when)
                 periods[counter] = (budget, when)
@@ -85,11 +85,11 @@ def apply_amended_rows(rows: Iterable[Exchange]) -> None:
     The caller has the ledger lock. Never raises StoreUnavailable.
     """
     periods: dict[str, tuple[Budget, BudgetPeriod]] = {}
-    budgets = _all_budgets()
+    budgets = all_budgets()
     for row in rows:
         for budget in budgets:
             when = window(budget.period, budget.zone, row.created.timestamp())
-            if _covers(budget, row) and time.time() - when.end.timestamp() < LATE_S:
+            if covers(budget, row) and time.time() - when.end.timestamp() < LATE_S:
                 periods[counter_name(budget.pk, when)] = (budget, when)
     try:
         for budget, when in periods.values():
@@ -111,7 +111,7 @@ def publish_all(now: float | None = None, only: Collection[int] | None = None) -
         DIRTY.clear()
     try:
         check_present()
-        for budget in _all_budgets():
+        for budget in all_budgets():
             if only is None:
                 _publish_periods(budget, at, ahead_s=AHEAD_S)
             elif budget.pk in only:
@@ -142,7 +142,7 @@ def publish(budget: Budget, when: BudgetPeriod) -> None:
     """
     counter = counter_name(budget.pk, when)
     for ids in budget_store().reserved_ids(counter):
-        posted = _posted(ids)
+        posted = posted_among(ids)
         if posted:
             budget_store().mark_posted(counter, posted)
     with transaction.atomic():
@@ -206,14 +206,14 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
     return cost
 
 
-def _all_budgets() -> list[Budget]:
+def all_budgets() -> list[Budget]:
     if not has_rows(Budget):  # avoids the query below, which makes 3,000 function calls
         return []
     budgets = Budget.objects.select_related("team", "key", "user")
     return list(budgets.prefetch_related("key__retiring"))
 
 
-def _covers(budget: Budget, row: AnyRow) -> bool:
+def covers(budget: Budget, row: AnyRow) -> bool:
     models = budget.models_covered
     return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
 
@@ -226,6 +226,6 @@ def _pays(budget: Budget, row: AnyRow) -> bool:
     return budget.user is not None and row.user == budget.user.get_username()
 
 
-def _posted(ids: Collection[str]) -> set[str]:
+def posted_among(ids: Collection[str]) -> set[str]:
     rows = Exchange.objects.filter(pk__in=ids, state=State.CLOSED)
     return set(rows.values_list("pk", flat=True))

@@ -92,7 +92,7 @@ class Drainer:
     def start(self) -> None:
         """Count the records that earlier processes left in the journal, then start the thread."""
         try:
-            self._update_backlog(self._open_reader())
+            self._update_backlog(self.open_reader())
         except (RecordError, OSError):
             logger.exception("journal: it cannot be read now; the drainer tries again")
         self._thread.start()
@@ -115,24 +115,24 @@ class Drainer:
             is_last = self._stopping.is_set()
             began = time.thread_time()
             try:
-                self._round(self._open_reader())
+                self.run_round(self.open_reader())
                 self.error, retry_s = "", 0.0
                 self._computed_s = time.thread_time() - began
             except (DatabaseError, InterfaceError, RecordError, OSError) as exc:
-                retry_s = self._fail(exc, retry_s)
+                retry_s = self.note_failure(exc, retry_s)
             except Exception as exc:  # a bug must not end the thread: the journal would only grow
                 logger.exception("drainer: unexpected fault")
-                retry_s = self._fail(exc, retry_s)
+                retry_s = self.note_failure(exc, retry_s)
             self._report_backlog()
             if is_last:
                 break
-            self._rest(retry_s)
+            self.rest(retry_s)
         if self._reader is not None:
             self._reader.close()
             self._reader = None
         connection.close()
 
-    def _open_reader(self) -> JournalReader:
+    def open_reader(self) -> JournalReader:
         if self._reader is None:
             if not self._journal.first_segment:
                 raise JournalUnavailable(self._journal.error)
@@ -146,7 +146,7 @@ class Drainer:
             with contextlib.suppress(OSError):  # on a full disk the last watermark file stays valid
                 self._reader.save_watermark()
 
-    def _fail(self, exc: Exception, retry_s: float) -> float:
+    def note_failure(self, exc: Exception, retry_s: float) -> float:
         """Record the error, and return the seconds to wait before the next round.
 
         ``retry_s``: the seconds waited before this round because of an error.
@@ -157,23 +157,23 @@ class Drainer:
         availability.reconnect()
         return min(max(retry_s * 2, MIN_RETRY_S), MAX_RETRY_S)
 
-    def _rest(self, retry_s: float) -> None:
+    def rest(self, retry_s: float) -> None:
         if retry_s:
             self._stopping.wait(retry_s)
             return
-        if self._has_more and self._is_alone():
+        if self._has_more and self.is_alone():
             # No request needs the interpreter lock; this is mostly so at a start after a crash.
             return
         if self._has_more or self._wake.wait(self._pace.idle_s):
             self._stopping.wait(self._pace.rest_after(self._computed_s, self.lag_s))
         self._wake.clear()
 
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Return whether no request runs, and no record was appended since the last rest."""
         return not self._running and not self._wake.is_set()
 
-    def _round(self, reader: JournalReader) -> None:
-        self._has_more = self._post(reader)
+    def run_round(self, reader: JournalReader) -> None:
+        self._has_more = self.post(reader)
         self._update_backlog(reader)
         if self._is_due("adopt", self._pace.idle_s):
             journal_posting.adopt(self._journal.directory.parent)
@@ -192,7 +192,7 @@ class Drainer:
         self._last_runs[task] = now
         return True
 
-    def _post(self, reader: JournalReader) -> bool:
+    def post(self, reader: JournalReader) -> bool:
         """Write waiting records to the database, for at most ``Pace.round_s``.
 
         The limit is needed because under load there are always more records; when the thread stops,

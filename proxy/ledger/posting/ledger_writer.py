@@ -131,8 +131,8 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         known = existing_rows(records.opening.id for records in batch)
         due = [records for records in batch if _is_due(records, known.get(records.opening.id))]
         fresh = [records for records in due if records.opening.id not in known]
-        prices = _prices(due)
-        conversations = _conversations(due)
+        prices = prices_of(due)
+        conversations = conversations_of(due)
         new = {records.opening.id for records in fresh}
         linker = sessions.SessionLinker(one for key, one in conversations.items() if key in new)
         rows: list[Row] = []
@@ -147,23 +147,23 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
         bodies = storage.store(list(conversations.values()), now)
         if conf.search:
-            _write_derived("search index", lambda some: _index(some, conversations), rows)
+            write_derived("search index", lambda some: _index(some, conversations), rows)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
         created = [row for row in rows if row.id in new]
-        _write_derived("outcomes", lambda some: outcomes.add(some, conversations), created)
+        write_derived("outcomes", lambda some: outcomes.add(some, conversations), created)
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
         if failed := [row for row in done if upstream_errors.has_failed(row)]:
-            _write_derived("new upstream errors", upstream_errors.record_new_errors, failed)
+            write_derived("new upstream errors", upstream_errors.record_new_errors, failed)
     drift.new_name_recorder.note(
         (records.opening for records in fresh), (s.closing for s in due if s.closing is not None)
     )
     return len(done)
 
 
-def _write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Sequence[Row]) -> None:
+def write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Sequence[Row]) -> None:
     """Write data that is derived from these rows; an error does not prevent writing the rows.
 
     If the derivation fails for all rows, it is done for each row by itself. A row for which it
@@ -178,7 +178,7 @@ def _write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Seq
             raise
         if len(rows) > 1:
             for row in rows:
-                _write_derived(name, derive, [row])
+                write_derived(name, derive, [row])
             return
         for row in rows:
             logger.exception("ledger: %s is recorded without its %s", row.id, name)
@@ -192,7 +192,7 @@ def _index(rows: Iterable[Row], conversations: Mapping[str, Conversation]) -> No
     )
 
 
-def _prices(batch: Iterable[ExchangeRecords]) -> PriceList:
+def prices_of(batch: Iterable[ExchangeRecords]) -> PriceList:
     """Load all prices if a close record lacks its price; usually the gateway has set it."""
     is_needed = any(one.closing and one.closing.price is None for one in batch)
     return PriceList.load() if is_needed else PriceList(())
@@ -207,7 +207,7 @@ def _is_due(records: ExchangeRecords, row: Row | None) -> bool:
     return row.state == State.OPEN or assumed
 
 
-def _conversations(batch: Iterable[ExchangeRecords]) -> dict[str, Conversation]:
+def conversations_of(batch: Iterable[ExchangeRecords]) -> dict[str, Conversation]:
     """Return the transcripts to store, by exchange id."""
     pairs = ((one.opening.id, one.conversation()) for one in batch)
     return {exchange_id: one for exchange_id, one in pairs if one is not None}

@@ -66,7 +66,7 @@ class Command(BridgeCommand):
         self.stdout.write(f"{to}: {to.stat().st_size:,} bytes{checked}")
         if options["verbosity"]:
             self.stdout.write("A restore also needs, stored apart from the copy:")
-            for name, where in _also_needed():
+            for name, where in also_needed():
                 self.stdout.write(f"  {name:<13}{where}")
 
 
@@ -142,7 +142,7 @@ def _older(folder: Path, keep: int) -> list[Path]:
     return found[: max(0, len(found) - keep)]
 
 
-def _also_needed() -> Iterator[tuple[str, str]]:
+def also_needed() -> Iterator[tuple[str, str]]:
     """Yield the name and the place of each thing that the copy does not contain."""
     names = [v.name for v in settings.BRIDGE_VARIABLES]
     given = [each for name in names for each in (name, f"{name}_FILE") if each in os.environ]

@@ -70,7 +70,7 @@ class Command(BridgeCommand):
             url = first_start_output.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
-                self._make_admin(self._prepare(file, url, stack, workers))
+                self.make_admin(self._prepare(file, url, stack, workers))
 
             waiting = due = None
             try:
@@ -80,7 +80,7 @@ class Command(BridgeCommand):
                 waiting = stack.enter_context(wait_for_database.DatabaseWaiter(prepare))
 
             def announce() -> None:
-                self._make_admin(due)
+                self.make_admin(due)
                 stack.callback(data_directory.Address(conf.data_dir, url).withdraw)
                 self.stdout.write(f"\nMessages Bridge listens on {url}  (data: {conf.data_dir})\n")
                 self.stdout.flush()
@@ -138,7 +138,7 @@ class Command(BridgeCommand):
             count = erase.erase_again()
             self.stdout.write(f"The database is an older backup; users erased again: {count}")
 
-    def _make_admin(self, due: first_start.AdminPassword | None) -> None:
+    def make_admin(self, due: first_start.AdminPassword | None) -> None:
         """Create the admin user after the server has started, because hashing is slow."""
         if due is None:
             return

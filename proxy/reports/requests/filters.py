@@ -175,7 +175,7 @@ def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> Query
     rows = only_values(rows, query, {**TEXTS, **INTEGERS, **SOURCES})
     rows = rows.filter(**dict(_field_lookups(query)))
     if query.get("q"):
-        rows = rows.filter(_search(query["q"]))
+        rows = rows.filter(search_condition(query["q"]))
     for name, (condition, _) in FLAGS.items():
         if query.get(name) is not None:
             rows = rows.filter(condition) if query[name] else rows.exclude(condition)
@@ -210,7 +210,7 @@ def _nanousd(usd: Decimal) -> int:
     return int(usd.scaleb(9))
 
 
-def _search(term: str) -> Q:
+def search_condition(term: str) -> Q:
     """Match a request id, key or session by columns of Exchange only, not by the table of keys.
 
     A search therefore reveals nothing about keys whose requests the caller may not see. The id of a

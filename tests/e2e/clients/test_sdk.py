@@ -119,7 +119,7 @@ def fold_events(events: list[dict[str, Any]]) -> dict[str, Any]:
                 message["usage"] = message["usage"] | event["usage"]
     for block in message["content"]:
         if block["type"] == "tool_use":
-            block["input"] = recordings._call(None, "", block["received"]).input
+            block["input"] = recordings.parse_call(None, "", block["received"]).input
     return message
 
 

@@ -38,11 +38,11 @@ class PageGateway(Gateway):
     key: str = ""
     migrated: bool = False
 
-    def _command(self) -> list[str]:
+    def command_line(self) -> list[str]:
         line = self.line.replace("…", PROVIDER_KEY)
         return ["bash", "-c", f"exec env {line} --port {self.port}"]
 
-    def _environment(self) -> dict[str, str]:
+    def environment_variables(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **self.environment}
 
     def message(self, key: str) -> tuple[int, str]:
@@ -60,7 +60,7 @@ class Shell:
         self._bash = subprocess.Popen(
             ["bash"],  # noqa: S607 - bash of the system
             cwd=gateway.cwd,
-            env=gateway._environment(),
+            env=gateway.environment_variables(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

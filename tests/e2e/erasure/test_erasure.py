@@ -189,7 +189,7 @@ def kill_when_exists(gateway: Gateway, data: Path, pattern: str) -> bool:
     """Run the command, and kill it as soon as a file exists; return whether it still ran."""
     process = subprocess.Popen(  # noqa: S603 - our own command line
         [sys.executable, "manage.py", "eraseuser", NAME, "--yes"],
-        cwd=REPOSITORY, env=gateway._environment(), stdout=subprocess.DEVNULL,
+        cwd=REPOSITORY, env=gateway.environment_variables(), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     while process.poll() is None and not list(data.glob(pattern)):

@@ -99,7 +99,7 @@ def postgres() -> Iterator[Postgres]:
 def encrypt_with_a_kill(gateway: Gateway) -> None:
     """Start encryptbodies, kill it when the first batch is stored, and run it to its end."""
     program = [sys.executable, "manage.py", "encryptbodies", "--keep-space", "--batch", "1"]
-    with subprocess.Popen(program, cwd=REPOSITORY, env=gateway._environment()) as command:  # noqa: S603 - our own program
+    with subprocess.Popen(program, cwd=REPOSITORY, env=gateway.environment_variables()) as command:  # noqa: S603 - our own program
         database = gateway.folder / "data" / "ledger.sqlite3"
         wait_for_encrypted_manifest(database)
         command.kill()

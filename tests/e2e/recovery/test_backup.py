@@ -112,7 +112,7 @@ def restored(server: Postgres, dump: Path) -> str:
 def test_postgresql_dump_has_the_rows_of_all_tables(server: Postgres, tmp_path: Path) -> None:
     gateway, dump = gateway_on(server, tmp_path / "gateway"), tmp_path / "copy.dump"
     (tmp_path / "team.toml").write_text(TEAM)
-    with contextlib.closing(CommandServer(gateway._environment())) as commands:
+    with contextlib.closing(CommandServer(gateway.environment_variables())) as commands:
         made = commands.run("applyconfig", str(tmp_path / "team.toml"))
         done = commands.run("backup", str(dump))
     assert (made.returncode, done.returncode) == (0, 0), made.stderr + done.stderr
@@ -163,7 +163,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer
     """Commands of a gateway that does not run; each test has its own folder."""
     gateway = Gateway(tmp_path_factory.mktemp("commands"))
     copy_ledger(gateway.folder / "data")
-    with contextlib.closing(CommandServer(gateway._environment())) as running:
+    with contextlib.closing(CommandServer(gateway.environment_variables())) as running:
         yield running
 
 

@@ -72,7 +72,7 @@ def start_copy(gateway: Gateway, postgres: Postgres, log: Path) -> "subprocess.P
     with log.open("wb") as errors:
         return subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "manage.py", "copyledger", "--to", postgres.url],
-            cwd=REPOSITORY, env=gateway._environment(), stderr=errors,
+            cwd=REPOSITORY, env=gateway.environment_variables(), stderr=errors,
         )  # fmt: skip
 
 

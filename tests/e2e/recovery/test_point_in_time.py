@@ -35,15 +35,15 @@ def test_a_mistake_is_undone_by_a_recovery_to_the_time_before_it(tmp_path: Path)
     for name in ("archive", "base"):
         (server.home / name).mkdir(mode=0o700)
         shutil.chown(server.home / name, server.user)
-    files, base = Path(server._files), server.home / "base"
+    files, base = Path(server.files), server.home / "base"
     gateway = Gateway(tmp_path / "gateway", config=TEAM, environment={"DATABASE_URL": server.url})
     with psycopg.connect(server.url, autocommit=True) as connection:
         archive = setting("archive_command", server).replace("'", "''")
         connection.execute(f"ALTER SYSTEM SET archive_command = '{archive}'")
         connection.execute("SELECT pg_reload_conf()")
         gateway.folder.mkdir()
-        fill_ledger(50, gateway._environment(), days_before=10)
-        server._run(
+        fill_ledger(50, gateway.environment_variables(), days_before=10)
+        server.run_program(
             "pg_basebackup", f"--pgdata={base}", "--checkpoint=fast",
             f"--dbname={server.url.replace('postgres:', 'postgresql:')}",
         )  # fmt: skip

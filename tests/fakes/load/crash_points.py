@@ -26,7 +26,7 @@ POINTS = (
     "proxy.gateway.exchange.request_context:RequestContext.store_upstream_bytes", "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.exchange.request_context:RequestContext.accept", "translator.message_stream.events_to_message:MessageFold.feed",
     "proxy.gateway.exchange.request_context:RequestContext.first_content_sent", "proxy.gateway.exchange.request_context:RequestContext.take_unsaved_reads", "proxy.gateway.exchange.request_context:close_record",
     "proxy.ledger.recorder:Recorder.begin_close", "proxy.ledger.journal.journal:Journal.append", "proxy.ledger.journal.journal:Journal._commit",
-    "proxy.ledger.journal.segments:Segment.append", "proxy.ledger.journal.journal:Journal._resolve_in_loop", "proxy.ledger.posting.drainer:Drainer._round", "proxy.ledger.posting.journal_posting:_post_some",
+    "proxy.ledger.journal.segments:Segment.append", "proxy.ledger.journal.journal:Journal._resolve_in_loop", "proxy.ledger.posting.drainer:Drainer.run_round", "proxy.ledger.posting.journal_posting:_post_some",
     "proxy.ledger.posting.journal_posting:_post", "proxy.ledger.posting.ledger_writer:write_to_database", "proxy.ledger.journal.reader:JournalReader.mark_posted",
     "proxy.ledger.posting.drainer:save_drain_watermark", "proxy.ledger.posting.journal_posting:remove_posted_segments", "proxy.ledger.journal.reader:JournalReader.save_watermark",
     "proxy.ledger.posting.orphans:_next_records", "proxy.ledger.journal.reader:JournalReader.ready_ids", "proxy.ledger.journal.reader:JournalReader.read", "proxy.ledger.journal.locks:take",

@@ -121,30 +121,30 @@ class Gateway:
         with self._log_path.open("ab") as log:
             self.process = self._start_process(log.fileno())
         try:
-            self._wait_until_ready()
+            self.wait_until_ready()
         except BaseException:
             self.stop()
             raise
 
     def _start_process(self, log: int) -> "subprocess.Popen[bytes] | ForkedProcess":
-        command = self._command()
+        command = self.command_line()
         read_at_start = any(name.startswith("PYTHON") for name in self.environment)
         if command[0] != sys.executable or read_at_start:
             return subprocess.Popen(  # noqa: S603 - the test wrote this command
-                command, cwd=self.cwd, env=self._environment(), stdin=subprocess.DEVNULL,
+                command, cwd=self.cwd, env=self.environment_variables(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         limit = self.open_files
         return python_with_libraries().start(
             *command[1:],
             cwd=self.cwd,
-            environment=self._environment(),
+            environment=self.environment_variables(),
             stdout=log,
             stderr=log,
             open_files=None if limit is None else (limit // 2, limit),
         )
 
-    def _command(self) -> list[str]:
+    def command_line(self) -> list[str]:
         command = [sys.executable, str(REPOSITORY / "manage.py"), "serve"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
         if self.config is not None:
@@ -204,13 +204,13 @@ class Gateway:
         is_running = self.process is not None and self.process.poll() is None
         if not environment and (is_running or self._commands):
             return self._command_server().run(*arguments)
-        own = {**self._environment(), **environment}
+        own = {**self.environment_variables(), **environment}
         return commands_without_settings().run(*arguments, environment=own)
 
     def _command_server(self) -> CommandServer:
-        if self._commands and self._commands.environment != self._environment():
+        if self._commands and self._commands.environment != self.environment_variables():
             self._end_commands()
-        self._commands = self._commands or CommandServer(self._environment())
+        self._commands = self._commands or CommandServer(self.environment_variables())
         return self._commands
 
     def _end_commands(self) -> None:
@@ -236,7 +236,7 @@ class Gateway:
             assert time.monotonic() < deadline, [rows.get(each) for each in ids]
             time.sleep(0.2)
 
-    def _environment(self) -> dict[str, str]:
+    def environment_variables(self) -> dict[str, str]:
         names = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
         inherited = {name: os.environ[name] for name in names if name in os.environ}
         return {
@@ -251,7 +251,7 @@ class Gateway:
             **self.environment,
         }
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.ready_within_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

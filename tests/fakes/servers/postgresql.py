@@ -56,28 +56,28 @@ class Postgres:
             self._copy(prepare_once("initdb", self._initialize))
 
     @property
-    def _files(self) -> str:
+    def files(self) -> str:
         return str(self.home / "files")
 
     def _initialize(self, target: Path) -> None:
-        self._run("initdb", "-D", self._files, "-U", "bridge", "-A", "trust", "--no-sync")
-        Path(self._files).rename(target)
+        self.run_program("initdb", "-D", self.files, "-U", "bridge", "-A", "trust", "--no-sync")
+        Path(self.files).rename(target)
 
     def _prepare(self, target: Path) -> None:
         self._copy(prepare_once("initdb", self._initialize))
         self.start()
         make_ledger(self.home / "data", DATABASE_URL=self.url)
-        self._run("pg_ctl", "-D", self._files, "-m", "fast", "-w", "stop")
-        Path(self._files).rename(target)
+        self.run_program("pg_ctl", "-D", self.files, "-m", "fast", "-w", "stop")
+        Path(self.files).rename(target)
 
     def _copy(self, source: Path) -> None:
-        subprocess.run(["cp", "--archive", source, self._files], check=True)  # noqa: S603, S607 - ``cp`` keeps the owner of the files
+        subprocess.run(["cp", "--archive", source, self.files], check=True)  # noqa: S603, S607 - ``cp`` keeps the owner of the files
 
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.home} -c fsync=off"
         options += "".join(f" -c {setting}" for setting in self._settings)
-        self._run(
-            "pg_ctl", "-D", self._files, "-l", str(self.home / "log"), "-w", "-o", options, "start"
+        self.run_program(
+            "pg_ctl", "-D", self.files, "-l", str(self.home / "log"), "-w", "-o", options, "start"
         )
 
     def delete_admin(self) -> None:
@@ -86,13 +86,13 @@ class Postgres:
             connection.execute(DELETE_ADMIN)
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", self._files, "-m", "immediate", "-w", "stop")
+        self.run_program("pg_ctl", "-D", self.files, "-m", "immediate", "-w", "stop")
 
     def remove(self) -> None:
         self._resources.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def _run(self, name: str, *arguments: str) -> None:
+    def run_program(self, name: str, *arguments: str) -> None:
         command = [str(self.binaries / name), *arguments]
         if os.geteuid() == 0:
             command = [

@@ -127,7 +127,7 @@ def _add_item(reading: ResponseSummary, item: dict[str, Any], events: list[dict[
         case "image_generation_call":
             reading.text += IMAGE
         case "function_call":
-            reading.calls.append(_call(item["call_id"], item["name"], item["arguments"]))
+            reading.calls.append(parse_call(item["call_id"], item["name"], item["arguments"]))
         case "custom_tool_call":
             reading.calls.append(Call(_id(item["call_id"]), item["name"], {"input": item["input"]}))
     return False
@@ -182,7 +182,7 @@ def summary_of_chat(chunks: list[dict[str, Any]]) -> ResponseSummary:
             for piece in delta.get("tool_calls") or ([{"function": legacy}] if legacy else []):
                 _add(calls, piece)
             finish = finish or choice.get("finish_reason")
-    reading.calls = [_call(c["id"], c["name"], c["arguments"]) for c in calls]
+    reading.calls = [parse_call(c["id"], c["name"], c["arguments"]) for c in calls]
     reading.stop_reason = _stop_reason(finish, refused=refused, called=bool(calls))
     # Snowflake never sends a finish reason; a last chunk with only usage is the end.
     ended = finish or (chunks and chunks[-1].get("usage") and not chunks[-1].get("choices"))
@@ -264,7 +264,7 @@ def _stop_reason(why: str | None, *, refused: bool, called: bool) -> str:
     return "tool_use" if called else "end_turn"
 
 
-def _call(call_id: str | None, name: str, arguments: Any) -> Call:
+def parse_call(call_id: str | None, name: str, arguments: Any) -> Call:
     if isinstance(arguments, dict):
         return Call(_id(call_id), name, arguments)
     try:

@@ -279,7 +279,7 @@ def test_a_member_gets_notices_of_their_own_budgets_only(client):
 
 def test_notices_take_a_fixed_number_of_queries(root, django_assert_num_queries):
     def collect():
-        site_notices._collect_notices(user, site_notices.reader_of_user(user))
+        site_notices.collect_notices(user, site_notices.reader_of_user(user))
 
     user = User.objects.get(username="root")
     factories.price()

@@ -46,7 +46,7 @@ def test_an_error_while_creating_the_user_is_printed_and_does_not_stop_the_start
     get_user_model().objects.create_user("admin")
     stderr_text = StringIO()
 
-    Command(stderr=stderr_text)._make_admin(AdminPassword())
+    Command(stderr=stderr_text).make_admin(AdminPassword())
 
     assert "the admin user cannot be created: UNIQUE constraint failed" in stderr_text.getvalue()
 

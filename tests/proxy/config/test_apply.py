@@ -364,7 +364,7 @@ def test_an_export_creates_the_same_configuration_in_an_empty_database(toml):
 
 
 def test_an_export_has_no_starter_prices_unless_they_were_changed_or_all_are_requested(toml):
-    first_start._create_starter_prices()
+    first_start.create_starter_prices()
     lines(toml)
     changed = Price.objects.filter(upstream=None, managed=False).first()
     Price.objects.filter(pk=changed.pk).update(input=77)

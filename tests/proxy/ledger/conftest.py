@@ -68,7 +68,7 @@ def ids_in(directory: Path) -> list[str]:
     reader = JournalReader(directory, from_start=True)
     frames = (
         frame
-        for number in reader._numbers()
+        for number in reader.segment_numbers()
         for frame in reader._frames(number, 0, reader._open(number))
     )
     found = [frame.id for frame in frames if hasattr(frame, "id")]

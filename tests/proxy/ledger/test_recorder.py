@@ -217,7 +217,7 @@ def test_records_of_an_earlier_version_prevent_the_start(tmp_path: Path) -> None
 
 
 def test_withdrawn_request_is_closed_as_left_by_its_client() -> None:
-    record = module._withdrawn_record("req_1")
+    record = module.withdrawn_record("req_1")
 
     assert record == CloseRecord(
         id="req_1",

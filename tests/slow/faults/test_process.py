@@ -225,11 +225,11 @@ def test_unread_log_pipe_blocks_no_request(upstream: ScriptedUpstream, tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as free:
         gateway.port = free.getsockname()[1]
     gateway.process = subprocess.Popen(  # noqa: S603 - fixed command line
-        gateway._command(), cwd=REPOSITORY, env=gateway._environment(), stdout=subprocess.PIPE,
+        gateway.command_line(), cwd=REPOSITORY, env=gateway.environment_variables(), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True, pipesize=PIPE_BYTES,
     )  # fmt: skip
     try:
-        gateway._wait_until_ready()
+        gateway.wait_until_ready()
         failing = raw_http.messages_body(model="chat-bad")
         with ThreadPoolExecutor(8) as pool:
             responses = [

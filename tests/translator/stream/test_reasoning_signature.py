@@ -24,7 +24,7 @@ ITEM = SignedReasoning(
 
 def signed_by_us(payload: bytes) -> str:
     sealed = f"brg1.k2.{base64.urlsafe_b64encode(payload).rstrip(b'=').decode()}"
-    return f"{sealed}.{reasoning_signature._mac(sealed, KEYS.keys['k2'])}"
+    return f"{sealed}.{reasoning_signature.mac_of(sealed, KEYS.keys['k2'])}"
 
 
 @given(
@@ -107,7 +107,7 @@ def test_a_payload_that_is_not_base64_is_rejected():
 
     assert (
         reasoning_signature.verify(
-            f"{sealed}.{reasoning_signature._mac(sealed, KEYS.keys['k2'])}", KEYS
+            f"{sealed}.{reasoning_signature.mac_of(sealed, KEYS.keys['k2'])}", KEYS
         )
         is None
     )

@@ -173,7 +173,7 @@ def test_only_a_missing_counter_is_seeded(
     store.publish(day, 3)  # differs from the ledger's sum
 
     counters = {entry.counter(now): entry for entry in entries}
-    result = budgets._reserve_in_store("req_1", 2, counters, now)
+    result = budgets.reserve_in_store("req_1", 2, counters, now)
 
     assert result.granted
     assert [store.standing(name) for name in (day, month)] == [
@@ -187,7 +187,7 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
 ):
     now = time.time()
 
-    budgets._seed(entries[0], now)
+    budgets.seed(entries[0], now)
     assert budget_sync.DIRTY.is_set()
 
     budget_sync.DIRTY.clear()

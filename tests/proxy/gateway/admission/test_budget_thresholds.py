@@ -128,8 +128,8 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
     with django_db_blocker.unblock():
         connections["default"] = connections.create_connection("default")
         try:
-            maintenance._try("publish", budget_sync.publish_all)
-            maintenance._try("thresholds", maintenance.record_thresholds)
+            maintenance.attempt("publish", budget_sync.publish_all)
+            maintenance.attempt("thresholds", maintenance.record_thresholds)
         finally:
             connections["default"].close()
             connections["default"] = before
@@ -143,13 +143,13 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budg
     # The thread reads the one configuration of its process, and this test runs no gateway.
     monkeypatch.setattr(maintenance_module, "directory", SimpleNamespace(snapshot=configuration))
     spend(budget, "7")
-    maintenance._publish_changed()
+    maintenance.publish_changed()
     Budget.objects.update(usd=Decimal(8))
-    maintenance._publish_changed()  # the configuration has not been loaded yet
+    maintenance.publish_changed()  # the configuration has not been loaded yet
     assert not BudgetNotice.objects.exists()
 
     configuration.revision = 2
-    maintenance._publish_changed()
+    maintenance.publish_changed()
     maintenance.record_thresholds()
 
     assert [data["limit_usd"] for _, data in events()] == ["8.000000"]
@@ -170,7 +170,7 @@ def test_a_process_without_requests_does_not_call_redis(
     # Ten minutes pass.
     monkeypatch.setattr(maintenance_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     maintenance = BudgetMaintenance()
-    maintenance._try("publish", maintenance._publish_all)
+    maintenance.attempt("publish", maintenance.publish_all)
 
     def calls() -> int:
         statistics = redis_server.client.info("commandstats")
@@ -180,7 +180,7 @@ def test_a_process_without_requests_does_not_call_redis(
     assert before > 50  # each counter was published
     for _ in range(600):
         clock[0] += maintenance_module.TICK_S
-        maintenance._run_due()
+        maintenance.run_due()
 
     assert calls() == before
     assert not maintenance._failing

@@ -50,7 +50,7 @@ def test_the_ledger_and_the_counter_count_the_same_models(budget_gateway):
     assert budget_gateway.charged(every) == 3 * COST
     assert settled(some).spent == 2 * COST
     Budget.objects.filter(pk=some.pk).update(models_covered=[cheap])
-    budget_maintenance._publish_all()
+    budget_maintenance.publish_all()
     assert settled(some).spent == COST
 
 

@@ -198,7 +198,7 @@ def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], clock:
 
 def test_a_malformed_state_counts_as_empty():
     for text in (None, "", "{", '{"running": 3}', "[]"):
-        stored = shared_rate_limits._read(text, 0.0)
+        stored = shared_rate_limits.read_state(text, 0.0)
 
         assert (stored.requests, stored.tokens, stored.running) == (None, None, {})
 
@@ -320,7 +320,7 @@ def test_the_script_computes_what_the_gateway_computes(redis_server):
 
 def parsed(text: str | None) -> tuple[str, shared_rate_limits.StoredLimitState]:
     version, _, state = (text or ":").partition(":")
-    return version, shared_rate_limits._read(state, 0.0)
+    return version, shared_rate_limits.read_state(state, 0.0)
 
 
 def test_one_request_is_one_script(redis_server):

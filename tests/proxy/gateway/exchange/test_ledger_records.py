@@ -24,7 +24,7 @@ LATE = UpstreamError(status=504, error_type="timeout_error", message="m" * 3_000
     ],
 )
 def test_tokens_that_count_for_a_rate_limit(usage, tokens):
-    assert ledger_records._total_tokens(usage) == tokens
+    assert ledger_records.total_tokens(usage) == tokens
 
 
 @for_each(
@@ -42,14 +42,14 @@ def test_tokens_that_count_for_a_rate_limit(usage, tokens):
 def test_tools_and_thinking_of_a_message(content, tools, thought):
     message = None if content is None else {"content": content}
 
-    assert ledger_records._tools_and_thinking(message) == (tools, thought)
+    assert ledger_records.tools_and_thinking(message) == (tools, thought)
 
 
 def test_a_note_keeps_quoted_text_only_if_content_is_stored():
     note = Note("model", "ignored", "no price for 'opus' and 'x'")
 
     with_quotes, without_quotes = (
-        [*ledger_records._note_records([note], with_quotes=quotes)] for quotes in (True, False)
+        [*ledger_records.note_records([note], with_quotes=quotes)] for quotes in (True, False)
     )
 
     assert with_quotes == [
@@ -73,8 +73,8 @@ def test_a_note_keeps_quoted_text_only_if_content_is_stored():
 def test_the_detail_of_a_response(reasons, fault, detail):
     notes = [Note("p", "ignored", reason) for reason in reasons]
 
-    assert ledger_records._detail(SimpleNamespace(notes=notes, fault=fault)) == detail
-    assert ledger_records._detail(None) == ""
+    assert ledger_records.detail_of(SimpleNamespace(notes=notes, fault=fault)) == detail
+    assert ledger_records.detail_of(None) == ""
 
 
 def context(
@@ -114,7 +114,7 @@ REFUSED = HttpError(429, "rate_limit_error", "r" * 3_000, source="gateway")
     ],
 )
 def test_outcome_and_status_of_a_request_that_was_not_completed(fields, refusal, ending):
-    assert ledger_records._outcome_and_status(context(**fields), refusal) == ending
+    assert ledger_records.outcome_and_status(context(**fields), refusal) == ending
 
 
 @for_each(
@@ -132,7 +132,7 @@ def test_outcome_and_status_of_a_request_that_was_not_completed(fields, refusal,
     ],
 )
 def test_the_error_that_the_client_received(fields, refusal, error, expected):
-    assert ledger_records._client_error(context(**fields), refusal, error) == expected
+    assert ledger_records.client_error_of(context(**fields), refusal, error) == expected
 
 
 def test_days_are_counted_from_1970():
@@ -162,7 +162,7 @@ def test_the_price_is_the_one_of_the_day_of_acceptance(target, created, price):
         request=SimpleNamespace(created=created), admission=SimpleNamespace(prices=Prices())
     )
 
-    assert ledger_records._price(context, target) == price
+    assert ledger_records.price_at(context, target) == price
     assert ("up m" in missing_prices.names()) == (
         bool(target) and price is None
     )  # until it has one

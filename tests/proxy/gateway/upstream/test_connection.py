@@ -252,8 +252,8 @@ async def test_an_origin_with_stray_bytes_is_trusted_again_after_a_while(monkeyp
         assert await whole(connection) == b"ok"
 
         now = connection.loop.time()
-        assert pool._is_distrusted(origin, now + connection_pool.DISTRUST_S - 1)
-        assert not pool._is_distrusted(origin, now + connection_pool.DISTRUST_S + 1)
+        assert pool.is_distrusted(origin, now + connection_pool.DISTRUST_S - 1)
+        assert not pool.is_distrusted(origin, now + connection_pool.DISTRUST_S + 1)
         assert pool._distrusted == {}
 
 

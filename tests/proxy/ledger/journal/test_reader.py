@@ -330,7 +330,7 @@ def test_segments_are_removed_below_the_first_unfinished_request(
     with abandoned(tmp_path) as own:
         own.read(ALL)
         own.remove_segments(before, keep_bytes)
-        assert own._numbers() == left
+        assert own.segment_numbers() == left
     with abandoned(tmp_path) as own:
         own.read(ALL)
         assert [*own.unfinished] == ids(2)
@@ -353,7 +353,7 @@ def test_current_segment_is_never_removed(tmp_path: Path) -> None:
         own.mark_posted(ids(1))
         own.remove_segments(time.time() + 3_600, 0)
 
-        assert own._numbers() == [1]
+        assert own.segment_numbers() == [1]
 
 
 def test_reader_from_the_start_reads_everything_and_changes_nothing(tmp_path: Path) -> None:

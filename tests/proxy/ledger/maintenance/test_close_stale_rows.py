@@ -18,7 +18,7 @@ def test_row_of_a_dead_process_is_closed_as_interrupted():
     at = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
     row = Exchange(pk="req_1")
-    assert module._ending(row, at) == CloseRecord(
+    assert module.ending_of(row, at) == CloseRecord(
         id="req_1",
         finished=at.timestamp(),
         outcome="interrupted",

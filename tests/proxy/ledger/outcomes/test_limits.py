@@ -50,5 +50,5 @@ def test_long_runs_of_equal_lines_are_not_compared_for_each_shift() -> None:
     old = [*(f"a{n}" for n in range(100)), *run, *(f"b{n}" for n in range(100))]
     new = [*(f"c{n}" for n in range(100)), *run, *(f"d{n}" for n in range(100))]
 
-    assert line_changes._differences(old, new) is None
+    assert line_changes.count_differences(old, new) is None
     assert count_changes(old, new) == LineChanges(200, 200)

@@ -41,7 +41,7 @@ def test_a_row_counts_for_its_team_key_and_user(team: Team, store: SqliteBudgets
     assert [one.spent // 1_000 for one in spent if one] == [110, 110, 1_010, 0]
     for number in (1, 2, 3):
         row = Exchange.objects.get(pk=exchange_id(number))
-        covering = [budget_sync._covers(each, row) for each in budget_sync._all_budgets()]
+        covering = [budget_sync.covers(each, row) for each in budget_sync.all_budgets()]
         assert covering == [number != 3, number != 3, number != 2, False]
 
 
@@ -64,5 +64,5 @@ def test_closed_requests_are_found_among_many(team: Team):
     ])  # fmt: skip
     ledger_writer.write_to_database([ExchangeRecords(opening(2, body=None), [])])
 
-    assert budget_sync._posted([exchange_id(n) for n in range(1, 802)]) == set(posted)
-    assert budget_sync._posted([]) == set()
+    assert budget_sync.posted_among([exchange_id(n) for n in range(1, 802)]) == set(posted)
+    assert budget_sync.posted_among([]) == set()

@@ -23,10 +23,10 @@ def test_a_round_ends_while_more_waits_and_the_last_one_posts_all(
     journal.append_and_wait(*records)
     one = Drainer(journal, pace=Pace(round_s=0.0))
 
-    assert one._post(own), "it would continue as long as records come"
+    assert one.post(own), "it would continue as long as records come"
     assert Exchange.objects.count() == MAX_RECORDS / 2
     one._stopping.set()
-    assert not one._post(own)
+    assert not one.post(own)
     assert Exchange.objects.count() == requests
 
 
@@ -38,15 +38,15 @@ async def test_drainer_is_not_alone_while_a_request_runs_or_after_one_was_record
     journal.on_append = one.wake
     # The drainer writes such records itself when it closes orphans.
     await asyncio.to_thread(journal.append_and_wait, closing(1))
-    assert one._is_alone()
+    assert one.is_alone()
 
     running.append("req_2")
-    assert not one._is_alone()
+    assert not one.is_alone()
 
     running.clear()
     journal.append(opening(2), future := DurabilityFuture(lambda: None))
     await future.wait()
-    assert not one._is_alone()
+    assert not one.is_alone()
 
 
 def test_the_rest_is_nine_times_the_work_and_shrinks_the_longer_a_record_has_waited() -> None:

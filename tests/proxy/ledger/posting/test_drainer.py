@@ -79,7 +79,7 @@ def test_the_wait_after_a_fault_doubles_up_to_five_seconds(journal: Journal) -> 
     one = Drainer(journal)
     fault, retry_s = OSError("away"), 0.0
 
-    waits = [retry_s := one._fail(fault, retry_s) for _ in range(7)]
+    waits = [retry_s := one.note_failure(fault, retry_s) for _ in range(7)]
 
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
@@ -91,10 +91,10 @@ def test_a_wake_up_stays_set_during_the_wait_after_a_fault_and_not_during_a_rest
     one.wake()
     one.wake()
 
-    one._rest(0.01)
+    one.rest(0.01)
     assert one._wake.is_set()
 
-    one._rest(0.0)
+    one.rest(0.0)
     assert not one._wake.is_set()
 
 
@@ -107,9 +107,9 @@ def test_drainer_rests_neither_when_it_is_alone_nor_without_work(
     one._computed_s = 3_600.0
 
     one._has_more = True
-    one._rest(0.0)
+    one.rest(0.0)
     one._has_more = False
-    one._rest(0.0)
+    one.rest(0.0)
 
 
 @pytest.mark.django_db
@@ -120,9 +120,9 @@ def test_periodic_tasks_do_not_run_in_each_round(journal: Journal, own: JournalR
     )
     one._stopping.set()
 
-    one._round(own)
+    one.run_round(own)
     marked = DrainWatermark.objects.get().seen
-    one._round(own)
+    one.run_round(own)
 
     assert DrainWatermark.objects.get().seen == marked
 
@@ -137,15 +137,15 @@ def test_orphans_are_not_closed_while_the_space_is_reserved_for_running_requests
         journal.start()
         one = Drainer(journal)
         one._stopping.set()
-        own = one._open_reader()
+        own = one.open_reader()
 
         journal.error = "No space left on device"
-        one._post(own)
+        one.post(own)
         assert (ids_in(path), states()) == ([exchange_id(1)], {})
         assert own.backlog().records == 1
 
         journal.error = ""
-        one._post(own)
+        one.post(own)
         assert (one._orphans, states()) == ([], {exchange_id(1): "closed"})
         assert own.backlog().records == 0
         own.close()

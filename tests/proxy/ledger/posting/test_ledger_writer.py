@@ -339,9 +339,9 @@ def test_prices_are_loaded_only_if_a_close_record_has_none(team, django_assert_n
     day = datetime(2026, 5, 5, tzinfo=UTC).date()
 
     with django_assert_num_queries(0):
-        assert ledger_writer._prices([priced, running]).at("", "m", day) is None
+        assert ledger_writer.prices_of([priced, running]).at("", "m", day) is None
     with django_assert_num_queries(1):
-        assert ledger_writer._prices([running, priced, unpriced]).at("", "m", day)
+        assert ledger_writer.prices_of([running, priced, unpriced]).at("", "m", day)
 
 
 def test_a_transcript_has_the_target_of_the_last_attempt() -> None:
@@ -358,7 +358,7 @@ def test_a_transcript_has_the_target_of_the_last_attempt() -> None:
         ExchangeRecords(opening(5, target=first), elsewhere),
     ]
 
-    stored = ledger_writer._conversations([metadata_only, *batch])
+    stored = ledger_writer.conversations_of([metadata_only, *batch])
 
     assert list(stored) == [exchange_id(n) for n in (2, 3, 4, 5)]
     assert [one.target for one in stored.values()] == [first, second, third, first]

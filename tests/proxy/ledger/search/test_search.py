@@ -296,7 +296,7 @@ def test_only_the_row_whose_data_cannot_be_derived_stays_without_it():
         derived.extend(row.pk for row in some)
 
     before = ledger_writer.underived["test data"]
-    ledger_writer._write_derived("test data", derive, rows)
+    ledger_writer.write_derived("test data", derive, rows)
 
     assert derived == ["req_1", "req_3"]
     assert ledger_writer.underived["test data"] == before + 1
@@ -308,7 +308,7 @@ def test_the_batch_is_written_later_if_the_savepoint_is_lost():
         raise ValueError("no text")
 
     with pytest.raises(ValueError, match="no text"):
-        ledger_writer._write_derived("test data", derive, [Exchange(pk="req_1")])
+        ledger_writer.write_derived("test data", derive, [Exchange(pk="req_1")])
 
     assert connection.needs_rollback
     transaction.set_rollback(False)

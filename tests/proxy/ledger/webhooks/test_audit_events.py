@@ -58,7 +58,7 @@ def by_the_file(key):
 
 
 def by_a_restored_database(key):
-    revoked_keys_file._revoke_again(key)
+    revoked_keys_file.revoke_again(key)
 
 
 @pytest.mark.parametrize(

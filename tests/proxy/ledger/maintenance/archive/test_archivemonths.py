@@ -256,7 +256,7 @@ def test_a_missing_file_is_one_line_of_verifyledger(ledger, archive, tmp_path):
 def test_a_backup_names_the_archive(ledger, archive, tmp_path):
     archive(*BEFORE)
 
-    assert ("archives", str(tmp_path / "archive")) in list(backup._also_needed())
+    assert ("archives", str(tmp_path / "archive")) in list(backup.also_needed())
 
 
 def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
