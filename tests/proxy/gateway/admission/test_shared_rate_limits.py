@@ -50,9 +50,8 @@ def processes(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[SharedLimiter]]:
     """Two processes as seen by the store: each has its own connection and name."""
-    monkeypatch.setattr(
-        stored, "BUSY_S", REDIS_TIMEOUT_S
-    )  # a slow disk must not count as an outage
+    # A slow disk must not count as an outage.
+    monkeypatch.setattr(stored, "BUSY_S", REDIS_TIMEOUT_S)
     states: list[SqliteStates | FailoverStates] = []
     for _ in range(2):
         if request.param == "sqlite":

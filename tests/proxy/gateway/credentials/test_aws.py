@@ -34,6 +34,7 @@ BEDROCK = URL("https://bedrock-runtime.eu-west-1.amazonaws.com")
 
 @pytest.mark.parametrize(("url", "token", "signed", "signature"), VECTORS)
 def test_published_signatures(monkeypatch, url, token, signed, signature):
+    # The published signatures are of that day.
     monkeypatch.setattr(
         "botocore.auth.get_current_datetime",
         lambda *_: dt.datetime(2015, 8, 30, 12, 36, tzinfo=dt.UTC),

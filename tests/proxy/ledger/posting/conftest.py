@@ -19,7 +19,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def at_noon(clock: Clock, monkeypatch) -> None:
-    """Let the whole process have this time: the ledger asks no clock that can be given to it."""
+    """Let the whole process have this time."""
+    # The ledger asks no clock that can be given to it.
     monkeypatch.setattr(time, "time", clock)
 
 

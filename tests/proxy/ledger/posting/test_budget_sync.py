@@ -371,6 +371,7 @@ def test_publishing_posts_reservations_in_batches(
     budgets: list[Budget], store: SqliteBudgets, monkeypatch
 ):
     """Reservations of posted requests remain if the store was unavailable when they were posted."""
+    # Reservations of many requests would be needed.
     monkeypatch.setattr(sqlite_budgets, "BATCH", 2)
     counter = budget_sync.counter_name(budgets[0].pk, window("month", "UTC", NOON))
     store.publish(counter, 0)

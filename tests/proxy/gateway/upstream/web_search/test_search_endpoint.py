@@ -20,6 +20,7 @@ PAGE = {"url": "https://a.example", "title": "A", "content": "text"}
 def endpoint(monkeypatch: pytest.MonkeyPatch):
     with ScriptedUpstream() as scripted:
         configured = dataclasses.replace(conf, web_search_url=f"{scripted.url}/search")
+        # The address of the scripted endpoint is known only now.
         for module in (search_endpoint, web_search_check):
             monkeypatch.setattr(module, "conf", configured)
         yield scripted

@@ -58,6 +58,7 @@ def endpoint(
     """The search endpoint: path ``/search`` of the scripted upstream."""
     url = f"{scripted.url}/search"
     configured = dataclasses.replace(conf, web_search_url=url, web_search_timeout_s=30)
+    # The address of the scripted endpoint is known only now.
     monkeypatch.setattr(search_endpoint, "conf", configured)
     scripted.on("/search", json_response(FOUND))
     return scripted

@@ -133,6 +133,7 @@ STEPS = [
     ],
 )
 def test_a_run_after_a_kill_erases_the_rest(ledger, monkeypatch, owner, step, when):
+    # Rows for batches of the real size would make the test slow and prove the same.
     monkeypatch.setattr(requests, "BATCH", 1)
     function = getattr(owner, step)
 
@@ -209,6 +210,7 @@ def test_misuse_erases_nothing(ledger):
 
 
 def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger, monkeypatch):
+    # Without this the command waits for the end of the request.
     monkeypatch.setattr(erase, "POSTED_WITHIN_S", 0)
     key = ApiKey.objects.get(name=f"{MARK}-laptop")
     row = factories.record(at=factories.NOON, key=key, closed=False, opening={"user": NAME})
