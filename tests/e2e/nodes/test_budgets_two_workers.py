@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.load.crash_points import ForkServerGateway
+from tests.fakes.load.crash_points import RestartedGateway
 from tests.fakes.load.kill_process import reserved_port, wait_until_ready
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import Stall, WaitForGate, chunk, json_response, stream_head
@@ -169,10 +169,10 @@ def test_requests_cut_by_a_drain_are_charged(tmp_path: Path):
     with ScriptedUpstream() as upstream, reserved_port() as port:
         upstream.on("m", [Stall()])
         environment = {**SECRETS, "BRIDGE_DRAIN_S": "0.2"}
-        gateway = ForkServerGateway(
+        gateway = RestartedGateway(
             tmp_path / "gateway", config_for(upstream), environment, port=port
         )
-        gateway.start_fork_server()
+        gateway.prepare_python()
         with contextlib.closing(gateway), ThreadPoolExecutor(1) as client:
             gateway.start_child(None)
             assert wait_until_ready(gateway, 60), gateway.log

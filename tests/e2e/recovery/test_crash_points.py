@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.fakes.load.crash_points import CRASHES, POINTS, ForkServerGateway, resolve
+from tests.fakes.load.crash_points import CRASHES, POINTS, RestartedGateway, resolve
 from tests.fakes.load.kill_process import (
     config_for,
     reserved_port,
@@ -30,7 +30,7 @@ RARE = {
     "_next_records",
     "take",
     "load_snapshot",
-    "_round",
+    "run_round",
 }
 """Rarely called functions: a process may not reach their third call in time."""
 
@@ -57,8 +57,8 @@ def test_no_record_is_lost_or_duplicated_at_any_crash_point(tmp_path):
     sent, unreached = [], []
     with ScriptedUpstream() as upstream, reserved_port() as port:
         upstream.choose(without_pauses)
-        gateway = ForkServerGateway(tmp_path / "gateway", config=config_for(upstream), port=port)
-        gateway.start_fork_server()
+        gateway = RestartedGateway(tmp_path / "gateway", config=config_for(upstream), port=port)
+        gateway.prepare_python()
         try:
             for crash in SELECTED:
                 gateway.start_child(crash)

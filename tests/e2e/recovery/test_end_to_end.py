@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from tests.fakes.load.crash_points import ForkServerGateway
+from tests.fakes.load.crash_points import RestartedGateway
 from tests.fakes.load.kill_process import config_for, reserved_port
 from tests.fakes.load.load_client import (
     SESSION,
@@ -41,7 +41,7 @@ class RandomScenario:
         self.upstream = upstream
         self.numbers = itertools.count(1)
         self.sent, self.cut_numbers = [], set()
-        self.gateway = ForkServerGateway(folder, config=config_for(upstream), port=port)
+        self.gateway = RestartedGateway(folder, config=config_for(upstream), port=port)
         self.lock_connection = None
         self.event_names = []
         upstream.choose(self.script_for)
@@ -136,7 +136,7 @@ class RandomScenario:
 
     def run(self):
         """Run the events; return the rows and what verifyledger says."""
-        self.gateway.start_fork_server()
+        self.gateway.prepare_python()
         try:
             self.start_process()
             for _ in range(EVENT_COUNT):

@@ -113,7 +113,7 @@ def import_gateway() -> None:
 
 
 @dataclass
-class ForkServerGateway(Gateway):
+class RestartedGateway(Gateway):
     """A gateway whose process is replaced many times on one data directory."""
 
     _python: PreparedPython | None = None
@@ -122,18 +122,18 @@ class ForkServerGateway(Gateway):
     def pid(self) -> int:
         return self.process.pid
 
-    def start_fork_server(self) -> None:
+    def prepare_python(self) -> None:
         """Start the process that has read the settings, without a gateway."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "data").exists():
             copy_ledger(self.folder / "data")
         self._python = python_with_libraries().prepare(
-            f"{__name__}:import_gateway", self._environment()
+            f"{__name__}:import_gateway", self.environment_variables()
         )
 
     def start_child(self, crash: Crash | None) -> None:
         """Start the gateway; ``wait_for_end`` waits for its end."""
-        serve = self._command()[2:]  # without the interpreter and manage.py
+        serve = self.command_line()[2:]  # without the interpreter and manage.py
         with self._log_path.open("ab") as log:
             self.process = self._python.start(
                 "-m", __name__, json.dumps(crash), *serve, stdout=log.fileno(), stderr=log.fileno()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from .crash_points import ForkServerGateway
+from .crash_points import RestartedGateway
 from .load_client import LoadClients, Sent, Verdict, chat_response, compare_records
 
 ROUTES = """
@@ -45,7 +45,7 @@ class RepeatedKills:
         **environment: str,
     ) -> None:
         config = config_for(upstream)
-        self.gateway = ForkServerGateway(folder, config=config, environment=environment)
+        self.gateway = RestartedGateway(folder, config=config, environment=environment)
         self.upstream = upstream
         self.streams = streams
         self.kill_signal = kill_signal
@@ -59,7 +59,7 @@ class RepeatedKills:
         rng = random.Random(seed)  # noqa: S311 -- the numbers are no secrets
         with contextlib.ExitStack() as running:
             self.gateway.port = running.enter_context(reserved_port())
-            self.gateway.start_fork_server()
+            self.gateway.prepare_python()
             running.callback(self.gateway.close)
             for _ in range(times):
                 self._start()
@@ -101,7 +101,7 @@ def reserved_port() -> Iterator[int]:
         yield reserving.getsockname()[1]
 
 
-def wait_until_ready(gateway: ForkServerGateway, within_s: float) -> bool:
+def wait_until_ready(gateway: RestartedGateway, within_s: float) -> bool:
     """Wait until /readyz responds with 200; return False if the process ends or time is up."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and not gateway.wait_for_end(0.05):
