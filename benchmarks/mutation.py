@@ -35,7 +35,9 @@ ROOT: Final = Path(__file__).parents[1]
 OUTPUT: Final = ROOT / ".bench/mutation"
 CONFIG: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MODULES: Final[dict[str, dict[str, Any]]] = CONFIG["module"]
-COPIED: Final = ("bridge_project", "proxy", "tests", "translator", "pyproject.toml")
+COPIED: Final = ("bridge_project", "proxy", "tests", "translator")
+PROGRAM: Final = "manage.py"
+"""The tests run it to make the ledger that they copy."""
 GOAL: Final = 0.85
 UNSEEN: Final = frozenset({"survived", "no tests"})
 ARGUMENTS: Final = ["-n0", "-p", "no:cacheprovider", "-o", "django_find_project=false"]
@@ -88,12 +90,14 @@ def prepare(module: str, folder: Path) -> None:
     if folder.exists():
         return
     folder.mkdir(parents=True)
-    for name in COPIED[:-1]:
+    for name in COPIED:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / PROGRAM, folder)
     settings = {
         "source_paths": ["translator/", "proxy/", "bridge_project/"],
         "only_mutate": MODULES[module]["files"],
+        "also_copy": [PROGRAM],
         "pytest_add_cli_args_test_selection": MODULES[module]["tests"],
         "pytest_add_cli_args": ARGUMENTS,
         "process_isolation": "forkserver",
