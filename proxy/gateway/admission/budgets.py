@@ -156,8 +156,8 @@ async def reserve(
 def team_budgets(at: float) -> list[TeamBudget]:
     """Return the current periods of the teams' budgets that the counters know.
 
-    A counter is unknown until the first request of its period; then the ledger's sum is not read
-    just for this, and the budget is left out.
+    A counter may be unknown until the first request of its period; then the budget is left out,
+    because the ledger's sum is not read just for this.
     """
     configs = (
         (budget.counter(at), (team, budget))

@@ -11,7 +11,7 @@ from proxy.ledger.posting import budget_sync
 from proxy.models import ApiKey, Budget, Exchange, Team
 
 MODEL = "chat-priced"
-numbers, budget_numbers = itertools.count(), itertools.count(1)
+numbers = itertools.count()
 
 
 class BudgetTeam:
@@ -24,10 +24,7 @@ class BudgetTeam:
 
     def budget(self, usd: str, **fields) -> Budget:
         owner = {} if "key" in fields or "user" in fields else {"team": self.team}
-        # A counter has the id of its budget, and outlives it. SQLite uses the ids of a test whose
-        # rows were rolled back again, so these budgets have ids that no other one gets.
-        values = {"pk": 1_000_000 * next(budget_numbers), "period": "month", **owner, **fields}
-        budget = Budget.objects.create(usd=Decimal(usd), **values)
+        budget = Budget.objects.create(usd=Decimal(usd), **{"period": "month", **owner, **fields})
         self.reload()
         return budget
 

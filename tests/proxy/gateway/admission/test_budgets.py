@@ -27,7 +27,7 @@ from tests.proxy.gateway.budget_fixtures import BudgetTeam, numbers, settled, se
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
 
-UNKNOWN_ID = 999_999  # no budget has this number
+UNKNOWN_ID = 10**6  # no budget has this number
 
 
 def test_of_fifty_concurrent_requests_a_budget_for_four_admits_four(
