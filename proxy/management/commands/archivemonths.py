@@ -21,7 +21,7 @@ from proxy.models import ArchivedMonth
 
 
 class Command(BridgeCommand):
-    help = "Write closed months of requests to Parquet files; --remove deletes them here."
+    help = "Write closed months of requests to Parquet files; --remove deletes their rows."
     example = "manage.py archivemonths --before 2026-08 --to s3://company-ledger/gateway --remove"
 
     def add_arguments(self, parser: CommandParser) -> None:

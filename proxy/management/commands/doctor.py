@@ -22,7 +22,10 @@ A client needs, with a key of `manage.py createkey`:
 
 
 class Command(BridgeCommand):
-    help = "Check settings, files, schema, clock and upstreams; print the client settings."
+    help = (
+        "Check settings, files, schema, clock and upstreams; print the client settings. "
+        "Exit 1 if there is a problem."
+    )
     example = "manage.py doctor --no-stream --json"
     requires_system_checks = []  # run_checks() runs Django's system checks
 

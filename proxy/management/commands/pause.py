@@ -24,7 +24,7 @@ class Command(BridgeCommand):
         parser.add_argument("--model", default="", help="name or glob of the model (default: all)")
         parser.add_argument("--message", default="", help="the error message that clients get")
         parser.add_argument(
-            "--minutes", type=int, help="minutes until the pause ends (default: none)"
+            "--minutes", type=int, help="minutes until the pause ends (default: until --resume)"
         )
         parser.add_argument(
             "--resume", action="store_true", help="end the pause of this upstream and model now"
