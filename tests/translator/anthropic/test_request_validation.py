@@ -123,15 +123,18 @@ def test_a_valid_request_is_accepted(more):
             "1024",
         ),
         ({"thinking": THINKING}, "max_tokens", "must be greater than `thinking.budget_tokens`"),
-        (
-            {
-                "thinking": THINKING,
-                "max_tokens": 2000,
-                "tools": [{"name": "f"}],
-                "tool_choice": {"type": "any"},
-            },
-            "thinking",
-            "forces tool use",
+        *(
+            (
+                {
+                    "thinking": THINKING,
+                    "max_tokens": 2000,
+                    "tools": [{"name": "f"}],
+                    "tool_choice": choice,
+                },
+                "thinking",
+                "forces tool use",
+            )
+            for choice in ({"type": "any"}, {"type": "tool", "name": "f"})
         ),
         ({"tools": [{"name": "f"}, {"name": "f"}]}, "tools.1.name", "unique"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' not found"),

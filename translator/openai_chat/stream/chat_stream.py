@@ -330,7 +330,6 @@ class ChatStream:
         if not error.is_refusal:
             self.end_with_error(error)
             return
-        self.stop_reason = "refusal"
         category, explanation = error.refusal_category, error.message
         details = {"type": "refusal", "category": category, "explanation": explanation}
         if not self.composer.started:
