@@ -72,12 +72,12 @@ def events_in(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def use(gateway: Gateway, model: str) -> None:
+def use(gateway: Gateway, model: str, password: str = ADMIN_PASSWORD) -> None:
     """Use the gateway as clients, an admin and an operator do."""
     body = BODY.replace(b"chat-hi", model.encode())
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         assert gateway.request("POST", path, body).status == 200
-    session = WebSession(gateway).sign_in("admin", ADMIN_PASSWORD)
+    session = WebSession(gateway).sign_in("admin", password)
     for page in PAGES:
         assert session.send("GET", page).status in {200, 404}, page
     doctor = gateway.run_command("doctor", OWN_PROCESS="1")
@@ -105,7 +105,7 @@ def test_the_first_start_without_a_configuration_connects_to_the_sandbox_only(
 ) -> None:
     with recorded_gateway(tmp_path, migrated=False) as gateway:
         gateway.key = re.search(r"sk-br-[\w-]{20,}", gateway.log)[0]
-        use(gateway, "sandbox-text")
+        use(gateway, "sandbox-text", re.search(r"user admin, password (\S+)", gateway.log)[1])
     found = events_in(tmp_path)
 
     assert found["socket.connect"], "the sandbox was not recorded"
