@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.live.running_requests import RUNNING
 from proxy.models import Budget, Price
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -60,6 +61,14 @@ def budget_gateway(
     gateway: GatewayClient, scripted: ScriptedUpstream, cleo: BudgetTeam, reload
 ) -> BudgetGateway:
     return BudgetGateway(gateway, scripted, cleo, reload)
+
+
+@pytest.fixture
+def no_new_counters(gateway: GatewayClient):
+    """Stop the thread that creates the counter of a new budget within two seconds."""
+    budget_maintenance.stop()
+    yield
+    budget_maintenance.start()
 
 
 @pytest.fixture

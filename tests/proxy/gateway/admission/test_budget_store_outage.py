@@ -199,7 +199,7 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
 
 
 def test_a_hard_budget_refuses_while_neither_counter_nor_ledger_know_its_spending(
-    budget_gateway, missing_ledger, caplog
+    no_new_counters, budget_gateway, missing_ledger, caplog
 ):
     name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1")
     budget_gateway.scripted.on(name, upstream_scripts.chat())
@@ -220,7 +220,7 @@ def test_a_hard_budget_refuses_while_neither_counter_nor_ledger_know_its_spendin
 
 
 def test_a_soft_budget_refuses_nothing_while_the_ledger_is_unavailable(
-    budget_gateway, missing_ledger
+    no_new_counters, budget_gateway, missing_ledger
 ):
     name, budget = budget_gateway.model("chat"), budget_gateway.cleo.budget("1", hard=False)
     budget_gateway.scripted.on(name, upstream_scripts.chat())
