@@ -96,6 +96,7 @@ def notices_for(request: HttpRequest) -> NoticeContext:
 
 
 def collect_notices(user: Any, reader: Reader) -> NoticeContext:
+    """Return the notices that the user may see, with a fixed number of queries."""
     used = list(
         Upstream.objects.filter(enabled=True, routetarget__isnull=False)
         .distinct()

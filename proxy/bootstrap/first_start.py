@@ -168,6 +168,7 @@ def _has_upstream() -> bool:
 
 
 def create_starter_prices() -> None:
+    """Create the prices that the package contains, for every upstream."""
     Price.objects.bulk_create(
         Price(
             model=entry.model,

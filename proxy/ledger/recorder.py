@@ -179,6 +179,7 @@ class Recorder:
 
 
 def withdrawn_record(request_id: str) -> CloseRecord:
+    """Return the close record of a client that disconnected before its record was durable."""
     return CloseRecord(
         id=request_id,
         finished=time.time(),

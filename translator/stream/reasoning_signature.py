@@ -112,6 +112,7 @@ def _parse_payload(payload: Any) -> SignedReasoning | None:
 
 
 def mac_of(signed_text: str, key: bytes) -> str:
+    """Return the truncated HMAC-SHA-256 of the text, encoded as the signature is."""
     digest = hmac.new(key, signed_text.encode("utf-8", "replace"), hashlib.sha256).digest()
     return _encode(digest[:MAC_BYTES])
 

@@ -76,7 +76,7 @@ class BudgetMaintenance:
             if self._thread is not None:
                 return
             self._ending.clear()
-            self.attempt("publish", budget_sync.publish_all)
+            self.run_task("publish", budget_sync.publish_all)
             self._thread = threading.Thread(
                 target=self._work, name="budget-maintenance", daemon=True
             )
@@ -115,6 +115,7 @@ class BudgetMaintenance:
         connection.close()
 
     def run_due(self) -> None:
+        """Run each task whose interval has passed."""
         publish_s = REPAIR_S if budget_sync.DIRTY.is_set() else PUBLISH_ALL_S
         for work, every_s, run in (
             ("renew", RENEW_S, self._renew),
@@ -124,7 +125,7 @@ class BudgetMaintenance:
             ("record thresholds", NOTICE_S, self.record_thresholds),
         ):
             if time.monotonic() - self._done.get(work, 0.0) >= every_s:
-                self.attempt(work, run)
+                self.run_task(work, run)
 
     def _renew(self) -> None:
         counters = {counter for some in [*self._open.values()] for counter in some}
@@ -134,6 +135,7 @@ class BudgetMaintenance:
             renewal()
 
     def publish_all(self) -> None:
+        """Write the ledger's sum of each budget to its counter."""
         self._used.clear()
         budget_sync.publish_all()
 
@@ -158,7 +160,7 @@ class BudgetMaintenance:
             budget_sync.publish_all(only=changed)
         self._limits, self._revision = limits, revision
 
-    def attempt(self, work: str, run: Callable[[], None]) -> None:
+    def run_task(self, work: str, run: Callable[[], None]) -> None:
         """Run one task of the thread, and log its errors. The thread runs the task again later."""
         self._done[work] = time.monotonic()
         try:

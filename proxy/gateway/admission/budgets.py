@@ -188,7 +188,7 @@ def _worst_case(
         price = planned.prices.at(target.server.name, model, day)
         if price is None:
             if refuses_unpriced(budgets):
-                raise price_missing(planned.model, target.server.name, model)
+                raise missing_price_error(planned.model, target.server.name, model)
             reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
         else:
@@ -273,7 +273,8 @@ def _budget_exhausted(
     )
 
 
-def price_missing(requested: str, upstream: str, model: str) -> HttpError:
+def missing_price_error(requested: str, upstream: str, model: str) -> HttpError:
+    """Return the 402 for a model whose price a hard budget needs."""
     alias = "" if model == requested else f" as {model[:100]!r}"
     return HttpError(
         402,

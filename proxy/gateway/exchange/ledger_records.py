@@ -200,6 +200,7 @@ NO_ERROR: Final = _ClientError()
 def client_error_of(
     context: "RequestContext", refusal: HttpError | None, error: UpstreamError | None
 ) -> _ClientError:
+    """Return the error that the client received; without its text if only metadata is stored."""
     if refusal is not None:
         kind, message, source = refusal.error_type, refusal.message, refusal.source
     elif error is not None:
@@ -270,6 +271,7 @@ def detail_of(stream: Stream | None) -> str:
 
 
 def total_tokens(usage: Usage) -> int:
+    """Return the tokens that count towards a limit: input, cache writes and output."""
     written = (usage.cache_write_5m or 0) + (usage.cache_write_1h or 0)
     return (usage.input or 0) + written + (usage.output or 0)
 

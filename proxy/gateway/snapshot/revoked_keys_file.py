@@ -74,6 +74,7 @@ def _append(path: Path, entries: list[str]) -> None:
 
 
 def revoke_again(key: ApiKey) -> None:
+    """Revoke a key that an older backup has restored, and record it in the audit log."""
     key.revoked = now()
     with transaction.atomic():
         if ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=key.revoked):

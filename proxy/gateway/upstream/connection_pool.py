@@ -139,6 +139,7 @@ class ConnectionPool:
             connection.close()
 
     def is_distrusted(self, origin: Origin, now: float) -> bool:
+        """Return whether connections to the origin may not be reused at this time of the loop."""
         until = self._distrusted.get(origin, 0.0)
         if 0.0 < until <= now:
             del self._distrusted[origin]

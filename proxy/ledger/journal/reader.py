@@ -367,6 +367,7 @@ class JournalReader:
     # Files
 
     def segment_numbers(self) -> list[int]:
+        """Return the numbers of the segment files that exist."""
         return segments.numbers_in(self.directory)
 
     def _open(self, number: int) -> int:

@@ -49,6 +49,7 @@ def close_stale_rows(
 
 
 def ending_of(row: Exchange, now: datetime) -> CloseRecord:
+    """Return the close record of a request whose process and journal are gone."""
     return CloseRecord(
         id=row.pk,
         finished=now.timestamp(),

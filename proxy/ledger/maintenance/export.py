@@ -267,6 +267,7 @@ def _line(cells: list[Any]) -> str:
 
 
 def safe_cell(cell: Any) -> Any:
+    """Return the cell; a text that a spreadsheet would run as a formula gets an apostrophe."""
     if not isinstance(cell, str):
         return cell
     is_formula = cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)

@@ -207,6 +207,7 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
 
 
 def all_budgets() -> list[Budget]:
+    """Load all budgets with their owners."""
     if not has_rows(Budget):  # avoids the query below, which makes 3,000 function calls
         return []
     budgets = Budget.objects.select_related("team", "key", "user")
@@ -214,6 +215,7 @@ def all_budgets() -> list[Budget]:
 
 
 def covers(budget: Budget, row: AnyRow) -> bool:
+    """Return whether the cost of the row counts towards the budget."""
     models = budget.models_covered
     return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
 
@@ -227,5 +229,6 @@ def _pays(budget: Budget, row: AnyRow) -> bool:
 
 
 def posted_among(ids: Collection[str]) -> set[str]:
+    """Return those of the request ids whose closed row is in the ledger."""
     rows = Exchange.objects.filter(pk__in=ids, state=State.CLOSED)
     return set(rows.values_list("pk", flat=True))

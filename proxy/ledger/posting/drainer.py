@@ -133,6 +133,7 @@ class Drainer:
         connection.close()
 
     def open_reader(self) -> JournalReader:
+        """Return the reader of the journal; raise JournalUnavailable while there is no segment."""
         if self._reader is None:
             if not self._journal.first_segment:
                 raise JournalUnavailable(self._journal.error)
@@ -158,6 +159,7 @@ class Drainer:
         return min(max(retry_s * 2, MIN_RETRY_S), MAX_RETRY_S)
 
     def rest(self, retry_s: float) -> None:
+        """Wait: ``retry_s`` after an error, else as long as the pace requires."""
         if retry_s:
             self._stopping.wait(retry_s)
             return
@@ -173,6 +175,7 @@ class Drainer:
         return not self._running and not self._wake.is_set()
 
     def run_round(self, reader: JournalReader) -> None:
+        """Post what waits, and run the tasks of the drainer that are due."""
         self._has_more = self.post(reader)
         self._update_backlog(reader)
         if self._is_due("adopt", self._pace.idle_s):

@@ -50,6 +50,7 @@ def body_keys(settings):
 
 @given(data=st.binary(), address=st.binary(max_size=40))
 def test_data_is_readable_at_its_address_only(data, address):
+    # Hypothesis calls the test many times with one value of a fixture.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("django.conf.settings.BODY_KEYS", [ONE])
         stored = encrypt(data, address)

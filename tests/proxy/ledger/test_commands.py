@@ -204,6 +204,7 @@ def test_an_interrupted_verification_is_resumed_with_its_options_and_findings(
         verified.extend(batch)
         return rows(batch, *arguments)
 
+    # A signal would arrive at any step.
     with monkeypatch.context() as patch:
         patch.setattr(verifier, step, interrupt)
         with pytest.raises(Interrupted):

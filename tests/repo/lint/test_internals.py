@@ -1,6 +1,7 @@
 """Tests use the public names of the project. Where one must not, it gives the reason."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,17 +10,18 @@ from typing import Final
 import pytest
 
 REPOSITORY: Final = Path(__file__).parents[3]
-DOCUMENTED: Final = frozenset({
+OF_OTHER_PACKAGES: Final = frozenset({
     "_asdict", "_fields", "_make", "_replace",  # of named tuples
     "_base_manager", "_default_manager", "_meta", "_registry",  # of Django
     "_exit", "_request_id", "_value",  # of os, the Anthropic SDK and prometheus_client
 })  # fmt: skip
-REPLACES: Final = "monkeypatch.setattr("
+REPLACES: Final = ("monkeypatch.setattr(", "patch.setattr(")
+REASON: Final = re.compile(r"# (?!noqa|type:|fmt:)")
 READS_PRIVATE_NAMES: Final = {
     "tests/proxy/admin/test_pages.py": "empties the cache of the notices between two pages",
     "tests/proxy/counters/test_budget_stores.py": "counts SQLite's work, and blocks a transaction",
     "tests/proxy/counters/test_idempotent_responses.py": "one machine loses Redis and uses its own file",
-    "tests/proxy/counters/test_redis_client.py": "nothing public tells which store counts",
+    "tests/proxy/counters/test_redis_client.py": "no public name shows which store counts",
     "tests/proxy/counters/test_shared_state_failover.py": "plants damaged values, and delays one of two stores",
     "tests/proxy/gateway/admission/test_budget_store_outage.py": "waits for the thread of the budgets, and reads what is counted alone",
     "tests/proxy/gateway/admission/test_budget_thresholds.py": "the work that fails is only logged",
@@ -27,7 +29,7 @@ READS_PRIVATE_NAMES: Final = {
     "tests/proxy/gateway/admission/test_route_selection.py": "watches the thread of the directory end",
     "tests/proxy/gateway/admission/test_shared_rate_limits.py": "waits for a thread, and cuts the connection to Redis",
     "tests/proxy/gateway/endpoints/test_other_endpoints.py": "waits for a poll that runs",
-    "tests/proxy/gateway/endpoints/test_request_repairs.py": "forgets what earlier tests taught, and checks the bound",
+    "tests/proxy/gateway/endpoints/test_request_repairs.py": "removes what earlier tests added, and checks the bound",
     "tests/proxy/gateway/exchange/test_record_before_upstream.py": "the journal and the slots of a running gateway",
     "tests/proxy/gateway/exchange/test_rejected_bodies.py": "refills the room of a minute",
     "tests/proxy/gateway/exchange/test_request_context.py": "the errors that end a request in its task",
@@ -38,7 +40,7 @@ READS_PRIVATE_NAMES: Final = {
     "tests/proxy/gateway/webhooks/test_delivery.py": "waits for the wake-up of the sender's thread",
     "tests/fakes/servers/webhook_receiver.py": "waits for the wake-up of the sender's thread",
     "tests/proxy/ledger/conftest.py": "reads the frames of a journal without a reader's position",
-    "tests/proxy/ledger/journal/test_journal.py": "holds the thread of the journal at one step",
+    "tests/proxy/ledger/journal/test_journal.py": "stops the thread of the journal at one step",
     "tests/proxy/ledger/posting/test_drain_pause.py": "sets the backlog that decides on the pause",
     "tests/proxy/ledger/posting/test_drainer.py": "makes single steps of the drainer's thread",
     "tests/proxy/ledger/posting/test_drift.py": "ends the ten seconds between two writes",
@@ -73,23 +75,23 @@ def private_names(tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
             continue
         is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-        if not (is_own or node.attr.startswith("__") or node.attr in own | DOCUMENTED):
+        if not (is_own or node.attr.startswith("__") or node.attr in own | OF_OTHER_PACKAGES):
             yield node.attr
 
 
-def replacements_without_reason(path: str) -> Iterator[str]:
+def replacements_without_reason(text: str) -> Iterator[str]:
     """Yield each line that replaces a name of the project without a comment on it or in the three
-    lines above it. Lines that follow each other share a comment.
+    lines above it, with its number. Lines that follow each other share a comment.
     """
-    lines = (REPOSITORY / path).read_text(encoding="utf-8").splitlines()
+    lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if not line.strip().startswith(REPLACES) or "setattr(sys," in line:
             continue
         above = number - 1
-        while lines[above - 1].strip().startswith(REPLACES):
+        while above and lines[above - 1].strip().startswith(REPLACES):
             above -= 1
-        if not any("# " in each for each in lines[max(above - 3, 0) : number]):
-            yield f"{path}:{number}: {line.strip()}"
+        if not any(map(REASON.search, lines[max(above - 3, 0) : number])):
+            yield f"{number}: {line.strip()}"
 
 
 def test_only_listed_files_read_private_names() -> None:
@@ -100,9 +102,26 @@ def test_only_listed_files_read_private_names() -> None:
 
 
 def test_each_replacement_has_its_reason() -> None:
-    missing = [line for path in files_of_tests() for line in replacements_without_reason(path)]
+    missing = [
+        f"{path}:{line}"
+        for path in files_of_tests()
+        for line in replacements_without_reason((REPOSITORY / path).read_text(encoding="utf-8"))
+    ]
 
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("def test():\n    monkeypatch.setattr(module, 'LIMIT', 1)", 1),
+        ("    monkeypatch.setattr(module, 'LIMIT', 1)  # noqa: X001", 1),
+        ("    # The real limit is slow.\n    monkeypatch.setattr(module, 'LIMIT', 1)", 0),
+        ("    monkeypatch.setattr(module, 'LIMIT', 1)  # the real limit is slow", 0),
+    ],
+)
+def test_a_replacement_without_reason_is_found(text: str, count: int) -> None:
+    assert len([*replacements_without_reason(text)]) == count
 
 
 @pytest.mark.parametrize(

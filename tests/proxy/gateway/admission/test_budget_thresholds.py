@@ -128,8 +128,8 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
     with django_db_blocker.unblock():
         connections["default"] = connections.create_connection("default")
         try:
-            maintenance.attempt("publish", budget_sync.publish_all)
-            maintenance.attempt("thresholds", maintenance.record_thresholds)
+            maintenance.run_task("publish", budget_sync.publish_all)
+            maintenance.run_task("thresholds", maintenance.record_thresholds)
         finally:
             connections["default"].close()
             connections["default"] = before
@@ -170,7 +170,7 @@ def test_a_process_without_requests_does_not_call_redis(
     # Ten minutes pass.
     monkeypatch.setattr(maintenance_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     maintenance = BudgetMaintenance()
-    maintenance.attempt("publish", maintenance.publish_all)
+    maintenance.run_task("publish", maintenance.publish_all)
 
     def calls() -> int:
         statistics = redis_server.client.info("commandstats")

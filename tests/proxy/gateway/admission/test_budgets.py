@@ -233,7 +233,7 @@ def test_a_hard_budget_refuses_a_model_without_a_price(
 
 
 def test_the_error_names_the_upstream_model_without_a_price():
-    text = budgets.price_missing("claude-x", "vllm", "qwen3").message
+    text = budgets.missing_price_error("claude-x", "vllm", "qwen3").message
 
     assert text.startswith("model claude-x has no price at upstream 'vllm' as 'qwen3', and a hard")
     assert "`[[prices]]` with upstream = 'vllm' and model = 'qwen3'" in text

@@ -178,7 +178,7 @@ def test_a_receiver_that_does_not_answer_delays_no_other_one(receiver):
 
 
 def test_an_attempt_has_a_time_limit(receiver, monkeypatch):
-    # Nobody waits for the real limit of fifteen seconds.
+    # The real limit of fifteen seconds would make the test slow.
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
     make_webhook(receiver.url)
     record()

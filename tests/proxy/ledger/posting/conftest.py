@@ -20,7 +20,7 @@ def clock() -> Clock:
 @pytest.fixture
 def at_noon(clock: Clock, monkeypatch) -> None:
     """Let the whole process have this time."""
-    # The ledger asks no clock that can be given to it.
+    # The ledger reads the time itself; no clock can be passed to it.
     monkeypatch.setattr(time, "time", clock)
 
 

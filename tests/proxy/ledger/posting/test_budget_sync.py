@@ -377,6 +377,7 @@ def test_publishing_posts_reservations_in_batches(
     store.publish(counter, 0)
     for number in range(1, 8):
         store.reserve(exchange_id(number), "me", 1_000, [BudgetLimit(counter, None)])
+    # The store is unavailable just when the rows are posted.
     with monkeypatch.context() as patch:
         patch.setattr(budget_sync, "apply_closed_rows", lambda _: None)
         ledger_writer.write_to_database(

@@ -69,6 +69,7 @@ def test_client_sees_only_the_request_id_of_an_internal_error(
         calls.append(place)
         raise ZeroDivisionError(SECRET)
 
+    # A bug is planted: no request can cause one.
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, fault)
         reply = gateway.post(request, packed=True)

@@ -132,6 +132,7 @@ def kill_at(patch, owner, step, call, when) -> None:
             raise Killed
         return result
 
+    # A real kill would end the process of the tests.
     patch.setattr(owner, step, run)
 
 

@@ -144,6 +144,7 @@ def test_a_run_after_a_kill_erases_the_rest(ledger, monkeypatch, owner, step, wh
                 list(result)
         raise Killed
 
+    # A real kill would end the process of the tests.
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, killed)
         with pytest.raises(Killed):
