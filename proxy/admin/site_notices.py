@@ -58,7 +58,7 @@ class NoticeContext:
     sandbox: bool = False
 
 
-_cache: Final[dict[int, tuple[float, NoticeContext]]] = {}
+cache: Final[dict[int, tuple[float, NoticeContext]]] = {}
 NO_NOTICES: Final = NoticeContext()
 
 
@@ -84,13 +84,13 @@ def notices_for(request: HttpRequest) -> NoticeContext:
     if not user.is_authenticated or not can_open_admin(user):
         return NO_NOTICES
     at = time.monotonic()
-    cached = getattr(request, "bridge_notices", None) or _cache.get(user.pk)
+    cached = getattr(request, "bridge_notices", None) or cache.get(user.pk)
     if cached is None or cached[0] <= at:
-        if len(_cache) >= MAX_CACHED_USERS:
-            _cache.clear()
+        if len(cache) >= MAX_CACHED_USERS:
+            cache.clear()
         cached = (at + settings.BANNER_FRESH_S, collect_notices(user, reader_of_user(user)))
         if settings.BANNER_FRESH_S:
-            _cache[user.pk] = cached
+            cache[user.pk] = cached
     request.bridge_notices = (at + 60, cached[1])  # type: ignore[attr-defined]  # for other calls in this request
     return cached[1]
 

@@ -37,8 +37,8 @@ class FailoverBudgets:
         local: BudgetStore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shared = shared
-        self._local = local
+        self.shared = shared
+        self.local = local
         self._clock = clock
         self._retry_at = 0.0
         self._lock = threading.Lock()
@@ -51,17 +51,17 @@ class FailoverBudgets:
         self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
     ) -> ReservationResult:
         if self.degraded:
-            return self._local.reserve(request_id, holder, amount, limits)
+            return self.local.reserve(request_id, holder, amount, limits)
         try:
-            result = self._shared.reserve(request_id, holder, amount, limits)
+            result = self.shared.reserve(request_id, holder, amount, limits)
         except StoreUnavailable as exc:
             self._failed(exc)
-            return self._local.reserve(request_id, holder, amount, limits)
+            return self.local.reserve(request_id, holder, amount, limits)
         # The request is also counted locally, for an outage of the shared store.
         if result.granted:
             counted = [BudgetLimit(limit.counter, None) for limit in limits]
             with contextlib.suppress(StoreUnavailable):
-                self._local.reserve(request_id, holder, amount, counted)
+                self.local.reserve(request_id, holder, amount, counted)
         return result
 
     def settle(
@@ -74,23 +74,23 @@ class FailoverBudgets:
 
     def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         """Return the result of the shared store; ignore the local one."""
-        self._local.apply_posted(counter, costs)
+        self.local.apply_posted(counter, costs)
         return self._shared_only(lambda store: store.apply_posted(counter, costs))
 
     def mark_posted(self, counter: str, request_ids: Collection[str]) -> None:
         self._both(lambda store: store.mark_posted(counter, request_ids))
 
     def publish(self, counter: str, spent: int) -> Standing:
-        self._local.publish(counter, spent)
+        self.local.publish(counter, spent)
         return self._shared_only(lambda store: store.publish(counter, spent))
 
     def reserved_ids(self, counter: str) -> Iterator[list[str]]:
         if not self.degraded:
             try:
-                yield from self._shared.reserved_ids(counter)
+                yield from self.shared.reserved_ids(counter)
             except StoreUnavailable as exc:
                 self._failed(exc)
-        yield from self._local.reserved_ids(counter)
+        yield from self.local.reserved_ids(counter)
 
     def standing(self, counter: str) -> Standing | None:
         return self._first(lambda store: store.standing(counter))
@@ -107,17 +107,17 @@ class FailoverBudgets:
     def _first(self, call: Callable[[BudgetStore], Answer]) -> Answer:
         if not self.degraded:
             try:
-                return call(self._shared)
+                return call(self.shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
-        return call(self._local)
+        return call(self.local)
 
     def _both(self, change: Callable[[BudgetStore], Answer]) -> Answer:
         """Change both stores; return the result of the shared one if it is available."""
-        result = change(self._local)
+        result = change(self.local)
         if not self.degraded:
             try:
-                return change(self._shared)
+                return change(self.shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
         return result
@@ -127,7 +127,7 @@ class FailoverBudgets:
         if self.degraded:
             raise StoreUnavailable("Redis is unavailable")
         try:
-            return call(self._shared)
+            return call(self.shared)
         except StoreUnavailable as exc:
             self._failed(exc)
             raise

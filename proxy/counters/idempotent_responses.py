@@ -146,28 +146,28 @@ class RedisResponses:
     """A ``ResponseStore`` in Redis for all machines; Redis deletes expired entries."""
 
     def __init__(self, client: Any) -> None:
-        self._redis = client
+        self.client = client
 
     def claim(self, owner: int, name: str, digest: bytes) -> StoredResponse | None:
         key, running = _redis_key(owner, name), _encode(StoredResponse(digest))
         with redis_errors_as_unavailable():
-            while not self._redis.set(key, running, nx=True, ex=ABANDONED_S):
-                found = cast("str | None", self._redis.get(key))
+            while not self.client.set(key, running, nx=True, ex=ABANDONED_S):
+                found = cast("str | None", self.client.get(key))
                 if found is None:  # the claim was deleted or has expired in between
                     continue
                 try:
                     return _decode(found)
                 except msgspec.DecodeError:  # another program wrote the value
-                    self._redis.delete(key)
+                    self.client.delete(key)
         return None
 
     def settle(self, owner: int, name: str, reply: StoredResponse) -> None:
         with redis_errors_as_unavailable():
-            self._redis.set(_redis_key(owner, name), _encode(reply), ex=STORED_S)
+            self.client.set(_redis_key(owner, name), _encode(reply), ex=STORED_S)
 
     def free(self, owner: int, name: str) -> None:
         with redis_errors_as_unavailable():
-            self._redis.delete(_redis_key(owner, name))
+            self.client.delete(_redis_key(owner, name))
 
 
 class FailoverResponses:
@@ -177,29 +177,29 @@ class FailoverResponses:
     """
 
     def __init__(self, shared: ResponseStore, local: ResponseStore) -> None:
-        self._shared = shared
-        self._local = local
+        self.shared = shared
+        self.local = local
 
     def claim(self, owner: int, name: str, digest: bytes) -> StoredResponse | None:
-        own = self._local.claim(owner, name, digest)
+        own = self.local.claim(owner, name, digest)
         if own is not None:
             return own
         other: StoredResponse | None = None
         with _local_while_redis_down():
-            other = self._shared.claim(owner, name, digest)
+            other = self.shared.claim(owner, name, digest)
         if other is not None:
-            self._local.free(owner, name)
+            self.local.free(owner, name)
         return other
 
     def settle(self, owner: int, name: str, reply: StoredResponse) -> None:
-        self._local.settle(owner, name, reply)
+        self.local.settle(owner, name, reply)
         with _local_while_redis_down():
-            self._shared.settle(owner, name, reply)
+            self.shared.settle(owner, name, reply)
 
     def free(self, owner: int, name: str) -> None:
-        self._local.free(owner, name)
+        self.local.free(owner, name)
         with _local_while_redis_down():
-            self._shared.free(owner, name)
+            self.shared.free(owner, name)
 
 
 class EncryptedResponses:

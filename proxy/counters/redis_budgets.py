@@ -50,7 +50,7 @@ class RedisBudgets:
     """A ``BudgetStore`` in Redis."""
 
     def __init__(self, url: str, timeout_s: float | None = None) -> None:
-        self._redis = client_of(url, timeout_s)
+        self.client = client_of(url, timeout_s)
 
     def reserve(
         self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
@@ -119,11 +119,11 @@ class RedisBudgets:
             self._run(FORGET, some)
 
     def close(self) -> None:
-        self._redis.close()
+        self.client.close()
 
     def _scan(self, key: str, at: int) -> tuple[int, list[str]]:
         try:
-            following, found = cast("Any", self._redis.hscan(key, at, count=BATCH))
+            following, found = cast("Any", self.client.hscan(key, at, count=BATCH))
         except redis.ResponseError:
             return 0, []  # the value is malformed; the next script deletes it
         except redis.RedisError as exc:
@@ -133,7 +133,7 @@ class RedisBudgets:
     def _run(self, script: str, counters: Collection[str], *arguments: object) -> Any:
         keys = [PREFIX + counter + part for counter in counters for part in PARTS]
         with redis_errors_as_unavailable():
-            call = self._redis.register_script(script)
+            call = self.client.register_script(script)
             return call(keys=keys, args=[str(each) for each in arguments])
 
 

@@ -130,7 +130,7 @@ class RedisLimits:
     """Rate limit states in Redis; texts have versions, as in ``FailoverStates``."""
 
     def __init__(self, client: Any) -> None:
-        self._redis = client
+        self.client = client
 
     def change(
         self, names: Sequence[str], change: ScriptedChange, local: Texts
@@ -143,13 +143,13 @@ class RedisLimits:
         for limits, text in zip(change.limit_arguments, local, strict=True):
             arguments += [*limits, text or ""]
         with redis_errors_as_unavailable():
-            script = self._redis.register_script(SCRIPT)
+            script = self.client.register_script(SCRIPT)
             granted, texts = script(keys=[_key(name) for name in names], args=arguments)
         return bool(granted), texts
 
     def read(self, names: Sequence[str]) -> Texts:
         with redis_errors_as_unavailable():
-            return cast("Texts", self._redis.mget([_key(name) for name in names]))
+            return cast("Texts", self.client.mget([_key(name) for name in names]))
 
 
 def _key(name: str) -> str:

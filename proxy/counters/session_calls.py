@@ -174,7 +174,7 @@ class RedisCalls:
     """A ``CallStore`` in Redis for all machines."""
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.time) -> None:
-        self._redis = client
+        self.client = client
         self._clock = clock
 
     def save(self, origin: str, session: str, calls: Mapping[str, str]) -> bool:
@@ -184,15 +184,15 @@ class RedisCalls:
         for pair in calls.items():
             arguments += pair
         with redis_errors_as_unavailable():
-            script = self._redis.register_script(SAVE)
+            script = self.client.register_script(SAVE)
             script(keys=_session_keys(origin, session), args=arguments)
-            self._redis.set(PREFIX + origin, 1, ex=NAME_LIFETIME_S)
+            self.client.set(PREFIX + origin, 1, ex=NAME_LIFETIME_S)
         return True
 
     def load(self, origin: str, session: str) -> Entries:
         entries, names = _session_keys(origin, session)
         with redis_errors_as_unavailable():
-            pipeline = self._redis.pipeline(transaction=False)
+            pipeline = self.client.pipeline(transaction=False)
             known, stored = pipeline.zrange(names, 0, -1).hgetall(entries).execute()
         calls: Entries = dict.fromkeys(known)
         for name, text in stored.items():
@@ -203,7 +203,7 @@ class RedisCalls:
 
     def has_origin(self, origin: str) -> bool:
         with redis_errors_as_unavailable():
-            return bool(self._redis.exists(PREFIX + origin))
+            return bool(self.client.exists(PREFIX + origin))
 
 
 def _session_keys(origin: str, session: str) -> list[str]:

@@ -128,14 +128,14 @@ class RedisStates:
     """
 
     def __init__(self, client: Any) -> None:
-        self._redis = client
+        self.client = client
 
     def update(self, names: Sequence[str], change: Change) -> Sequence[str]:
         keys = [PREFIX + name for name in names]
         with redis_errors_as_unavailable():
-            swap = self._redis.register_script(SWAP)
+            swap = self.client.register_script(SWAP)
             for _ in range(ATTEMPTS):
-                old = cast("Texts", self._redis.mget(keys))
+                old = cast("Texts", self.client.mget(keys))
                 new = change(old)
                 if swap(keys=keys, args=[*(text or "" for text in old), *new, EXPIRE_S]):
                     return new
@@ -143,4 +143,4 @@ class RedisStates:
 
     def read(self, names: Sequence[str]) -> Texts:
         with redis_errors_as_unavailable():
-            return cast("Texts", self._redis.mget([PREFIX + name for name in names]))
+            return cast("Texts", self.client.mget([PREFIX + name for name in names]))

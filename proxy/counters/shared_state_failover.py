@@ -52,7 +52,7 @@ class MemoryStates:
     """States in the memory of a single process."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self._lock: Final = threading.Lock()
 
     def update(
@@ -60,13 +60,13 @@ class MemoryStates:
     ) -> Sequence[str]:
         del busy_s  # no other process uses the memory
         with self._lock:
-            new = change([self._texts.get(name) for name in names])
-            self._texts.update(zip(names, new, strict=True))
+            new = change([self.texts.get(name) for name in names])
+            self.texts.update(zip(names, new, strict=True))
             return new
 
     def read(self, names: Sequence[str]) -> Texts:
         with self._lock:
-            return [self._texts.get(name) for name in names]
+            return [self.texts.get(name) for name in names]
 
 
 class FailoverStates:
@@ -79,8 +79,8 @@ class FailoverStates:
     def __init__(
         self, shared: SharedLimits, local: LocalStates, clock: Callable[[], float] = time.time
     ) -> None:
-        self._shared = shared
-        self._local = local
+        self.shared = shared
+        self.local = local
         self._clock = clock
         # The newest texts from ``shared`` that ``local`` does not have yet, by name of the state.
         self._unwritten: dict[str, str] = {}
@@ -88,31 +88,31 @@ class FailoverStates:
 
     @property
     def degraded(self) -> bool:
-        return self._is_degraded(self._local.read([UNAVAILABLE_UNTIL])[0])
+        return self._is_degraded(self.local.read([UNAVAILABLE_UNTIL])[0])
 
     def update(self, names: Sequence[str], change: ScriptedChange) -> Sequence[str]:
-        until, *local = self._local.read([UNAVAILABLE_UNTIL, *names])
+        until, *local = self.local.read([UNAVAILABLE_UNTIL, *names])
         if not self._is_degraded(until):
             try:
                 return self._update_shared(names, change, local)
             except StoreUnavailable as exc:
                 self._failed(exc)
         self._write_locally(wait=True)
-        texts = self._local.update(names, lambda texts: _changed(texts, change))
+        texts = self.local.update(names, lambda texts: _changed(texts, change))
         return [_split_version(text)[1] or "" for text in texts]
 
     def read(self, names: Sequence[str]) -> Texts:
         if not self.degraded:
             try:
-                return _without_version(self._shared.read(names))
+                return _without_version(self.shared.read(names))
             except StoreUnavailable as exc:
                 self._failed(exc)
-        return _without_version(self._local.read(names))
+        return _without_version(self.local.read(names))
 
     def _update_shared(
         self, names: Sequence[str], change: ScriptedChange, local: Texts
     ) -> Sequence[str]:
-        is_changed, texts = self._shared.change(names, change, local)
+        is_changed, texts = self.shared.change(names, change, local)
         without_version = [_split_version(text)[1] for text in texts]
         if not is_changed:
             change(without_version)  # raises the refusal: it computes the same as the script
@@ -133,7 +133,7 @@ class FailoverStates:
             if not names:
                 return
             # None cannot occur, as both are texts; ``or ""`` is for the type checker.
-            self._local.update(
+            self.local.update(
                 names,
                 lambda stored: [text or "" for text in _newer(stored, texts)],
                 busy_s=None if wait else 0,
@@ -146,7 +146,7 @@ class FailoverStates:
     def _failed(self, exc: StoreUnavailable) -> None:
         if not self.degraded:
             log.warning("redis: %s; this machine counts limits for itself until it is back", exc)
-        self._local.update([UNAVAILABLE_UNTIL], lambda _: [str(self._clock() + PAUSE_S)])
+        self.local.update([UNAVAILABLE_UNTIL], lambda _: [str(self._clock() + PAUSE_S)])
 
 
 def _split_version(text: str | None) -> tuple[int, str | None]:

@@ -55,8 +55,8 @@ class Recorder:
         self._running = running
         self._lock = threading.Lock()
         self._journal_lock: locks.JournalLock | None = None
-        self._journal: Journal | None = None
-        self._drainer: Drainer | None = None
+        self.journal: Journal | None = None
+        self.drainer: Drainer | None = None
 
     @property
     def directory(self) -> Path:
@@ -69,16 +69,16 @@ class Recorder:
         Raises JournalInUse or OldRecordsFound.
         """
         with self._lock:
-            if self._journal is not None:
+            if self.journal is not None:
                 return
             sys.setswitchinterval(SWITCH_S)
             self._journal_lock = locks.take(self.directory)
             journal = Journal(self._journal_lock)
             journal.start()
-            self._drainer = Drainer(journal, self._running, self.pace)
-            journal.on_append = self._drainer.wake
-            self._drainer.start()
-            self._journal = journal
+            self.drainer = Drainer(journal, self._running, self.pace)
+            journal.on_append = self.drainer.wake
+            self.drainer.start()
+            self.journal = journal
             atexit.register(self.stop)
 
     def stop(self) -> None:
@@ -87,14 +87,14 @@ class Recorder:
         A second call changes nothing.
         """
         with self._lock:
-            if self._journal is None or self._drainer is None or self._journal_lock is None:
+            if self.journal is None or self.drainer is None or self._journal_lock is None:
                 return
             atexit.unregister(self.stop)
-            self._journal.flush()
-            self._drainer.stop()
-            self._journal.stop()
+            self.journal.flush()
+            self.drainer.stop()
+            self.journal.stop()
             self._journal_lock.release()
-            self._journal = self._drainer = self._journal_lock = None
+            self.journal = self.drainer = self._journal_lock = None
 
     async def open(self, record: OpenRecord) -> None:
         """Return when the record is on the disk.
@@ -112,7 +112,7 @@ class Recorder:
 
         ``loop``: the running event loop; without it, getting the loop costs a system call.
         """
-        journal = self._journal or await self._ready()
+        journal = self.journal or await self._ready()
         request_id = record.id  # the lambda must not keep the whole record in memory
         future = DurabilityFuture(lambda: journal.append(withdrawn_record(request_id)), loop)
         journal.append(record, future)
@@ -120,8 +120,8 @@ class Recorder:
 
     def chunk(self, record: Chunk) -> None:
         """Queue a part of a response as a checkpoint, which counts as lost if the disk is full."""
-        if self._journal is not None:
-            self._journal.append(record)
+        if self.journal is not None:
+            self.journal.append(record)
 
     def begin_close(
         self, record: CloseRecord, loop: asyncio.AbstractEventLoop | None = None
@@ -131,9 +131,9 @@ class Recorder:
         This recorder must have written the open record. ``loop``: the running event loop; without
         it, getting the loop costs a system call. Raises JournalUnavailable.
         """
-        if self._journal is None:
+        if self.journal is None:
             raise JournalUnavailable(STOPPED)
-        self._journal.append(record, loop=loop)
+        self.journal.append(record, loop=loop)
 
     async def close(self, record: CloseRecord) -> None:
         """Return when the record is on the disk, or after ``CLOSE_WAIT_S`` if the disk is full.
@@ -151,7 +151,7 @@ class Recorder:
 
         It includes the number of records not yet in the database, and the age of the oldest.
         """
-        journal, drainer = self._journal, self._drainer
+        journal, drainer = self.journal, self.drainer
         if journal is None or drainer is None:
             not_started = {"started": False, "backlog": 0, "oldest_s": 0.0}
             return not_started | {"journal": True, "database": True}
@@ -171,11 +171,11 @@ class Recorder:
         }
 
     async def _ready(self) -> Journal:
-        if self._journal is None:
+        if self.journal is None:
             await asyncio.to_thread(self.start)
-        if self._journal is None:
+        if self.journal is None:
             raise JournalUnavailable(STOPPED)
-        return self._journal
+        return self.journal
 
 
 def withdrawn_record(request_id: str) -> CloseRecord:

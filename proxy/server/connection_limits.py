@@ -74,28 +74,28 @@ class ConnectionLimits:
         self.total = total
         self.each = min(each, max(1, int(total * MAX_SHARE)))
         self._trusted = trusted
-        self._open = 0
-        self._by_client: Counter[str] = Counter()
+        self.open = 0
+        self.by_client: Counter[str] = Counter()
 
     def acquire(self, address: str) -> str | None:
         """Count a connection, or return the limit that rejects it: ``total`` or ``address``."""
-        if self._open >= self.total:
+        if self.open >= self.total:
             return "total"
         client = counted_client(address, self._trusted)
         if client is not None:
-            if self._by_client[client] >= self.each:
+            if self.by_client[client] >= self.each:
                 return "address"
-            self._by_client[client] += 1
-        self._open += 1
+            self.by_client[client] += 1
+        self.open += 1
         return None
 
     def release(self, address: str) -> None:
-        self._open -= 1
+        self.open -= 1
         client = counted_client(address, self._trusted)
         if client is not None:
-            self._by_client[client] -= 1
-            if not self._by_client[client]:
-                del self._by_client[client]
+            self.by_client[client] -= 1
+            if not self.by_client[client]:
+                del self.by_client[client]
 
 
 @lru_cache(maxsize=1)

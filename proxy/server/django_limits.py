@@ -52,12 +52,12 @@ class BoundedPages:
         )
         self._waiting = 0
         self._buckets = {each: Bucket(n, n, time.monotonic()) for each, n in MAX_PER_MINUTE.items()}
-        self._cache: dict[Key, tuple[dict[str, Any], bytes]] = {}
+        self.cache: dict[Key, tuple[dict[str, Any], bytes]] = {}
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         key = _public_key(scope)
-        if key in self._cache:
-            start, body = self._cache[key]
+        if key in self.cache:
+            start, body = self.cache[key]
             await send(start)
             content = b"" if scope["method"] == "HEAD" else body
             await send({"type": "http.response.body", "body": content})
@@ -71,7 +71,7 @@ class BoundedPages:
             if self._waiting >= MAX_WAITING:
                 raise too_busy("pages")
             if key is not None and scope["method"] == "GET":
-                send = _caching(send, key, self._cache)
+                send = _caching(send, key, self.cache)
             await self._call_django(scope, _with_body(body, receive), send)
         except TimeoutError:
             await _send_error(too_slow(), send)

@@ -59,7 +59,7 @@ class WebSearchStream:
         self.searches: list[SearchCall] = []
         self.has_client_calls = False  # whether the response calls tools of the client
         self._response: TextStream
-        self._context = context
+        self.context = context
         self._tool_name = tool_name
         self._earlier: Usage | None = None  # of the responses before the current one
         self._characters = 0  # of the current response, for an estimate of its output
@@ -121,7 +121,7 @@ class WebSearchStream:
         output = -(-self._characters // CHARACTERS_PER_TOKEN)
         return replace(
             usage,
-            input=self._context.input_estimate if usage.input is None else usage.input,
+            input=self.context.input_estimate if usage.input is None else usage.input,
             output=output if usage.output is None else usage.output,
             source="estimated",
         )
@@ -152,7 +152,7 @@ class WebSearchStream:
         self._searches_made += isinstance(content, list)
         block = {"type": "web_search_tool_result", "tool_use_id": search.id, "content": content}
         stop: Event = {"type": "content_block_stop", "index": self._index}
-        if self._context.finished_blocks:
+        if self.context.finished_blocks:
             stop["content_block"] = block
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
         return [start, stop]

@@ -63,7 +63,7 @@ class BudgetMaintenance:
         self._recorded: set[ThresholdReached] = set()
         self._done: dict[str, float] = {}
         # failing tasks: each is logged once per outage, not every second
-        self._failing: set[str] = set()
+        self.failing: set[str] = set()
 
     def start(self) -> None:
         """Start the thread.
@@ -165,11 +165,11 @@ class BudgetMaintenance:
         self._done[work] = time.monotonic()
         try:
             run()
-            self._failing.discard(work)
+            self.failing.discard(work)
         except (StoreUnavailable, LedgerUnavailable, DatabaseError, InterfaceError) as exc:
-            if work not in self._failing:
+            if work not in self.failing:
                 log.warning("budgets: cannot %s: %s", work, exc)
-            self._failing.add(work)
+            self.failing.add(work)
             connection.close()
         except Exception:  # a bug must not end the thread: the leases would expire
             log.exception("budgets: cannot %s", work)

@@ -55,7 +55,7 @@ UNCHECKED: Final[Mapping[type[BaseException], str]] = {
 }
 """Errors because of which budgets cannot be checked, and what the metric reports as unavailable."""
 
-_thread: Final = CounterThread("budgets")
+thread: Final = CounterThread("budgets")
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Reservation:
         If ``closing`` is None, release it.
         """
         cost = closing and (charge_of(closing.usage, closing.price, closing.attempts) or 0)
-        change = _thread.submit(self._settle_in_store, cost)
+        change = thread.submit(self._settle_in_store, cost)
         change.add_done_callback(_log_store_failure)
 
     def _settle_in_store(self, cost: int | None) -> None:
@@ -133,8 +133,8 @@ async def reserve(
     worst_case = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
     reservation = Reservation(planned.id, counters, worst_case, at, notes)
     try:
-        result = await _thread.wait_for(
-            _thread.submit(reserve_in_store, planned.id, amount, counters, at)
+        result = await thread.wait_for(
+            thread.submit(reserve_in_store, planned.id, amount, counters, at)
         )
     except BaseException as exc:
         # A cancelled request comes here, too: its thread may still reserve the amount.

@@ -32,7 +32,7 @@ class FailureStreak:
 
 class Cooldown:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         # Usually empty; then callers need not call ``record_success``.
         self.streaks: dict[Key, FailureStreak] = {}
 
@@ -51,14 +51,14 @@ class Cooldown:
             wait = FIRST_S * 2 ** min(streak.failures - FAILURES, 10)
         else:
             return
-        streak.until = self._clock() + min(wait, LONGEST_S)
+        streak.until = self.clock() + min(wait, LONGEST_S)
 
     def record_success(self, key: Key) -> None:
         self.streaks.pop(key, None)
 
     def is_cooling(self, key: Key) -> bool:
         streak = self.streaks.get(key)
-        return streak is not None and self._clock() < streak.until
+        return streak is not None and self.clock() < streak.until
 
     def healthy_first(self, items: Sequence[Item], key: Callable[[Item], Key]) -> tuple[Item, ...]:
         """Return the items, with those whose target is in cooldown moved to the end."""

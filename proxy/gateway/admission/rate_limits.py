@@ -116,7 +116,7 @@ class Limiter:
 
     def __init__(self) -> None:
         self._keys: dict[str, LimitState] = {}
-        self._teams: dict[str, LimitState] = {}
+        self.teams: dict[str, LimitState] = {}
         self._models: dict[str, LimitState] = {}  # limits by model, by the name of the state
 
     def acquire(self, caller: Caller, estimate: int, model: str = "") -> ConcurrencySlot:
@@ -127,9 +127,7 @@ class Limiter:
         team = caller.team
         key, team_name = caller.meter, team.name
         key_state = self._keys[key] if key in self._keys else self._add_key(key)
-        team_state = (
-            self._teams[team_name] if team_name in self._teams else self._add_team(team_name)
-        )
+        team_state = self.teams[team_name] if team_name in self.teams else self._add_team(team_name)
         if caller.model_limits or team.model_limits:
             return self._acquire_for_model(caller, estimate, model)
         states = (key_state, team_state)
@@ -167,7 +165,7 @@ class Limiter:
         if name == f"key {caller.meter}":
             return self._keys.get(caller.meter)
         if name == f"team {caller.team.name}":
-            return self._teams.get(caller.team.name)
+            return self.teams.get(caller.team.name)
         return self._models.get(name)
 
     def _add_key(self, name: str) -> LimitState:
@@ -175,7 +173,7 @@ class Limiter:
         return state
 
     def _add_team(self, name: str) -> LimitState:
-        state = self._teams[name] = LimitState(f"team {name}")
+        state = self.teams[name] = LimitState(f"team {name}")
         return state
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger("proxy.gateway")
 
 PAUSE_S: Final = 5.0
 
-_thread: Final = CounterThread("limits")
+thread: Final = CounterThread("limits")
 
 
 class StoredLimitState(msgspec.Struct):
@@ -175,11 +175,11 @@ class SharedLimiter:
         self, states: LimitStates, holder: str, clock: Callable[[], float] = time.time
     ) -> None:
         """``clock``: returns Unix seconds."""
-        self._states = states
+        self.states = states
         self._clock = clock
         self._holder = holder
         # slots by limit state; the thread pool and the maintenance thread use it
-        self._taken: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()
         self._retry_at = 0.0
 
     @property
@@ -193,9 +193,9 @@ class SharedLimiter:
 
         Raises HttpError 429, HttpError 529 if it takes too long, or StoreUnavailable.
         """
-        acquisition = _thread.submit(self.acquire, caller, estimate, model)
+        acquisition = thread.submit(self.acquire, caller, estimate, model)
         try:
-            return await _thread.wait_for(acquisition)
+            return await thread.wait_for(acquisition)
         except StoreUnavailable as exc:
             log.warning("limits: %s; each process counts for itself until it is back", exc)
             self._retry_at = time.monotonic() + PAUSE_S
@@ -210,8 +210,8 @@ class SharedLimiter:
         change = LimitChange(
             names=names, holder=self._holder, now=now, estimate=estimate, slots=1, take=take
         )
-        texts = self._states.update(names, change)
-        self._taken.update(names)
+        texts = self.states.update(names, change)
+        self.taken.update(names)
         states = tuple(
             _state_from(name, read_state(text, now))
             for name, text in zip(names, texts, strict=True)
@@ -223,42 +223,42 @@ class SharedLimiter:
     def read_states(self, names: Sequence[str]) -> list[LimitState]:
         """Return the current limit states, with times in Unix seconds. Raises StoreUnavailable."""
         now = self._clock()
-        texts = self._states.read(names)
+        texts = self.states.read(names)
         return [
             _state_from(name, read_state(text, now))
             for name, text in zip(names, texts, strict=True)
         ]
 
     def release_later(self, slot: ConcurrencySlot, *, tokens: float = 0, slots: int = 0) -> None:
-        _thread.submit(self.release, slot, tokens, slots)
+        thread.submit(self.release, slot, tokens, slots)
 
     def release(self, slot: ConcurrencySlot, tokens: float, slots: int) -> None:
         """Add ``tokens``, which may be negative, to the token buckets, and free ``slots`` slots."""
         names = [state.name for state in slot.states]
-        self._taken.subtract(dict.fromkeys(names, slots))
+        self.taken.subtract(dict.fromkeys(names, slots))
         change = LimitChange(
             names=names, holder=self._holder, now=self._clock(), tokens=tokens, slots=-slots
         )
         try:
-            self._states.update(names, change)
+            self.states.update(names, change)
         except StoreUnavailable as exc:
             log.warning("limits: %s; the slot is free when its lease ends", exc)
 
     def renew(self) -> None:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
-        for name in [*self._taken]:
-            held = max(0, self._taken[name])
+        for name in [*self.taken]:
+            held = max(0, self.taken[name])
             change = LimitChange(names=[name], holder=self._holder, now=self._clock(), held=held)
-            self._states.update([name], change)
-            if self._taken[name] <= 0:
-                del self._taken[name]
+            self.states.update([name], change)
+            if self.taken[name] <= 0:
+                del self.taken[name]
 
     def _release_unused(self, acquisition: "Future[SharedConcurrencySlot]") -> None:
         if not acquisition.cancelled() and acquisition.exception() is None:
             self.release_later(acquisition.result(), slots=1)
 
 
-_shared_limiters: dict[int, SharedLimiter] = {}
+shared_limiters: dict[int, SharedLimiter] = {}
 
 
 def shared_limiter() -> SharedLimiter | None:
@@ -266,11 +266,11 @@ def shared_limiter() -> SharedLimiter | None:
     states = limit_states()
     if states is None:
         return None
-    limiter = _shared_limiters.get(id(states))
+    limiter = shared_limiters.get(id(states))
     if limiter is None:
-        limiter = _shared_limiters[id(states)] = SharedLimiter(states, recorder.worker)
+        limiter = shared_limiters[id(states)] = SharedLimiter(states, recorder.worker)
         budget_maintenance.renewals.append(limiter.renew)
-        _thread.submit(budget_maintenance.start)
+        thread.submit(budget_maintenance.start)
     return limiter
 
 

@@ -51,7 +51,7 @@ IGNORED_FIELDS: Final = frozenset({"compaction", "inference_geo"})
 """Request fields that are removed before counting: the count does not depend on them, and the
 translator may reject them."""
 
-_without_endpoint: set[str] = set()
+without_endpoint: set[str] = set()
 """Names of upstreams whose counting endpoint returned 404 or 405. This process does not call it
 again."""
 
@@ -85,7 +85,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         """Return a response body with the upstream's token count; None if there is no count."""
         server = target.server
         url = server.count_url_for(target.model_for(request["model"]))
-        if url is None or server.name in _without_endpoint:
+        if url is None or server.name in without_endpoint:
             return None
         headers: dict[str, str] = {}
         is_native = server.dialect_name == "anthropic"
@@ -123,7 +123,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         call = await post(server, url, body, headers, attempt, key_id=key_id)
         try:
             if call.status in {404, 405}:
-                _without_endpoint.add(server.name)
+                without_endpoint.add(server.name)
             if call.status != 200:
                 return None
             if server.dialect_name == "anthropic":

@@ -102,7 +102,11 @@ class Metrics(StreamingHttpConsumer):
 
     async def handle(self) -> None:
         await start_services()
-        text = _cache.text if _cache.fresh else await asyncio.to_thread(_cache.refresh)
+        text = (
+            metrics_cache.text
+            if metrics_cache.fresh
+            else await asyncio.to_thread(metrics_cache.refresh)
+        )
         await self.send_response(200, text, PROMETHEUS)
 
 
@@ -115,7 +119,7 @@ class UnknownPath(StreamingHttpConsumer):
         raise unknown_path(self.headers.path)
 
 
-class _MetricsCache:
+class MetricsCache:
     """A cache of the /metrics response, which is built at most once a second."""
 
     def __init__(self) -> None:
@@ -137,7 +141,7 @@ class _MetricsCache:
             return self.text
 
 
-_cache: Final = _MetricsCache()
+metrics_cache: Final = MetricsCache()
 
 
 def _degraded(record: dict[str, Any]) -> list[str]:

@@ -19,10 +19,10 @@ BYTES_A_MINUTE: Final = 4 * 2**20
 """The limit in bytes a minute for all stored bodies of one worker: at most 5.8 GB a day."""
 NOT_STORED: Final = Note("body", "dropped", "the limit for stored rejected bodies is reached")
 
-_room: Final = Bucket(BYTES_A_MINUTE, BYTES_A_MINUTE, time.monotonic())
+shared_room: Final = Bucket(BYTES_A_MINUTE, BYTES_A_MINUTE, time.monotonic())
 
 
-def body_to_store(context: "RequestContext", room: Bucket = _room) -> bytes | None:
+def body_to_store(context: "RequestContext", room: Bucket = shared_room) -> bytes | None:
     """Return the rejected body if it is to be stored.
 
     If the limit is reached, add a note instead.

@@ -147,7 +147,7 @@ class RequestContext:
             self._close(None, None)
             return False
         self.response.deadlines.end()  # a deadline must not cancel the error response
-        refusal = self._refusal(exc)
+        refusal = self.refusal_for(exc)
         try:
             if isinstance(exc, Exception):
                 await self.response.send_error(exc)
@@ -157,7 +157,7 @@ class RequestContext:
             await self._record_ending(refusal, exc)
         return isinstance(exc, Exception)
 
-    def _refusal(self, exc: BaseException | None) -> HttpError | None:
+    def refusal_for(self, exc: BaseException | None) -> HttpError | None:
         """Return the error that ends the response; None if the client cannot receive one."""
         if isinstance(exc, Exception):
             return to_http_error(exc)

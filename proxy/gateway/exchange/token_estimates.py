@@ -28,8 +28,8 @@ LEARNING_RANGE: Final = timedelta(days=7)
 MAX_MODELS: Final = 1_024
 ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
-_factors: Final[dict[tuple[str, str], float | None]] = {}
-_learned_at: Final[dict[tuple[str, str], float]] = {}
+factors: Final[dict[tuple[str, str], float | None]] = {}
+learned_at: Final[dict[tuple[str, str], float]] = {}
 
 
 async def calibrated_estimate(
@@ -49,23 +49,23 @@ async def _factor(upstream: str, model: str) -> float | None:
     Requests that arrive during the refresh get the previous factor.
     """
     key, at = (upstream, model), time.monotonic()
-    due_after = RETRY_AFTER_S if _factors.get(key) is None else REFRESH_EVERY_S
-    if key not in _learned_at or at - _learned_at[key] >= due_after:
-        _learned_at[key] = at
+    due_after = RETRY_AFTER_S if factors.get(key) is None else REFRESH_EVERY_S
+    if key not in learned_at or at - learned_at[key] >= due_after:
+        learned_at[key] = at
         if (
-            len(_learned_at) > MAX_MODELS
+            len(learned_at) > MAX_MODELS
         ):  # this drops the oldest factor, which is computed again when it is needed
-            oldest = next(iter(_learned_at))
-            del _learned_at[oldest]
-            _factors.pop(oldest, None)
+            oldest = next(iter(learned_at))
+            del learned_at[oldest]
+            factors.pop(oldest, None)
         try:
-            _factors[key] = await asyncio.to_thread(_refresh_factor, upstream, model)
+            factors[key] = await asyncio.to_thread(refresh_factor, upstream, model)
         except (DatabaseError, LedgerUnavailable) as error:
             log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
-    return _factors.get(key)
+    return factors.get(key)
 
 
-def _refresh_factor(upstream: str, model: str) -> float | None:
+def refresh_factor(upstream: str, model: str) -> float | None:
     try:
         return factor_of(upstream, model, now() - LEARNING_RANGE)
     finally:

@@ -211,13 +211,13 @@ class ConfigStore:
         self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
-        self._poll_lock = threading.Lock()  # a slow poll must not replace a newer snapshot
-        self._thread: threading.Thread | None = None
+        self.poll_lock = threading.Lock()  # a slow poll must not replace a newer snapshot
+        self.thread: threading.Thread | None = None
         self._stop_event = threading.Event()
 
     @property
     def running(self) -> bool:
-        return self._thread is not None
+        return self.thread is not None
 
     def start(self) -> None:
         """Start the polling thread, unless it runs, and wait for the first load."""
@@ -226,15 +226,15 @@ class ConfigStore:
                 return
             self._stop_event.clear()
             loaded = threading.Event()
-            self._thread = threading.Thread(
+            self.thread = threading.Thread(
                 target=self._run, args=(loaded,), name="directory", daemon=True
             )
-            self._thread.start()
+            self.thread.start()
         loaded.wait(START_WAIT_S)
 
     def stop(self) -> None:
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread, self.thread = self.thread, None
         if thread is not None:
             self._stop_event.set()
             thread.join(STOP_WAIT_S)
@@ -251,7 +251,7 @@ class ConfigStore:
 
     def poll(self) -> None:
         """Load a new snapshot if the revision has changed. On any error, keep the old one."""
-        with self._poll_lock:
+        with self.poll_lock:
             self._poll_locked()
 
     def _poll_locked(self) -> None:

@@ -102,19 +102,19 @@ def map_exception(exc: BaseException) -> ErrorMapping:
     return ErrorMapping(GARBAGE)
 
 
-_pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
+pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
 
 
 def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
     """Return the connection pool of this event loop. It is created on first use."""
-    if loop not in _pools:
-        _pools[loop] = ConnectionPool(tls_context)
-    return _pools[loop]
+    if loop not in pools:
+        pools[loop] = ConnectionPool(tls_context)
+    return pools[loop]
 
 
 async def close_transport() -> None:
     """Close the idle upstream connections of this event loop."""
-    made = _pools.pop(asyncio.get_running_loop(), None)
+    made = pools.pop(asyncio.get_running_loop(), None)
     if made is not None:
         made.close()
         await asyncio.sleep(0)  # the event loop closes sockets in its next iteration

@@ -23,7 +23,7 @@ MAX_MODELS: Final = 1_024
 """Limited, because clients choose the names of models where a target passes them on."""
 REMEMBERED_S: Final = 3_600
 
-_learned: Final[dict[tuple[str, str], tuple[float, dict[str, bool]]]] = {}
+learned: Final[dict[tuple[str, str], tuple[float, dict[str, bool]]]] = {}
 
 
 class RequestRepairs:
@@ -58,20 +58,20 @@ class RequestRepairs:
 def learn(upstream: str, model: str, capability: tuple[str, bool]) -> None:
     """Remember a capability, as name and value; forget the oldest model beyond ``MAX_MODELS``."""
     known = _known(upstream, model)
-    _learned.pop((upstream, model), None)
-    _learned[upstream, model] = time.monotonic(), known | dict([capability])
-    if len(_learned) > MAX_MODELS:
-        del _learned[next(iter(_learned))]
+    learned.pop((upstream, model), None)
+    learned[upstream, model] = time.monotonic(), known | dict([capability])
+    if len(learned) > MAX_MODELS:
+        del learned[next(iter(learned))]
 
 
 def apply_learned(upstream: str, model: str, profile: Profile) -> Profile:
     """Return the profile with what is remembered of this upstream and model."""
-    if not _learned:
+    if not learned:
         return profile
     known = _known(upstream, model)
     return dataclasses.replace(profile, **known) if known else profile  # type: ignore[arg-type]
 
 
 def _known(upstream: str, model: str) -> dict[str, bool]:
-    since, known = _learned.get((upstream, model), (0.0, {}))
+    since, known = learned.get((upstream, model), (0.0, {}))
     return known if known and time.monotonic() - since < REMEMBERED_S else {}

@@ -56,7 +56,7 @@ class WebhookSender:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._results: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
-        self._wake = threading.Event()
+        self.wake_event = threading.Event()
         # The deliveries that are being sent, by receiver: the id of the webhook, or ``MAIL``.
         self.running: dict[int, WebhookDelivery] = {}
         self._is_failing = False  # whether the database was unavailable in the last round
@@ -72,14 +72,14 @@ class WebhookSender:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._ending.set()
-            self._wake.set()
+            self.wake_event.set()
             thread.join(STOP_WAIT_S)
 
     def _work(self) -> None:
         while not self._ending.is_set():
             self._try_round()
-            self._wake.wait(POLL_S)
-            self._wake.clear()
+            self.wake_event.wait(POLL_S)
+            self.wake_event.clear()
         self._try_round()  # store the results of the attempts that have ended
         connection.close()
 
@@ -128,7 +128,7 @@ class WebhookSender:
                 keys = row.webhook.signing_keys()
             except ConfigError as exc:
                 self._results.put((receiver, Result(str(exc))))
-                self._wake.set()
+                self.wake_event.set()
                 return
             message = message._replace(url=row.webhook.url, keys=keys)
         threading.Thread(target=self._send, args=(receiver, message), daemon=True).start()
@@ -141,7 +141,7 @@ class WebhookSender:
             log.exception("webhooks: an attempt failed")
             result = Result(type(exc).__name__)
         self._results.put((receiver, result))
-        self._wake.set()
+        self.wake_event.set()
 
     def _store(self, row: WebhookDelivery, result: Result) -> None:
         """Store the result, unless the delivery was made due again in the meantime."""

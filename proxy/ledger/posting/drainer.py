@@ -80,8 +80,8 @@ class Drainer:
         self._running = running
         self._pace = pace
         self._orphans: list[str] | None = None  # unclosed ids of dead processes; None: unknown yet
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        self.wake_event = threading.Event()
+        self.stop_event = threading.Event()
         self._last_runs: dict[str, float] = {}  # periodic task -> time of its last run
         self._computed_s = 0.0  # CPU time of the last round
         self._has_more = False  # the last round ended before all records were in the database
@@ -98,13 +98,13 @@ class Drainer:
         self._thread.start()
 
     def wake(self) -> None:
-        if not self._wake.is_set():  # the check saves the ten function calls of set()
-            self._wake.set()
+        if not self.wake_event.is_set():  # the check saves the ten function calls of set()
+            self.wake_event.set()
 
     def stop(self, timeout_s: float = 10) -> None:
         """Write all records to the database, if it is available now; then end the thread."""
-        self._stopping.set()
-        self._wake.set()
+        self.stop_event.set()
+        self.wake_event.set()
         self._thread.join(timeout_s)
 
     # The thread
@@ -112,7 +112,7 @@ class Drainer:
     def _work(self) -> None:
         retry_s = 0.0
         while True:
-            is_last = self._stopping.is_set()
+            is_last = self.stop_event.is_set()
             began = time.thread_time()
             try:
                 self.run_round(self.open_reader())
@@ -161,18 +161,18 @@ class Drainer:
     def rest(self, retry_s: float) -> None:
         """Wait: ``retry_s`` after an error, else as long as the pace requires."""
         if retry_s:
-            self._stopping.wait(retry_s)
+            self.stop_event.wait(retry_s)
             return
         if self._has_more and self.is_alone():
             # No request needs the interpreter lock; this is mostly so at a start after a crash.
             return
-        if self._has_more or self._wake.wait(self._pace.idle_s):
-            self._stopping.wait(self._pace.rest_after(self._computed_s, self.lag_s))
-        self._wake.clear()
+        if self._has_more or self.wake_event.wait(self._pace.idle_s):
+            self.stop_event.wait(self._pace.rest_after(self._computed_s, self.lag_s))
+        self.wake_event.clear()
 
     def is_alone(self) -> bool:
         """Return whether no request runs, and no record was appended since the last rest."""
-        return not self._running and not self._wake.is_set()
+        return not self._running and not self.wake_event.is_set()
 
     def run_round(self, reader: JournalReader) -> None:
         """Post what waits, and run the tasks of the drainer that are due."""
@@ -204,7 +204,7 @@ class Drainer:
         began = time.thread_time()
         for _ in self._batches(reader):
             self._update_backlog(reader)
-            if time.thread_time() - began >= self._pace.round_s and not self._stopping.is_set():
+            if time.thread_time() - began >= self._pace.round_s and not self.stop_event.is_set():
                 return True
         return False
 
@@ -217,7 +217,7 @@ class Drainer:
         yield from self._close_orphans(reader)
         availability.check_present()
         availability.shrink_sqlite_cache()
-        open_delay_s = 0 if self._stopping.is_set() else self._pace.open_delay_s
+        open_delay_s = 0 if self.stop_event.is_set() else self._pace.open_delay_s
         yield from journal_posting.post_all(reader, open_delay_s)
         if self._orphans is None:  # all orphans are known now, because the whole journal was read
             yield from self._close_orphans(reader)

@@ -106,9 +106,13 @@ def _objects(items: msgspec.Raw | None, decode: Callable[[msgspec.Raw], T]) -> I
 
 
 class NewNameRecorder:
-    """Collects names and their counts, and writes them to the database."""
+    """Collects names and their counts, and writes them to the database.
 
-    def __init__(self) -> None:
+    A new name is written at once; later counts every ``write_interval_s`` seconds.
+    """
+
+    def __init__(self, write_interval_s: float = WRITE_INTERVAL_S) -> None:
+        self.write_interval_s = write_interval_s
         self._lock = threading.Lock()
         self._counts: Counter[Name] = Counter()
         self._firsts: dict[Name, str] = {}
@@ -127,8 +131,8 @@ class NewNameRecorder:
                     for event in closing.unknown_events:
                         self._count(DriftKind.EVENT, event, closing.id)
                 new = self._counts.keys() - self._written
-                if new or time.monotonic() - self._at > WRITE_INTERVAL_S:
-                    self._write(datetime.now(UTC))
+                if new or time.monotonic() - self._at > self.write_interval_s:
+                    self.write(datetime.now(UTC))
         except DatabaseError as exc:
             logger.warning("drift: new names are written later: %s", exc)
         except Exception:
@@ -151,7 +155,8 @@ class NewNameRecorder:
             self._firsts.setdefault(key, request)
         self._counts[key] += 1
 
-    def _write(self, now: datetime) -> None:
+    def write(self, now: datetime) -> None:
+        """Add the counts to the table, in one transaction."""
         with transaction.atomic():
             for (kind, name), requests in sorted(self._counts.items()):
                 self._add(kind, name, requests, now)

@@ -120,12 +120,12 @@ class PriceList:
     """All prices, for lookup by upstream, model and day."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
-        self._dated: dict[tuple[str | None, str], list[tuple[date, dict[str, Any]]]] = {}
+        self.dated: dict[tuple[str | None, str], list[tuple[date, dict[str, Any]]]] = {}
         for price in prices:
             name = price.upstream.name if price.upstream else None
-            dated = self._dated.setdefault((name, price.model), [])
+            dated = self.dated.setdefault((name, price.model), [])
             dated.append((price.since, price_record(price)))
-        for dated in self._dated.values():
+        for dated in self.dated.values():
             dated.sort(key=lambda entry: entry[0], reverse=True)
 
     @classmethod
@@ -138,7 +138,7 @@ class PriceList:
         A price for this upstream wins over a price for all upstreams.
         """
         for name in (upstream, None):
-            for since, figures in self._dated.get((name, model), ()):
+            for since, figures in self.dated.get((name, model), ()):
                 if since <= day:
                     return figures
         return None

@@ -10,7 +10,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 
 _lock: Final = threading.Lock()
-_built: Final[list[dict[str, Any]]] = []
+built_schemas: Final[list[dict[str, Any]]] = []
 
 
 class CachedGenerator(SchemaGenerator):
@@ -22,12 +22,12 @@ class CachedGenerator(SchemaGenerator):
 
     def get_schema(self, request: Any = None, public: bool = False) -> dict[str, Any]:
         with _lock:
-            if not _built:
+            if not built_schemas:
                 # The view sets the language that the query names; the document has only one.
                 with translation.override(settings.LANGUAGE_CODE):
                     built = super().get_schema(None, public=True)  # type: ignore[no-untyped-call]  # the library has no types
-                _built.append(built)
-            return copy.copy(_built[0])
+                built_schemas.append(built)
+            return copy.copy(built_schemas[0])
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # as above

@@ -75,6 +75,6 @@ def send_all(sender: WebhookSender | None = None) -> None:
     deadline = time.monotonic() + 30
     while sender.running:
         assert time.monotonic() < deadline, "an attempt does not end"
-        sender._wake.wait(1)
-        sender._wake.clear()
+        sender.wake_event.wait(1)
+        sender.wake_event.clear()
         sender.run_round()

@@ -93,7 +93,7 @@ def test_a_response_of_one_machine_is_returned_by_the_other(machines):
 
 def test_without_redis_each_machine_uses_its_own_store(machines):
     unreachable = RedisResponses(client_of(NO_SERVER))
-    disconnected = [FailoverResponses(unreachable, each._local) for each in machines]
+    disconnected = [FailoverResponses(unreachable, each.local) for each in machines]
     with pytest.raises(StoreUnavailable):
         unreachable.claim(1, "name", b"digest")
 
@@ -107,7 +107,7 @@ def test_without_redis_each_machine_uses_its_own_store(machines):
 def test_a_malformed_redis_value_counts_as_missing(machines, client):
     one, _ = machines
     one.claim(1, "name", b"digest")
-    one._local.free(1, "name")
+    one.local.free(1, "name")
     (key,) = client.scan_iter(PREFIX + "*")
     client.set(key, "nonsense")
 

@@ -55,7 +55,7 @@ def use_all_stores(url: str) -> None:
     assert [each.elsewhere for each in process.read_states([one.name for one in slot.states])] == [
         0, 0,
     ]  # fmt: skip
-    assert not process._states.degraded
+    assert not process.states.degraded
 
     states = RedisStates(client)
     states.update(["live one", "live two"], lambda _: ["1", "2"])

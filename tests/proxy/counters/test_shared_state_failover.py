@@ -76,7 +76,7 @@ def test_counts_of_an_outage_are_written_back_to_redis(world, loses_data):
     count(other, "key")
     shared.unavailable = False
     if loses_data:
-        shared._texts.clear()
+        shared.texts.clear()
     clock.at += PAUSE_S
 
     assert count(one, "key") == [4]
@@ -134,7 +134,7 @@ def test_a_late_local_write_does_not_undo_newer_counts(world):
         for _ in range(5):
             count(other, "key")
 
-    late = FailoverStates(shared, Delayed(one._local, others_count_alone), clock)
+    late = FailoverStates(shared, Delayed(one.local, others_count_alone), clock)
     assert count(late, "key") == [1]
 
     assert other.read(["key"]) == ["5"]  # at most the count in progress is lost
@@ -148,7 +148,7 @@ def test_a_late_local_write_does_not_undo_newer_counts(world):
 )
 def test_a_malformed_state_counts_as_missing(world, garbage):
     shared, _, (one, _) = world
-    shared._texts["key"] = garbage
+    shared.texts["key"] = garbage
 
     assert one.read(["key"]) == [None]
     assert count(one, "key") == [1]
@@ -156,7 +156,7 @@ def test_a_malformed_state_counts_as_missing(world, garbage):
 
 def test_a_request_does_not_wait_for_another_writer_and_nothing_is_lost(world):
     shared, _, (one, other) = world
-    writer = other._local._connect()
+    writer = other.local._connect()
     writer.execute("BEGIN IMMEDIATE")
 
     assert count(one, "key") == [1]

@@ -37,12 +37,12 @@ from proxy.secrets import SECRET_FILES
 
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
-    SKIPPED, health._cache, body_memory, known_origins,
+    SKIPPED, health.metrics_cache, body_memory, known_origins,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
-    missing_prices._seen, token_estimates._factors, token_estimates._learned_at,
-    count_tokens._without_endpoint, shared_rate_limits._shared_limiters, budget_sync.DIRTY,
+    missing_prices.seen, token_estimates.factors, token_estimates.learned_at,
+    count_tokens.without_endpoint, shared_rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (
     backends.budget_store, backends.limit_states, backends.response_store, backends.call_store,
@@ -70,14 +70,14 @@ def new_process_state(folder: Path) -> Iterator[None]:
 def _stop() -> None:
     """Stop what the server has not stopped; tests may have started services without a server."""
     assert not RUNNING, f"requests without an end: {[*RUNNING]}"
-    open_pools = [loop for loop in client._pools if not loop.is_closed()]
+    open_pools = [loop for loop in client.pools if not loop.is_closed()]
     assert not open_pools, "an event loop of a test still has connections to upstreams"
-    client._pools.clear()
+    client.pools.clear()
     recorder.stop()
     budget_maintenance.stop()
     directory.stop()
     # These threads live as long as the process. They may have connections to the old ledger.
-    for thread in (budgets._thread, shared_rate_limits._thread, SyncToAsync.single_thread_executor):
+    for thread in (budgets.thread, shared_rate_limits.thread, SyncToAsync.single_thread_executor):
         thread.submit(connections.close_all).result(60)
 
 

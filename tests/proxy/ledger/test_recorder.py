@@ -245,8 +245,8 @@ def test_recorder_that_has_not_started_reports_no_backlog_and_no_fault(
 def test_running_recorder_reports_its_backlog_and_its_faults(tmp_path: Path) -> None:
     running = Recorder(tmp_path)
     journal = SimpleNamespace(error="", lost_chunks=0, directory=tmp_path / "journal-0")
-    running._journal = journal
-    running._drainer = SimpleNamespace(error="", backlog=Backlog(0, None, 0))
+    running.journal = journal
+    running.drainer = SimpleNamespace(error="", backlog=Backlog(0, None, 0))
     assert running.state() == {
         "started": True, "name": "journal-0", "journal": True, "journal_error": "",
         "database": True, "database_error": "", "backlog": 0, "oldest_s": 0.0, "set_aside": 0,
@@ -255,7 +255,7 @@ def test_running_recorder_reports_its_backlog_and_its_faults(tmp_path: Path) -> 
     }  # fmt: skip
 
     journal.error, journal.lost_chunks = "full", 4
-    running._drainer = SimpleNamespace(error="away", backlog=Backlog(3, time.time() - 100, 2))
+    running.drainer = SimpleNamespace(error="away", backlog=Backlog(3, time.time() - 100, 2))
     state = running.state()
     assert state.pop("oldest_s") == pytest.approx(100, abs=5)
     assert state == {

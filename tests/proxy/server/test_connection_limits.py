@@ -75,5 +75,5 @@ def test_released_connections_leave_no_counter():
         assert limits.acquire(f"192.0.2.{n}") is None
         limits.release(f"192.0.2.{n}")
 
-    assert not limits._by_client
-    assert limits._open == 0
+    assert not limits.by_client
+    assert limits.open == 0

@@ -212,9 +212,9 @@ async def test_the_cache_of_public_pages_is_bounded_and_has_no_errors():
     pages = BoundedPages(page)
     for number in range(3 * MAX_CACHED):
         await Caller(pages, "/api/v1/docs/", host=b"%d" % number).task
-    assert len(pages._cache) == MAX_CACHED
+    assert len(pages.cache) == MAX_CACHED
 
     page.status = 400
     pages = BoundedPages(page)
     await Caller(pages, "/api/v1/docs/").task
-    assert pages._cache == {}
+    assert pages.cache == {}

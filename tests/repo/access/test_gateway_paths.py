@@ -24,10 +24,10 @@ def gateway_in_process(transactional_db):
     rollback of the test's connection does not undo its rows.
     """
     # The poller has a connection of its own, which does not see the rows of this test.
-    directory._thread = threading.current_thread()
+    directory.thread = threading.current_thread()
     directory.snapshot = Snapshot()
     yield directory
-    directory._thread = None
+    directory.thread = None
     directory.snapshot, directory.fresh = Snapshot(), False
     live_view_sync.stop()
     recorder.stop()

@@ -246,21 +246,21 @@ def logging_disabled() -> Iterator[None]:
 def gateway(loop: VirtualLoop, journal: SimulatedJournal, upstream: Upstream) -> Iterator[None]:
     """Connect the gateway's modules to this loop, disk and network."""
     assert not directory.running, "another gateway runs in this process"
-    saved = (directory.snapshot, directory._thread, directory.fresh, recorder._journal,
-              cooldown._clock)  # fmt: skip
+    saved = (directory.snapshot, directory.thread, directory.fresh, recorder.journal,
+              cooldown.clock)  # fmt: skip
     directory.snapshot, directory.fresh = snapshot(), True
-    directory._thread = object()  # type: ignore[assignment]  # marks the store as running
-    recorder._journal = journal  # type: ignore[assignment]  # has the methods that the recorder uses
-    cooldown._clock = loop.time
+    directory.thread = object()  # type: ignore[assignment]  # marks the store as running
+    recorder.journal = journal  # type: ignore[assignment]  # has the methods that the recorder uses
+    cooldown.clock = loop.time
     cooldown.streaks.clear()
-    calling._pools[loop] = SimulatedPool(upstream)
+    calling.pools[loop] = SimulatedPool(upstream)
     try:
         yield
     finally:
-        (directory.snapshot, directory._thread, directory.fresh, recorder._journal,
-         cooldown._clock) = saved  # fmt: skip
+        (directory.snapshot, directory.thread, directory.fresh, recorder.journal,
+         cooldown.clock) = saved  # fmt: skip
         cooldown.streaks.clear()
-        calling._pools.pop(loop, None)
+        calling.pools.pop(loop, None)
         upstream.peers.clear()
 
 

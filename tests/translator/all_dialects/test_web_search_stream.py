@@ -22,7 +22,7 @@ def call(name: str, arguments: str, index: int = 0) -> dict:
 
 
 def respond(stream: WebSearchStream, *chunks: dict, finish: str = "tool_calls") -> list[dict]:
-    stream.continue_with(ChatStream(stream._context))
+    stream.continue_with(ChatStream(stream.context))
     usage = {"choices": [], "usage": USAGE}
     return stream.feed(*chunks, chunk(finish), usage) + stream.end()
 

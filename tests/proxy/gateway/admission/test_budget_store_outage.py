@@ -56,12 +56,12 @@ def test_a_caller_without_slots_is_dropped_and_not_renewed(states: SqliteStates)
 
     process.release(slots[0], 0, 1)
     process.renew()
-    assert dict(process._taken) == dict.fromkeys(names, 1)
+    assert dict(process.taken) == dict.fromkeys(names, 1)
     assert [state.elsewhere for state in process.read_states(names)] == [1, 1]
 
     process.release(slots[1], 0, 1)
     process.renew()
-    assert dict(process._taken) == {}
+    assert dict(process.taken) == {}
     assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
 
 
@@ -104,12 +104,12 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     await asyncio.gather(first, second, return_exceptions=True)
     store.go_on.set()
     for _ in ("the slot is taken, its release is queued", "it is released"):
-        await asyncio.wrap_future(shared_rate_limits._thread.submit(int))
+        await asyncio.wrap_future(shared_rate_limits.thread.submit(int))
 
     assert (first.cancelled(), second.cancelled()) == (True, True)
     names = ["key together/ada", "team together"]
     assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
-    assert process._taken.total() == 0
+    assert process.taken.total() == 0
     store.close()
 
 
@@ -118,7 +118,7 @@ def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> S
     """Shared limit states, as in a gateway of several workers."""
     # The running gateway of this test file must not share the counts.
     monkeypatch.setattr(shared_rate_limits, "limit_states", lambda: states)
-    monkeypatch.setattr(shared_rate_limits, "_shared_limiters", {})
+    monkeypatch.setattr(shared_rate_limits, "shared_limiters", {})
     monkeypatch.setattr(budget_maintenance, "renewals", [])
     return states
 
@@ -192,7 +192,7 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
 
     budget_sync.DIRTY.clear()
     Reservation("req_1", {entries[0].counter(now): entries[0]}).settle(None)
-    budgets._thread.submit(int).result()
+    budgets.thread.submit(int).result()
     assert budget_sync.DIRTY.is_set()
     assert "the next sum of the ledger corrects it" in caplog.text
     budget_sync.DIRTY.clear()
@@ -253,7 +253,7 @@ def test_requests_are_shed_while_the_counters_do_not_answer(budget_gateway, monk
         blocked.set()
         assert go_on.wait(60)
 
-    budgets._thread.submit(block)
+    budgets.thread.submit(block)
     assert blocked.wait(60)
     # The gateway waits for several seconds before it refuses a request.
     with monkeypatch.context() as patch:

@@ -134,7 +134,7 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
             connections["default"].close()
             connections["default"] = before
 
-    assert maintenance._failing == {"publish", "thresholds"}
+    assert maintenance.failing == {"publish", "thresholds"}
     assert not (tmp_path / "ledger.sqlite3").exists()
 
 
@@ -183,6 +183,6 @@ def test_a_process_without_requests_does_not_call_redis(
         maintenance.run_due()
 
     assert calls() == before
-    assert not maintenance._failing
-    failover._shared.close()
+    assert not maintenance.failing
+    failover.shared.close()
     local.close()

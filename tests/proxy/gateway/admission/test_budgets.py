@@ -322,7 +322,7 @@ async def test_no_request_is_sent_while_budgets_cannot_be_checked(reservation, r
     assert (refusal.outcome, refusal.source) == ("gateway_error", "gateway")
     assert refusal.detail == "budgets"
     assert reservation.results == []
-    budgets._thread.submit(int).result()  # the release runs after the reservation, in one thread
+    budgets.thread.submit(int).result()  # the release runs after the reservation, in one thread
     assert reservation.released == [("req_1", COUNTER)]
 
 
@@ -332,7 +332,7 @@ async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
     with pytest.raises(ZeroDivisionError):
         await reservation.reserve()
 
-    budgets._thread.submit(int).result()
+    budgets.thread.submit(int).result()
     assert reservation.released == [("req_1", COUNTER)]
 
 

@@ -32,7 +32,7 @@ def test_after_three_failures_the_next_target_is_tried_first(
     scripted.on("cool-m", upstream_scripts.chat())
 
     # The clock stands still, however long the rows take.
-    monkeypatch.setattr(cooling.cooldown, "_clock", lambda: 1.0)
+    monkeypatch.setattr(cooling.cooldown, "clock", lambda: 1.0)
     replies = [gateway.post(message("cool-m")) for _ in range(cooling.FAILURES + 1)]
     rows = [row(reply.id) for reply in replies]
 

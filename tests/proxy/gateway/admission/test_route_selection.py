@@ -207,7 +207,7 @@ def test_the_directory_starts_once_calls_its_listeners_and_is_empty_after_stop(w
     directory.listeners.append(notified.append)
     for _ in range(2):
         directory.start()
-    thread = directory._thread
+    thread = directory.thread
     directory.poll()  # unchanged: nothing is loaded
 
     assert (directory.running, directory.fresh, directory.fault) == (True, True, "")

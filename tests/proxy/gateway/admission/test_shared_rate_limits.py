@@ -62,7 +62,7 @@ def processes(
             states.append(FailoverStates(redis, MemoryStates()))
     yield [SharedLimiter(each, f"process-{n}", clock) for n, each in enumerate(states)]
     for each in states:
-        close = each.close if isinstance(each, SqliteStates) else each._shared._redis.close
+        close = each.close if isinstance(each, SqliteStates) else each.shared.client.close
         close()
 
 
@@ -84,7 +84,7 @@ def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0, model
 
 def wait_for_pool() -> None:
     """Wait until the pool has run all earlier tasks."""
-    shared_rate_limits._thread.submit(int).result()
+    shared_rate_limits.thread.submit(int).result()
 
 
 @pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
@@ -314,7 +314,7 @@ def test_the_script_computes_what_the_gateway_computes(redis_server):
     assert outcomes.keys() == {
         "take", "release", "renew", "refused by rpm", "refused by tpm", "refused by concurrency"
     }  # fmt: skip
-    redis._redis.close()
+    redis.client.close()
 
 
 def parsed(text: str | None) -> tuple[str, shared_rate_limits.StoredLimitState]:
@@ -338,4 +338,4 @@ def test_one_request_is_one_script(redis_server):
     assert calls.keys() <= {
         "cmdstat_evalsha", "cmdstat_type", "cmdstat_get", "cmdstat_set", "cmdstat_config|resetstat"
     }  # fmt: skip
-    redis._redis.close()
+    redis.client.close()

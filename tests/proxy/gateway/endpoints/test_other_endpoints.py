@@ -280,7 +280,7 @@ def test_readiness_fails_while_the_journal_cannot_be_written(gateway: GatewayCli
 def test_an_unknown_key_gets_a_503_while_keys_cannot_be_read(gateway: GatewayClient, monkeypatch):
     # The gateway of this test file continues with its database after this test.
     monkeypatch.setattr(directory, "poll", lambda: None)
-    with directory._poll_lock:  # wait for a running poll
+    with directory.poll_lock:  # wait for a running poll
         monkeypatch.setattr(directory, "fresh", False)
 
     unknown = gateway.post(message("chat-x"), x_api_key="sk-br-unknown")

@@ -132,9 +132,9 @@ HISTORY = [
 
 @pytest.fixture
 def forget_capabilities():
-    request_repairs._learned.clear()
+    request_repairs.learned.clear()
     yield
-    request_repairs._learned.clear()
+    request_repairs.learned.clear()
 
 
 @pytest.mark.usefixtures("forget_capabilities")
@@ -168,7 +168,7 @@ def test_a_shape_that_did_not_help_is_not_remembered(
 
     assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
     assert len(scripted.requests_for("chat-template-third")) == 3
-    assert not request_repairs._learned
+    assert not request_repairs.learned
 
 
 @pytest.mark.usefixtures("forget_capabilities")
@@ -196,7 +196,7 @@ def test_what_is_remembered_is_bounded_and_expires(monkeypatch):
     request_repairs.learn("u", "m99", ("merge_users", True))
     profile = PROFILES["generic"]
 
-    assert len(request_repairs._learned) == request_repairs.MAX_MODELS
+    assert len(request_repairs.learned) == request_repairs.MAX_MODELS
     assert request_repairs.apply_learned("u", "m0", profile) is profile
     known = request_repairs.apply_learned("u", "m99", profile)
     assert (known.images, known.merge_users) == (False, True)

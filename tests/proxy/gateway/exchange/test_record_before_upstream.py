@@ -54,7 +54,7 @@ def suspended_disk() -> Iterator[None]:
 
 def open_records(**filters: str) -> list[OpenRecord]:
     """Return the durable open records that have these fields."""
-    journal = recorder._journal
+    journal = recorder.journal
     assert journal is not None
     found = []
     with contextlib.closing(JournalReader(journal.directory, journal, from_start=True)) as own:
@@ -109,7 +109,7 @@ def test_a_disconnect_during_the_record_write_calls_no_upstream_and_releases_eve
             )
             assert budget_store().standing(counter) == Standing(0, 0, 1_000_000)
         until(lambda: not running("chat-disconnecting"))
-        assert limits._teams["disconnecting"].running == 0
+        assert limits.teams["disconnecting"].running == 0
         until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
         assert not open_records(team="disconnecting")
 

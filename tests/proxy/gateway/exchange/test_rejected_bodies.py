@@ -34,7 +34,7 @@ FAULTY: list[Any] = [
 @pytest.fixture(autouse=True)
 def limit():
     """Reset the limit, which other tests may have used up."""
-    rejected_bodies._room.left = rejected_bodies.BYTES_A_MINUTE
+    rejected_bodies.shared_room.left = rejected_bodies.BYTES_A_MINUTE
 
 
 def transcript_of(request_id: str) -> StoredTranscript:

@@ -286,7 +286,7 @@ def test_the_upstream_is_read_to_the_end_if_it_bills_the_whole_response(
 def test_the_error_that_ends_a_response(exc, reason, expected):
     context = RecordedContext()
     context.response.cancel_reason = reason
-    assert context._refusal(exc) == expected
+    assert context.refusal_for(exc) == expected
 
 
 async def test_a_running_request_is_stopped_once_from_the_admin(monkeypatch):

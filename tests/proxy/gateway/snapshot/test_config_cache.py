@@ -60,7 +60,7 @@ def company():
 
 def comparable(snapshot: Snapshot) -> dict:
     """Return the parts of a snapshot that can be compared, without dialects and patterns."""
-    prices = snapshot.prices._dated
+    prices = snapshot.prices.dated
     return {
         "revision": snapshot.revision,
         "keys": dict(snapshot.keys),

@@ -169,8 +169,8 @@ def test_a_receiver_that_does_not_answer_delays_no_other_one(receiver):
         deadline = time.monotonic() + 30
         while len(receiver.requests) < 3 and time.monotonic() < deadline:
             sender.run_round()
-            sender._wake.wait(0.2)
-            sender._wake.clear()
+            sender.wake_event.wait(0.2)
+            sender.wake_event.clear()
 
         assert receiver.ids == [event.pk for event in events]
         assert len(stuck.requests) == 1

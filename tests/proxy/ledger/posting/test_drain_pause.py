@@ -25,7 +25,7 @@ def test_a_round_ends_while_more_waits_and_the_last_one_posts_all(
 
     assert one.post(own), "it would continue as long as records come"
     assert Exchange.objects.count() == MAX_RECORDS / 2
-    one._stopping.set()
+    one.stop_event.set()
     assert not one.post(own)
     assert Exchange.objects.count() == requests
 

@@ -92,10 +92,10 @@ def test_a_wake_up_stays_set_during_the_wait_after_a_fault_and_not_during_a_rest
     one.wake()
 
     one.rest(0.01)
-    assert one._wake.is_set()
+    assert one.wake_event.is_set()
 
     one.rest(0.0)
-    assert not one._wake.is_set()
+    assert not one.wake_event.is_set()
 
 
 def test_drainer_rests_neither_when_it_is_alone_nor_without_work(
@@ -118,7 +118,7 @@ def test_periodic_tasks_do_not_run_in_each_round(journal: Journal, own: JournalR
     one = Drainer(
         journal, pace=Pace(idle_s=hour, watermark_s=hour, partitions_s=hour, cleanup_s=hour)
     )
-    one._stopping.set()
+    one.stop_event.set()
 
     one.run_round(own)
     marked = DrainWatermark.objects.get().seen
@@ -136,7 +136,7 @@ def test_orphans_are_not_closed_while_the_space_is_reserved_for_running_requests
         journal = Journal(lock, reserve_bytes=4_096)
         journal.start()
         one = Drainer(journal)
-        one._stopping.set()
+        one.stop_event.set()
         own = one.open_reader()
 
         journal.error = "No space left on device"

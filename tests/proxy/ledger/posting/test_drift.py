@@ -78,7 +78,7 @@ def test_an_exchange_written_twice_is_counted_once(team, recorder):
     )  # still running
     ledger_writer.write_to_database([records])
     ledger_writer.write_to_database([records])
-    recorder._at = float("-inf")
+    recorder.write_interval_s = -1
     post(2, betas=["c"])
 
     assert seen("beta") == {"b": (None, 1), "c": (None, 1)}
@@ -88,7 +88,7 @@ def test_counts_of_known_names_are_written_together_later(team, recorder):
     for number in range(1, 6):
         post(number, betas=["b"])
     before = seen("beta")["b"][1]
-    recorder._at = float("-inf")  # ten seconds later
+    recorder.write_interval_s = -1  # as if ten seconds had passed
     post(6, betas=["b"])
 
     assert before == 1
@@ -142,7 +142,7 @@ def test_an_error_in_the_recorder_does_not_stop_the_ledger_writer(
     team, recorder, monkeypatch, caplog
 ):
     # A bug is planted: no record can cause one.
-    monkeypatch.setattr(recorder, "_write", lambda _: 1 / 0)
+    monkeypatch.setattr(recorder, "write", lambda _: 1 / 0)
 
     post(1)
 

@@ -307,7 +307,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     at = datetime(2027, 3, 4, 5, 6, 7, tzinfo=UTC)
     opened = opening(1, key_id=key.pk, betas=["new-beta"], worker="w")
     # The one of the process knows the names of earlier tests.
-    monkeypatch.setattr(drift, "new_name_recorder", drift.NewNameRecorder())
+    monkeypatch.setattr(drift, "new_name_recorder", drift.NewNameRecorder(write_interval_s=-1))
 
     closed = ledger_writer.write_to_database(
         [
@@ -327,7 +327,6 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     ledger_writer.write_to_database(
         [ExchangeRecords(opened, [], closing(1, outcome="completed"))], at
     )  # known already
-    drift.new_name_recorder._write(at)
     assert Drift.objects.get(name="new-beta").requests == before
 
 

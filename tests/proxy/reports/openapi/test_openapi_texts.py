@@ -77,7 +77,7 @@ def test_every_operation_is_in_a_described_group():
 
 def test_the_document_is_built_once_and_without_warnings(monkeypatch):
     # Tests before this one may have built the document.
-    monkeypatch.setattr(generator, "_built", [])
+    monkeypatch.setattr(generator, "built_schemas", [])
     GENERATOR_STATS.reset()
 
     first, second = build_schema(), build_schema()
@@ -93,7 +93,7 @@ def test_the_document_is_built_once_and_without_warnings(monkeypatch):
 )
 def test_the_document_does_not_depend_on_the_query(client, monkeypatch, query):
     # Tests before this one may have built the document.
-    monkeypatch.setattr(generator, "_built", [])
+    monkeypatch.setattr(generator, "built_schemas", [])
 
     response = client.get(f"/api/v1/schema/?{query}")
 

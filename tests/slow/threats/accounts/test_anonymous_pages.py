@@ -39,7 +39,7 @@ def test_the_schema_is_built_once(gateway, monkeypatch):
 
     # The builds are counted, from an empty cache: no response says that it was built.
     monkeypatch.setattr(SchemaGenerator, "get_schema", count_build)
-    monkeypatch.setattr(generator, "_built", [])
+    monkeypatch.setattr(generator, "built_schemas", [])
     with ThreadPoolExecutor(20) as pool:
         urls = [
             f"/api/v1/schema/?n={number}" for number in range(20)

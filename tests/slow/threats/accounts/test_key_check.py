@@ -169,7 +169,7 @@ def test_unresponsive_database_delays_neither_start_nor_stop(monkeypatch):
     blocked_store = ConfigStore(load)
 
     blocked_store.start()
-    thread = blocked_store._thread
+    thread = blocked_store.thread
     blocked_store.stop()
 
     assert not released.is_set()

@@ -143,7 +143,7 @@ def test_metrics_are_short_whatever_labels_hold():
 def test_metrics_are_added_up_once_a_second(gateway, monkeypatch):
     calls = []
     # The expositions are counted, from an empty cache that is valid for the whole test.
-    monkeypatch.setattr(health, "_cache", health._MetricsCache())
+    monkeypatch.setattr(health, "metrics_cache", health.MetricsCache())
     monkeypatch.setattr(health, "METRICS_CACHE_S", 3_600)
     monkeypatch.setattr(health, "exposition", lambda *_: calls.append(1) or b"")
 
@@ -206,14 +206,14 @@ def test_cooldown_entries_are_limited():
 
 async def test_calibration_factors_in_memory_are_limited(monkeypatch):
     # So many factors in the database would make the test slow and prove the same.
-    monkeypatch.setattr(token_estimates, "_refresh_factor", lambda *_: 1.5)
-    monkeypatch.setattr(token_estimates, "_learned_at", {})
-    monkeypatch.setattr(token_estimates, "_factors", {})
+    monkeypatch.setattr(token_estimates, "refresh_factor", lambda *_: 1.5)
+    monkeypatch.setattr(token_estimates, "learned_at", {})
+    monkeypatch.setattr(token_estimates, "factors", {})
     for number in range(token_estimates.MAX_MODELS + 10):
         await token_estimates.calibrated_estimate("u", f"m{number}", 10)
 
     assert (
-        len(token_estimates._learned_at)
-        == len(token_estimates._factors)
+        len(token_estimates.learned_at)
+        == len(token_estimates.factors)
         == token_estimates.MAX_MODELS
     )
