@@ -74,7 +74,7 @@ def gateway(upstream, mounted, tmp_path_factory):
     )
     config += KEY_FILE % f"{mounted.folder}/key"
     with Gateway(tmp_path_factory.mktemp("gateway"), config, workers=2) as running:
-        upstream_secrets(upstream, running)  # a worker reads the file for its first request
+        upstream_secrets(upstream, running)
         yield running
 
 

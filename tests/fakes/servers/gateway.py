@@ -262,7 +262,18 @@ class Gateway:
             if not self.port and (match := re.search(r"listens on http://[^\s:]+:(\d+)", self.log)):
                 self.port = int(match[1])
             with contextlib.suppress(OSError, http.client.HTTPException):  # not listening yet
-                if self.port and self.request("GET", "/readyz").status == self.ready_status:
+                if (
+                    self.port
+                    and self.request("GET", "/readyz").status == self.ready_status
+                    and self._all_workers_have_started()
+                ):
                     return
             time.sleep(0.05)
         raise AssertionError(f"not ready within {self.ready_within_s} s; its log:\n{self.log}")
+
+    def _all_workers_have_started(self) -> bool:
+        """Each worker takes a journal after it has read the configuration."""
+        if self.workers == 1:
+            return True
+        data = Path(self.environment_variables()["BRIDGE_DATA_DIR"])
+        return len([*data.glob("journal-*.lock")]) >= self.workers
