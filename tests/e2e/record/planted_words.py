@@ -131,7 +131,7 @@ def exported_figures(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 def shown_figures(gateway: Gateway) -> list[Any]:
-    """Return the requests and the summary of the API, without error messages."""
+    """Return the requests and the summary of the API, without error messages and times of now."""
     summary, requests = (
         json.loads(gateway.request("GET", f"/api/v1/{path}/").body)
         for path in ("summary", "requests")
@@ -139,4 +139,6 @@ def shown_figures(gateway: Gateway) -> list[Any]:
     assert len(requests["data"]) > 3
     for row in requests["data"]:
         row["error"] = None
-    return [requests["data"], summary | {"data_refreshed_at": None}]
+    of_now = dict.fromkeys(("from", "to", "data_refreshed_at"))
+    assert of_now.keys() <= summary.keys()
+    return [requests["data"], summary | of_now]
