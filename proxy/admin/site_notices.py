@@ -58,7 +58,7 @@ class NoticeContext:
     sandbox: bool = False
 
 
-cache: Final[dict[int, tuple[float, NoticeContext]]] = {}
+cached_notices: Final[dict[int, tuple[float, NoticeContext]]] = {}
 NO_NOTICES: Final = NoticeContext()
 
 
@@ -84,19 +84,19 @@ def notices_for(request: HttpRequest) -> NoticeContext:
     if not user.is_authenticated or not can_open_admin(user):
         return NO_NOTICES
     at = time.monotonic()
-    cached = getattr(request, "bridge_notices", None) or cache.get(user.pk)
+    cached = getattr(request, "bridge_notices", None) or cached_notices.get(user.pk)
     if cached is None or cached[0] <= at:
-        if len(cache) >= MAX_CACHED_USERS:
-            cache.clear()
+        if len(cached_notices) >= MAX_CACHED_USERS:
+            cached_notices.clear()
         cached = (at + settings.BANNER_FRESH_S, collect_notices(user, reader_of_user(user)))
         if settings.BANNER_FRESH_S:
-            cache[user.pk] = cached
+            cached_notices[user.pk] = cached
     request.bridge_notices = (at + 60, cached[1])  # type: ignore[attr-defined]  # for other calls in this request
     return cached[1]
 
 
 def collect_notices(user: Any, reader: Reader) -> NoticeContext:
-    """Return the notices that the user may see, with a fixed number of queries."""
+    """Return the notices that the user may see. More rows do not take more queries."""
     used = list(
         Upstream.objects.filter(enabled=True, routetarget__isnull=False)
         .distinct()

@@ -74,23 +74,23 @@ class ConnectionLimits:
         self.total = total
         self.each = min(each, max(1, int(total * MAX_SHARE)))
         self._trusted = trusted
-        self.open = 0
+        self.open_connections = 0
         self.by_client: Counter[str] = Counter()
 
     def acquire(self, address: str) -> str | None:
         """Count a connection, or return the limit that rejects it: ``total`` or ``address``."""
-        if self.open >= self.total:
+        if self.open_connections >= self.total:
             return "total"
         client = counted_client(address, self._trusted)
         if client is not None:
             if self.by_client[client] >= self.each:
                 return "address"
             self.by_client[client] += 1
-        self.open += 1
+        self.open_connections += 1
         return None
 
     def release(self, address: str) -> None:
-        self.open -= 1
+        self.open_connections -= 1
         client = counted_client(address, self._trusted)
         if client is not None:
             self.by_client[client] -= 1

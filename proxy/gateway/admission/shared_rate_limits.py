@@ -144,7 +144,7 @@ def _write(stored: StoredLimitState, state: LimitState) -> str:
 class SharedConcurrencySlot(ConcurrencySlot):
     """A concurrency slot with copies of the limit states.
 
-    The thread pool writes changes to the store.
+    The thread of the limits writes changes to the store.
     """
 
     limiter: "SharedLimiter | None" = None
@@ -178,7 +178,7 @@ class SharedLimiter:
         self.states = states
         self._clock = clock
         self._holder = holder
-        # slots by limit state; the thread pool and the maintenance thread use it
+        # slots by limit state; the thread of the limits and the maintenance thread use it
         self.taken: Counter[str] = Counter()
         self._retry_at = 0.0
 

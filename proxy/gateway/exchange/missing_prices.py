@@ -4,23 +4,23 @@ from typing import Final
 
 MAX_MODELS: Final = 50
 
-seen: Final[dict[tuple[str, str], None]] = {}
+unpriced_models: Final[dict[tuple[str, str], None]] = {}
 
 
 def add(upstream: str, model: str) -> None:
     """Add a model. Above ``MAX_MODELS`` models, the oldest is removed until its next request."""
-    if (upstream, model) not in seen:
-        seen[upstream, model] = None
-        if len(seen) > MAX_MODELS:
-            seen.pop(next(iter(seen)), None)
+    if (upstream, model) not in unpriced_models:
+        unpriced_models[upstream, model] = None
+        if len(unpriced_models) > MAX_MODELS:
+            unpriced_models.pop(next(iter(unpriced_models)), None)
 
 
 def remove(upstream: str, model: str) -> None:
     """Remove a model whose price is known now."""
-    if seen:
-        seen.pop((upstream, model), None)
+    if unpriced_models:
+        unpriced_models.pop((upstream, model), None)
 
 
 def names() -> list[str]:
     """Return the models as sorted strings of the form ``upstream model``."""
-    return sorted(" ".join(key) for key in seen)
+    return sorted(" ".join(key) for key in unpriced_models)

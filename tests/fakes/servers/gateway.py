@@ -272,7 +272,9 @@ class Gateway:
         raise AssertionError(f"not ready within {self.ready_within_s} s; its log:\n{self.log}")
 
     def _all_workers_have_started(self) -> bool:
-        """Each worker takes a journal after it has read the configuration."""
+        """Return whether each worker has taken a journal, which it does after it has read the
+        configuration. At a restart the lock files exist already, and nothing is waited for.
+        """
         if self.workers == 1:
             return True
         data = Path(self.environment_variables()["BRIDGE_DATA_DIR"])

@@ -304,14 +304,14 @@ def test_notices_take_a_limited_number_of_queries(root, django_assert_max_num_qu
 
 def test_notices_are_cached_for_some_seconds(root, settings):
     settings.BANNER_FRESH_S = 60
-    site_notices.cache.clear()
+    site_notices.cached_notices.clear()
     assert notices(root) == []
     write_to_database([factories.exchange_records(at=now())])
 
     assert notices(root) == []
-    site_notices.cache.clear()
+    site_notices.cached_notices.clear()
     assert len(notices(root)) == 1
-    site_notices.cache.clear()
+    site_notices.cached_notices.clear()
 
 
 class TestBudgets:

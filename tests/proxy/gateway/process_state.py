@@ -41,7 +41,7 @@ SERVICES: tuple[Any, ...] = (
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
-    missing_prices.seen, token_estimates.factors, token_estimates.learned_at,
+    missing_prices.unpriced_models, token_estimates.factors, token_estimates.learned_at,
     count_tokens.without_endpoint, shared_rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (

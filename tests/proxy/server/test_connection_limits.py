@@ -76,4 +76,4 @@ def test_released_connections_leave_no_counter():
         limits.release(f"192.0.2.{n}")
 
     assert not limits.by_client
-    assert limits.open == 0
+    assert limits.open_connections == 0
