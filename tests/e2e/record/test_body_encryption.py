@@ -89,7 +89,7 @@ def test_texts_are_encrypted_and_need_their_key(tmp_path):
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
+    server = Postgres(migrated=False)
     server.start()
     yield server
     server.stop()
