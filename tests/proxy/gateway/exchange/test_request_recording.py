@@ -185,7 +185,7 @@ def test_a_shutdown_ends_remaining_requests_with_an_error(
         client.open(message("unhurried-waiting")) as waiting,
     ):
         texts = read_until(streaming, b"first")
-        scripted.wait_until(lambda requests: requests[-1].model == "unhurried-waiting")
+        scripted.wait_until(lambda _: scripted.requests_for("unhurried-waiting"))
         server.should_exit = True
         texts += read_until(streaming, b"overloaded_error")
         response = read_until(waiting, b"overloaded_error")
