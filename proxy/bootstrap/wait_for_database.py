@@ -18,6 +18,7 @@ from django.db import DatabaseError, OperationalError, connection
 
 from proxy.conf import conf
 from proxy.ledger.database.availability import database_file
+from proxy.ledger.database.schema_check import MIGRATION_PENDING
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.secrets import ConfigError
 
@@ -94,7 +95,8 @@ def _cause(error: Exception) -> str:
 class DatabaseWaiter:
     """Calls ``prepare`` each second in a thread until the database is available.
 
-    Any ConfigError but DatabaseUnavailable is stored in ``error`` and ends the gateway.
+    Any ConfigError but DatabaseUnavailable is stored in ``error`` and ends the gateway. Worker
+    processes that start before the end of ``prepare`` accept a database that is not migrated yet.
     """
 
     def __init__(self, prepare: Callable[[], None]) -> None:
@@ -104,6 +106,7 @@ class DatabaseWaiter:
         self._thread = threading.Thread(target=self._run, name="database-wait", daemon=True)
 
     def __enter__(self) -> Self:
+        os.environ[MIGRATION_PENDING] = "1"
         self._thread.start()
         return self
 
@@ -121,6 +124,7 @@ class DatabaseWaiter:
                 self.error = error
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
+                del os.environ[MIGRATION_PENDING]
                 log.warning("the database is available: the start is complete")
             finally:
                 connection.close()

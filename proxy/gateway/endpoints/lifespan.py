@@ -24,7 +24,7 @@ from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
 from proxy.gateway.webhooks.delivery import webhook_sender
 from proxy.ledger.database.availability import database_file
-from proxy.ledger.database.schema_check import check_schema
+from proxy.ledger.database.schema_check import check_schema, is_migration_pending
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
 from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.recorder import recorder
@@ -99,13 +99,17 @@ def tune_gc() -> None:
 def _check_schema() -> None:
     """Raise SchemaMismatch if the database schema is wrong.
 
-    If the database is unreachable, this is only logged.
+    If the database is unreachable, or will be migrated later, this is only logged.
     """
     try:
         database_file()
         check_schema()
     except (DatabaseError, LedgerUnavailable) as error:
         log.warning("the schema cannot be checked now: %s", error)
+    except SchemaMismatch as mismatch:
+        if not is_migration_pending():
+            raise
+        log.warning("the database is not ready yet: %s", mismatch)
     finally:
         connection.close()  # close the database connection of this thread
 

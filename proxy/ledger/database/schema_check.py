@@ -5,6 +5,7 @@ schema, and again afterwards. Each worker process also checks when it starts, be
 ASGI server the command ``serve`` does not run.
 """
 
+import os
 import pkgutil
 from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
@@ -24,6 +25,11 @@ APP: Final = "proxy"
 packages, so their unknown migrations raise no SchemaMismatch."""
 BEFORE_1_0: Final = "0002_budget_notices"
 """A migration that all development versions before 1.0 have, and no release."""
+MIGRATION_PENDING: Final = "MESSAGES_BRIDGE_MIGRATION_PENDING"
+"""This environment variable is set while the command ``serve`` waits for the database. It will
+migrate and check the database, and end the gateway after an error. Until then a worker process must
+not end because of missing migrations. (``serve`` refuses an unknown name that begins with BRIDGE_.)
+"""
 
 
 def migrations_on_disk() -> AbstractSet[tuple[str, str]]:
@@ -48,6 +54,11 @@ def check_schema(alias: str = DEFAULT_DB_ALIAS) -> None:
             "the database is an unfinished copy of another one; run manage.py copyledger again, "
             "with the DATABASE_URL of the original"
         )
+
+
+def is_migration_pending() -> bool:
+    """Return whether the command ``serve`` will migrate and check the database later."""
+    return MIGRATION_PENDING in os.environ
 
 
 def check_migrations(alias: str = DEFAULT_DB_ALIAS) -> None:

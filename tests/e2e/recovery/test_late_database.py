@@ -4,18 +4,22 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from proxy.bootstrap.startup_lock import LOCK
 from tests.fakes.load.kill_process import config_for
 from tests.fakes.load.load_client import chat_response
 from tests.fakes.load.outages import locked, stopped
 from tests.fakes.servers.gateway import Gateway, Reply
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.waiting import until
 
 RECOVERY_S = 60  # 1 or 2 suffice on an idle machine
 CONSECUTIVE = 8  # responses, so that both workers have sent some
@@ -186,6 +190,47 @@ def test_unknown_key_gets_503_and_first_setup_runs_when_the_database_returns(
     assert "the database cannot be used" in gateway.log
     assert "user admin, password" in gateway.log
     assert "+ team e2e" in gateway.log
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("postgres", [False], indirect=True, ids=["empty"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_start_before_the_late_database_is_migrated_wait_for_it(
+    upstream, tmp_path: Path, postgres: Postgres, workers: int
+) -> None:
+    url = postgres.url.removesuffix("postgres") + "late"
+    gateway = Gateway(
+        tmp_path / "gateway",
+        config=config_for(upstream),
+        environment={"DATABASE_URL": url},
+        workers=workers,
+        ready_status=503,
+    )
+
+    def accept_connections_after_the_first_attempt() -> None:
+        until(lambda: "the database cannot be used" in gateway.log, lambda: gateway.log)
+        server.execute("ALTER DATABASE late ALLOW_CONNECTIONS true")
+
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "serve.log").touch()
+    with (
+        psycopg.connect(postgres.url, autocommit=True) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        server.execute("CREATE DATABASE late")
+        other_gateway = psycopg.connect(url)  # ``serve`` waits for the end of its start
+        other_gateway.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        server.execute("ALTER DATABASE late ALLOW_CONNECTIONS false")
+        accepting = pool.submit(accept_connections_after_the_first_attempt)
+        with gateway:
+            accepting.result()
+            refused = send_request(gateway)
+            other_gateway.close()
+            wait_until_healthy(gateway)
+            answered = send_request(gateway)
+
+    assert gateway.log.count("the database is not ready yet: the database lacks") == workers
+    assert (refused.status, answered.status) == (503, 200)
 
 
 @pytest.mark.timeout(240)
