@@ -52,15 +52,9 @@ def sqlite(outage_s: float, clients: int) -> Outage:
 
 
 def postgresql(outage_s: float, clients: int) -> Outage:
-    server = Postgres()
-    server.start()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {"DATABASE_URL": server.url}
-            return measure_outage(Path(folder), environment, stopped(server), outage_s, clients)
-    finally:
-        server.stop()
-        server.remove()
+    with Postgres() as server, tempfile.TemporaryDirectory() as folder:
+        environment = {"DATABASE_URL": server.url}
+        return measure_outage(Path(folder), environment, stopped(server), outage_s, clients)
 
 
 def measure_outage(

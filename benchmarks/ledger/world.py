@@ -7,6 +7,7 @@ compresses like the code that coding agents read. The history is never compacted
 import argparse
 import asyncio.base_events
 import atexit
+import contextlib
 import decimal
 import email.message
 import http.client
@@ -51,11 +52,9 @@ def private_postgres(*settings: str) -> str:
     """Start a private PostgreSQL server until the end of this program; return its URL."""
     from tests.fakes.servers.postgresql import Postgres
 
-    server = Postgres(*settings)
-    atexit.register(server.remove)
-    server.start()
-    atexit.register(server.stop)
-    return server.url
+    resources = contextlib.ExitStack()
+    atexit.register(resources.close)
+    return resources.enter_context(Postgres(*settings)).url
 
 
 def server_process() -> int:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,17 @@ def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
             assert plant.found_in(data) == {}
 
 
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    with Postgres() as server:
+        yield server
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(tmp_path: Path) -> None:
-    server = Postgres()
-    server.start()
+def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(
+    server: Postgres, tmp_path: Path
+) -> None:
     dump = server.binaries / "pg_dump"
     url = server.url.replace("postgres://", "postgresql://")
     environment = {
@@ -121,8 +128,6 @@ def test_a_dump_of_postgresql_contains_no_string_of_an_erased_person(tmp_path: P
             assert transcripts(gateway, others) == read
     with psycopg.connect(url, autocommit=True) as connection:
         assert connection.execute("SELECT count(*) FROM auth_user").fetchone() == (3,)
-    server.stop()
-    server.remove()
 
 
 @pytest.mark.slow

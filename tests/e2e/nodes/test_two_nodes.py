@@ -112,11 +112,8 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

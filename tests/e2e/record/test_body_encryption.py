@@ -89,11 +89,8 @@ def test_texts_are_encrypted_and_need_their_key(tmp_path):
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    server = Postgres(migrated=False)
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres(migrated=False) as server:
+        yield server
 
 
 def encrypt_with_a_kill(gateway: Gateway) -> None:

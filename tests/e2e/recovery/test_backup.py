@@ -87,13 +87,10 @@ def test_sqlite_backup_under_load_is_complete_after_restore(upstream, tmp_path: 
 @pytest.fixture
 def server() -> Iterator[Postgres]:
     """A PostgreSQL server with a migrated database and the empty database ``second``."""
-    server = Postgres()
-    server.start()
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE second")
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres() as server:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE second")
+        yield server
 
 
 def gateway_on(server: Postgres, folder: Path, config: str | None = None) -> Gateway:

@@ -40,13 +40,10 @@ EXECUTE FUNCTION wait_for_test();
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     migrated = getattr(request, "param", True)
-    server = Postgres(migrated=migrated)
-    server.start()
-    if migrated:
-        server.delete_admin()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres(migrated=migrated) as server:
+        if migrated:
+            server.delete_admin()
+        yield server
 
 
 def filled_gateway(folder: Path, requests: int, days_before: int = 0) -> Gateway:

@@ -43,11 +43,8 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
-    server = Postgres(migrated=getattr(request, "param", True))
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres(migrated=getattr(request, "param", True)) as server:
+        yield server
 
 
 @contextlib.contextmanager

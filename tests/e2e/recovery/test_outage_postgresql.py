@@ -22,11 +22,8 @@ DEGRADED_TEXT = "the database cannot be written"
 @pytest.fixture
 def server() -> Iterator[Postgres]:
     """A PostgreSQL server for this test only."""
-    server = Postgres()
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres() as server:
+        yield server
 
 
 @pytest.mark.slow  # the fast lane stops PostgreSQL in tests/proxy/ledger/database/test_on_postgresql.py

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -27,11 +28,17 @@ def wait_for(connection: psycopg.Connection, query: str, *values: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    with Postgres("archive_mode=on") as server:
+        yield server
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_mistake_is_undone_by_a_recovery_to_the_time_before_it(tmp_path: Path) -> None:
-    server = Postgres("archive_mode=on")
-    server.start()
+def test_a_mistake_is_undone_by_a_recovery_to_the_time_before_it(
+    server: Postgres, tmp_path: Path
+) -> None:
     for name in ("archive", "base"):
         (server.home / name).mkdir(mode=0o700)
         shutil.chown(server.home / name, server.user)
@@ -72,5 +79,3 @@ def test_a_mistake_is_undone_by_a_recovery_to_the_time_before_it(tmp_path: Path)
     # 49 requests, and one that was open and that settleorphans has closed
     assert "50 links checked: everything" in gateway.manage("verifyledger")
     assert len(gateway.rows()) == 50
-    server.stop()
-    server.remove()

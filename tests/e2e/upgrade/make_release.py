@@ -39,7 +39,6 @@ from .releases import (
     pack,
     read_back,
     restore,
-    running,
     serve,
     unpack,
 )
@@ -230,7 +229,7 @@ def make_all() -> None:
     with ScriptedUpstream() as proxy, contextlib.ExitStack() as resources:
         proxy.choose(answer)
         make(f"{version}-sqlite", proxy)
-        servers = [resources.enter_context(running(Postgres(migrated=False))) for _ in range(2)]
+        servers = [resources.enter_context(Postgres(migrated=False)) for _ in range(2)]
         make(f"{version}-postgresql", proxy, *servers)
 
 

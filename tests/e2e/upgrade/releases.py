@@ -5,7 +5,6 @@ left it; in ``1.0.0-postgresql.tar.xz`` the database is SQL, as ``pg_dump`` wrot
 beside each contains the answers of that version, and the digests of its migrations.
 """
 
-import contextlib
 import json
 import subprocess
 import tarfile
@@ -67,17 +66,6 @@ def serve(
         "BRIDGE_ADMIN_PASSWORD": "of-the-upgrade-test",
     }
     return Gateway(folder, environment=environment, migrated=False, **fields)
-
-
-@contextlib.contextmanager
-def running(postgres: Postgres) -> Iterator[Postgres]:
-    """Run a server, and remove its files at the end."""
-    try:
-        postgres.start()
-        yield postgres
-        postgres.stop()
-    finally:
-        postgres.remove()
 
 
 def dump(postgres: Postgres, data: Path) -> None:

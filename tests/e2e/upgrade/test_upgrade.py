@@ -21,7 +21,6 @@ from .releases import (
     expectation,
     read_back,
     restore,
-    running,
     serve,
     unpack,
 )
@@ -49,7 +48,7 @@ def upgraded(
         upstream.choose(answer)
         postgres = None
         if (folder / "data" / DUMP).exists():
-            postgres = resources.enter_context(running(Postgres(migrated=False)))
+            postgres = resources.enter_context(Postgres(migrated=False))
             restore(postgres, folder / "data")
         with serve(folder, upstream, postgres, key=expected["key"]) as gateway:
             yield Upgraded(gateway, expected, upstream)

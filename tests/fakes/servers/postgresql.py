@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import psycopg
 
@@ -32,7 +33,7 @@ def find_binaries() -> Path:
 
 
 class Postgres:
-    """A server that can be started and stopped repeatedly; ``remove`` deletes its files.
+    """A server that can be started and stopped repeatedly; use it as a context manager.
 
     Its database has the schema of the gateway and its admin user; it is empty if ``migrated`` is False.
     """
@@ -54,6 +55,18 @@ class Postgres:
             self._copy(prepare_once("postgresql", self._prepare))
         else:
             self._copy(prepare_once("initdb", self._initialize))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if (Path(self.files) / "postmaster.pid").exists():
+                self.stop()
+        finally:
+            self._resources.close()
+            shutil.rmtree(self.home, ignore_errors=True)
 
     @property
     def files(self) -> str:
@@ -87,10 +100,6 @@ class Postgres:
 
     def stop(self) -> None:
         self.run_program("pg_ctl", "-D", self.files, "-m", "immediate", "-w", "stop")
-
-    def remove(self) -> None:
-        self._resources.close()
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def run_program(self, name: str, *arguments: str) -> None:
         command = [str(self.binaries / name), *arguments]

@@ -145,10 +145,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, P
     folder = tmp_path_factory.mktemp("canary")
     filed = folder / "upstream-key"
     filed.write_text(SECRETS["upstream secret by file"])
-    server = Postgres()
-    server.start()
-    server.delete_admin()  # the gateway creates it, with a password to look for
-    with ScriptedUpstream() as upstream, oidc.Provider() as provider:
+    with Postgres() as server, ScriptedUpstream() as upstream, oidc.Provider() as provider:
+        server.delete_admin()  # the gateway creates it, with a password to look for
         upstream.choose(script_for)
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.repo.secrets.canary_settings",
@@ -176,8 +174,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, P
         with gateway:
             gateway.provider, gateway.upstream_url = provider, upstream.base_url
             yield gateway, server
-    server.stop()
-    server.remove()
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 @contextlib.contextmanager
 def a_server() -> Iterator[str]:
     """Start a PostgreSQL server and yield its URL."""
-    server = Postgres()
-    server.start()
-    yield server.url
-    server.stop()
-    server.remove()
+    with Postgres() as server:
+        yield server.url
 
 
 @pytest.fixture(params=DATABASES)

@@ -82,11 +82,8 @@ def test_intermittently_locked_database_loses_no_row(driver: Driver, lock_s, fre
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    server = Postgres("max_connections=8", "superuser_reserved_connections=0")
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres("max_connections=8", "superuser_reserved_connections=0") as server:
+        yield server
 
 
 def next_range(numbers: Iterator[int]) -> range:

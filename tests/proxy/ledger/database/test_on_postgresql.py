@@ -45,11 +45,8 @@ HERE = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    server.start()
-    yield server
-    server.stop()
-    server.remove()
+    with Postgres() as server:
+        yield server
 
 
 @pytest.mark.repeated

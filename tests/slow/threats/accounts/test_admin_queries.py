@@ -94,15 +94,11 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     A gateway logs equal lines only once a minute, and most other tests cause the same lines.
     """
-    server = Postgres()
-    server.start()
     folder = tmp_path_factory.mktemp("quiet")
-    with pytest.MonkeyPatch.context() as environment:
+    with Postgres() as server, pytest.MonkeyPatch.context() as environment:
         environment.setenv("DATABASE_URL", server.url)  # for the program that fills the database
         with company_gateway(folder, DATABASE_URL=server.url) as gateway:
             yield gateway
-    server.stop()
-    server.remove()
 
 
 def lists() -> list[str]:
