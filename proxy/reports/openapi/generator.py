@@ -25,7 +25,8 @@ class CachedGenerator(SchemaGenerator):
         with _lock:
             cls = type(self)
             if not cls.built:
-                # The view sets the language that the query names; the document has only one.
+                # The view takes a language and a version from the query; the document has only one.
+                self.api_version = None
                 with translation.override(settings.LANGUAGE_CODE):
                     cls.built = super().get_schema(None, public=True)  # type: ignore[no-untyped-call]  # the library has no types
             return copy.copy(cls.built)
