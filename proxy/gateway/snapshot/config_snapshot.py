@@ -201,13 +201,21 @@ class Snapshot:
 class ConfigStore:
     """Stores the current snapshot and reloads it when the configuration changes."""
 
-    def __init__(self, load: "Callable[[], Snapshot] | None" = None) -> None:
+    def __init__(
+        self,
+        load: "Callable[[], Snapshot] | None" = None,
+        *,
+        start_wait_s: float = START_WAIT_S,
+        stop_wait_s: float = STOP_WAIT_S,
+    ) -> None:
         self.snapshot = Snapshot()
         self.fresh = False  # whether the last poll of the database succeeded
         self.fault = ""
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
+        self._start_wait_s = start_wait_s
+        self._stop_wait_s = stop_wait_s
         self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
@@ -230,14 +238,14 @@ class ConfigStore:
                 target=self._run, args=(loaded,), name="directory", daemon=True
             )
             self.thread.start()
-        loaded.wait(START_WAIT_S)
+        loaded.wait(self._start_wait_s)
 
     def stop(self) -> None:
         with self._lock:
             thread, self.thread = self.thread, None
         if thread is not None:
             self._stop_event.set()
-            thread.join(STOP_WAIT_S)
+            thread.join(self._stop_wait_s)
             self.snapshot, self.fresh, self._reload_due = Snapshot(), False, False
             CREDENTIALS.keep(())
 
