@@ -56,8 +56,6 @@ from .upstream_policies import NO_POLICIES, Policies, build_policies
 log = logging.getLogger("proxy.gateway")
 
 POLL_S: Final = 1.0
-START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
-STOP_WAIT_S: Final = 5.0
 MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choose the model names
 
 
@@ -205,8 +203,8 @@ class ConfigStore:
         self,
         load: "Callable[[], Snapshot] | None" = None,
         *,
-        start_wait_s: float = START_WAIT_S,
-        stop_wait_s: float = STOP_WAIT_S,
+        start_wait_s: float = 10.0,
+        stop_wait_s: float = 5.0,
     ) -> None:
         self.snapshot = Snapshot()
         self.fresh = False  # whether the last poll of the database succeeded
@@ -214,8 +212,7 @@ class ConfigStore:
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
-        self._start_wait_s = start_wait_s
-        self._stop_wait_s = stop_wait_s
+        self._start_wait_s, self._stop_wait_s = start_wait_s, stop_wait_s  # the database may hang
         self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
