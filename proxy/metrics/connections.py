@@ -16,11 +16,14 @@ _not_logged: Final[Counter[str]] = Counter()
 """Connections since the last log line, by reason."""
 
 
-def count_closed(reason: str, address: str | None) -> None:
-    """Count a closed client connection; log at most one line a minute for each reason."""
+def count_closed(reason: str, address: str | None, at: float | None = None) -> None:
+    """Count a closed client connection; log at most one line a minute for each reason.
+
+    ``at``: when it was closed, on the monotonic clock; None: now.
+    """
     CONNECTIONS_CLOSED.labels(reason).inc()
     _not_logged[reason] += 1
-    now = time.monotonic()
+    now = time.monotonic() if at is None else at
     if reason not in _logged_at or now - _logged_at[reason] >= LOG_INTERVAL_S:
         _logged_at[reason] = now
         log.warning(

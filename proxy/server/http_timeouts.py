@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from proxy.conf import conf
 from proxy.metrics.connections import count_closed
@@ -22,13 +22,6 @@ from .http_protocol import REJECTIONS, HttpProtocol
 
 PROBES: Final = 2  # the first one makes a closed peer send RST, the second one detects that
 PROBE_S: Final = 0.2
-LAST_HEAD_S: Final = 1.0
-"""Time for the request head of a client that connected just before the shutdown."""
-DISCARD_S: Final = 5.0
-"""Time for the rest of a body that is dropped, which is at most ``conf.max_body_bytes``."""
-BODY_GRACE_S: Final = 5.0
-"""Seconds added to the application's own timeout, which then ends first with a more specific error.
-"""
 MIB: Final = 2**20
 MIN_READ_RATE: Final = 256
 """Bytes per second that a client must read at least; every real client is faster."""
@@ -49,10 +42,12 @@ class State(Enum):
 SECONDS: Final[Mapping[State, Callable[["GatewayHttpProtocol"], float]]] = {
     State.HEAD: lambda _: conf.head_timeout_s,
     State.IDLE: lambda connection: connection.config.timeout_keep_alive,
-    State.BODY: lambda _: conf.body_timeout_s + conf.max_body_bytes / MIB + BODY_GRACE_S,
+    State.BODY: lambda connection: (
+        conf.body_timeout_s + conf.max_body_bytes / MIB + connection.body_grace_s
+    ),
     State.WRITE: lambda _: conf.write_timeout_s,
-    State.DISCARD: lambda _: DISCARD_S,
-    State.LINGER: lambda _: DISCARD_S,
+    State.DISCARD: lambda connection: connection.discard_s,
+    State.LINGER: lambda connection: connection.discard_s,
     State.CLOSE: lambda _: conf.write_timeout_s,
 }
 ENDING: Final = frozenset({State.LINGER, State.CLOSE})
@@ -65,6 +60,13 @@ class GatewayHttpProtocol(HttpProtocol):
         "_deadline", "_dropped", "_half_closed", "_ignores_input", "_timer", "_unread", "counted",
         "state",
     )  # fmt: skip
+
+    last_head_s: ClassVar = 1.0
+    """Time for the request head of a client that connected just before the shutdown."""
+    discard_s: ClassVar = 5.0
+    """Time for the rest of a body that is dropped, which is at most ``conf.max_body_bytes``."""
+    body_grace_s: ClassVar = 5.0
+    """Added to the application's own timeout, which then ends first with a more specific error."""
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
@@ -273,7 +275,7 @@ class GatewayHttpProtocol(HttpProtocol):
             self.close()
         elif not self._is_last:
             self._is_last = True
-            self.loop.call_later(LAST_HEAD_S, self._close_unless_served)
+            self.loop.call_later(self.last_head_s, self._close_unless_served)
 
     def _close_unless_served(self) -> None:
         if self._in_head and self.state not in ENDING:

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from django.db import connection
 
 from proxy.gateway.http.errors import HttpError, directory_unavailable, forbidden, unauthenticated
 from proxy.gateway.http.request_headers import RequestHeaders, ip_in_networks
-from proxy.gateway.snapshot.config_snapshot import Caller, directory
+from proxy.gateway.snapshot.config_snapshot import Caller, ConfigStore, directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.permissions.key_rehash import rehash
@@ -24,39 +25,42 @@ _rehashing: Final[set[bytes]] = set()
 """Digests that a thread is replacing."""
 
 
-def authenticate(head: RequestHeaders, scope: str = "messages") -> Caller:
+def authenticate(
+    head: RequestHeaders, scope: str = "messages", store: ConfigStore = directory
+) -> Caller:
     """Return the caller whose key is in ``x-api-key`` or ``Authorization: Bearer``.
 
     Raises HttpError 400 if the two headers have different keys, 401 if the key is missing or
     invalid, 403 if the key lacks ``scope`` or may not be used from the client's address, and 503 if
     the key is unknown but the configuration snapshot may be out of date.
     """
-    caller = identify(head)
+    caller = identify(head, store)
     authorise(caller, head, scope)
     return caller
 
 
-def identify(head: RequestHeaders) -> Caller:
+def identify(head: RequestHeaders, store: ConfigStore = directory) -> Caller:
     """Return the caller that the request's gateway key identifies.
 
     The key may be expired or revoked. Raises HttpError 400, 401 or 503.
     """
     presented = _presented(head)
-    caller = directory.snapshot.keys.get(digest_of_bytes(presented)) or _find_old_digest(presented)
+    keys = store.snapshot.keys
+    caller = keys.get(digest_of_bytes(presented)) or _find_old_digest(presented, keys)
     if caller is None:
-        if not directory.fresh:
+        if not store.fresh:
             raise directory_unavailable()
         raise unauthenticated(INVALID)
     return caller
 
 
-def _find_old_digest(presented: bytes) -> Caller | None:
+def _find_old_digest(presented: bytes, keys: Mapping[bytes, Caller]) -> Caller | None:
     """Return the caller whose digest is that under an earlier SECRET_KEY, and replace the digest.
 
     The database is written in another thread, once for concurrent requests.
     """
     for old in old_digests_of(presented):
-        caller = directory.snapshot.keys.get(old)
+        caller = keys.get(old)
         if caller is not None:
             if old not in _rehashing:
                 _rehashing.add(old)

@@ -56,8 +56,6 @@ from .upstream_policies import NO_POLICIES, Policies, build_policies
 log = logging.getLogger("proxy.gateway")
 
 POLL_S: Final = 1.0
-START_WAIT_S: Final = 10.0  # the wait for the first load is limited, as the database may hang
-STOP_WAIT_S: Final = 5.0
 MAX_CACHED_ROUTES: Final = 4_096  # the number is limited, because clients choose the model names
 
 
@@ -201,13 +199,20 @@ class Snapshot:
 class ConfigStore:
     """Stores the current snapshot and reloads it when the configuration changes."""
 
-    def __init__(self, load: "Callable[[], Snapshot] | None" = None) -> None:
+    def __init__(
+        self,
+        load: "Callable[[], Snapshot] | None" = None,
+        *,
+        start_wait_s: float = 10.0,
+        stop_wait_s: float = 5.0,
+    ) -> None:
         self.snapshot = Snapshot()
         self.fresh = False  # whether the last poll of the database succeeded
         self.fault = ""
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
         self._load = load or load_snapshot
+        self._start_wait_s, self._stop_wait_s = start_wait_s, stop_wait_s  # the database may hang
         self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
         self._transitions = SECRET_FILES.read_all(())  # how often files changed or failed
         self._lock = threading.Lock()
@@ -230,14 +235,14 @@ class ConfigStore:
                 target=self._run, args=(loaded,), name="directory", daemon=True
             )
             self.thread.start()
-        loaded.wait(START_WAIT_S)
+        loaded.wait(self._start_wait_s)
 
     def stop(self) -> None:
         with self._lock:
             thread, self.thread = self.thread, None
         if thread is not None:
             self._stop_event.set()
-            thread.join(STOP_WAIT_S)
+            thread.join(self._stop_wait_s)
             self.snapshot, self.fresh, self._reload_due = Snapshot(), False, False
             CREDENTIALS.keep(())
 

@@ -43,22 +43,27 @@ def probe(upstream: Upstream, model: str) -> Sequence[Finding]:
 
 
 def send_questions(
-    upstream: Upstream, model: str, questions: Iterable[Question]
+    upstream: Upstream, model: str, questions: Iterable[Question], timeout_s: float = LONGEST_S
 ) -> Sequence[Finding]:
-    """Send these questions in turn; see ``proxy.upstream_probe.probe`` for the errors."""
+    """Send these questions in turn; see ``proxy.upstream_probe.probe`` for the errors.
+
+    ``timeout_s`` limits the time of each question.
+    """
     upstream.clean()  # checks whether the upstream's address is allowed
     target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
-    return asyncio.run(_run_all(target, model, questions))
+    return asyncio.run(_run_all(target, model, questions, timeout_s))
 
 
-async def _run_all(target: Target, model: str, questions: Iterable[Question]) -> list[Finding]:
+async def _run_all(
+    target: Target, model: str, questions: Iterable[Question], timeout_s: float
+) -> list[Finding]:
     try:
-        return [await _run_one(target, model, question) for question in questions]
+        return [await _run_one(target, model, question, timeout_s) for question in questions]
     finally:
         await close_transport()
 
 
-async def _run_one(target: Target, model: str, question: Question) -> Finding:
+async def _run_one(target: Target, model: str, question: Question, timeout_s: float) -> Finding:
     server = target.server
     request = {**question.request, "model": model, "stream": True}
     run = _ProbeRun(target, question)
@@ -73,12 +78,12 @@ async def _run_one(target: Target, model: str, question: Question) -> Finding:
         headers = ANTHROPIC if server.dialect_name == "anthropic" else {}
         fields, run.headers = as_cloud_request(server, fields, headers, [])
         run.body = msgspec.json.encode(fields)
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(timeout_s):
             await run.send()
     except TranslatorError as exc:
         return run.finding(ok=False, summary=f"The request cannot be translated: {exc}.")
     except TimeoutError:
-        return run.finding(ok=False, summary=f"No whole answer within {LONGEST_S:.0f} seconds.")
+        return run.finding(ok=False, summary=f"No whole answer within {timeout_s:g} seconds.")
     except UpstreamFailed as exc:
         if question.capability and run.call is not None and run.call.status == 400:
             return _capability_finding(run, is_supported=False)

@@ -7,6 +7,7 @@ process that handles it. If the process that claimed a row has not reported prog
 """
 
 import logging
+import math
 import shutil
 import threading
 import time
@@ -168,7 +169,7 @@ def _write(job: Export, part: Path, chunks: Iterator[bytes]) -> int:
 
     Raise ExportStopped if another process has claimed the export or the disk is nearly full.
     """
-    written, reported = 0, time.monotonic()
+    written, reported = 0, -math.inf  # the first chunk is checked, too
     part.touch(mode=0o600)
     with part.open("wb") as file:
         for chunk in chunks:

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.utils import translation
@@ -10,7 +10,6 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 
 _lock: Final = threading.Lock()
-built_schemas: Final[list[dict[str, Any]]] = []
 
 
 class CachedGenerator(SchemaGenerator):
@@ -20,14 +19,17 @@ class CachedGenerator(SchemaGenerator):
     generator is not thread-safe.
     """
 
+    built: ClassVar[dict[str, Any]] = {}
+
     def get_schema(self, request: Any = None, public: bool = False) -> dict[str, Any]:
         with _lock:
-            if not built_schemas:
-                # The view sets the language that the query names; the document has only one.
+            cls = type(self)
+            if not cls.built:
+                # The view takes a language and a version from the query; the document has only one.
+                self.api_version = None
                 with translation.override(settings.LANGUAGE_CODE):
-                    built = super().get_schema(None, public=True)  # type: ignore[no-untyped-call]  # the library has no types
-                built_schemas.append(built)
-            return copy.copy(built_schemas[0])
+                    cls.built = super().get_schema(None, public=True)  # type: ignore[no-untyped-call]  # the library has no types
+            return copy.copy(cls.built)
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # as above

@@ -339,10 +339,19 @@ def test_the_command_prints_the_settings_of_a_client(capsys):
     assert output.err == ""
 
 
-def test_each_finding_is_one_line_with_its_remedy(monkeypatch, capsys):
-    found = checks.Error("wrong", hint="Do this.\nThen that.", id="x.E001")
-    monkeypatch.setattr(checks, "run_checks", lambda: [found])  # no setting is wrong here
+@pytest.fixture
+def failing_check():
+    """Register a system check that fails, because no setting is wrong here."""
 
+    @checks.register
+    def fail(**_):
+        return [checks.Error("wrong", hint="Do this.\nThen that.", id="x.E001")]
+
+    yield
+    checks.registry.registry.registered_checks.remove(fail)
+
+
+def test_each_finding_is_one_line_with_its_remedy(failing_check, capsys):
     with pytest.raises(SystemExit):
         call_command("doctor")
 

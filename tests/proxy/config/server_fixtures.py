@@ -17,7 +17,11 @@ DEADLINE_S = 30.0
 
 @contextmanager
 def served(
-    application: Any, *, send_buffer: int | None = None, **options: Any
+    application: Any,
+    *,
+    http: type[GatewayHttpProtocol] = GatewayHttpProtocol,
+    send_buffer: int | None = None,
+    **options: Any,
 ) -> Iterator[tuple[int, uvicorn.Server]]:
     """Serve in a thread. Yield the port and the server.
 
@@ -27,7 +31,7 @@ def served(
     if send_buffer is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     config = uvicorn.Config(
-        application, http=GatewayHttpProtocol, interface="asgi3", lifespan="off", log_config=None,
+        application, http=http, interface="asgi3", lifespan="off", log_config=None,
         **options,
     )  # fmt: skip
     server = _Server(config, lambda: None)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,8 +52,7 @@ def body_keys(settings):
 @given(data=st.binary(), address=st.binary(max_size=40))
 def test_data_is_readable_at_its_address_only(data, address):
     # Hypothesis calls the test many times with one value of a fixture.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("django.conf.settings.BODY_KEYS", [ONE])
+    with override_settings(BODY_KEYS=[ONE]):
         stored = encrypt(data, address)
 
         assert decrypt(stored, address) == data

@@ -38,10 +38,11 @@ from proxy.secrets import SECRET_FILES
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
     SKIPPED, health.metrics_cache, body_memory, known_origins,
+    token_estimates.correction_factors,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
-    missing_prices.unpriced_models, token_estimates.factors, token_estimates.learned_at,
+    missing_prices.unpriced_models,
     count_tokens.without_endpoint, shared_rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (

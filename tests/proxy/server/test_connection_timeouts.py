@@ -2,27 +2,38 @@
 
 import contextlib
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from proxy.server import http_timeouts
-from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until
+from proxy.server.http_timeouts import GatewayHttpProtocol
+from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
 from tests.waiting import until
 
-from .echo import Echo, head, receive_all
+from .echo import CurrentEcho, Echo, head, receive_all
 
 SHORT_S = 0.3
 LARGE = b"x" * 65_536
 
 
+class ShortTimeouts(GatewayHttpProtocol):
+    __slots__ = ()
+    discard_s = SHORT_S  # else each test waits 5 seconds
+    body_grace_s = 0.0  # else each test waits 5 seconds
+
+
+@pytest.fixture(scope="module")
+def echo_server(current_echo: CurrentEcho) -> Iterator[tuple[int, Any]]:
+    with served(current_echo, http=ShortTimeouts, send_buffer=2_048) as running:
+        yield running
+
+
 @pytest.fixture(autouse=True)
-def _short_timeouts(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_timeouts(settings: Any) -> None:
     settings.HEAD_TIMEOUT_S = DEADLINE_S  # longer than a busy machine takes to send a head
     settings.BODY_TIMEOUT_S = settings.WRITE_TIMEOUT_S = SHORT_S
     settings.MAX_BODY_BYTES = 2**16
-    monkeypatch.setattr(http_timeouts, "DISCARD_S", SHORT_S)  # else each test waits 5 seconds
-    monkeypatch.setattr(http_timeouts, "BODY_GRACE_S", 0.0)  # else each test waits 5 seconds
 
 
 @pytest.fixture

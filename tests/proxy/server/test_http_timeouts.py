@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.server import http_timeouts, websocket_protocol
+from proxy.server import websocket_protocol
 from proxy.server.http_timeouts import GatewayHttpProtocol
-from proxy.server.server import _Server
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 from tests.waiting import until
 
@@ -91,14 +90,21 @@ def rejects_connections(port: int) -> bool:
     return False
 
 
+class PatientProtocol(GatewayHttpProtocol):
+    __slots__ = ()
+    last_head_s = 600.0  # the machine may be slow
+
+
+class ImpatientProtocol(GatewayHttpProtocol):
+    __slots__ = ()
+    last_head_s = 0.05
+
+
 @pytest.mark.parametrize("sent_bytes", [0, 9], ids=["connected", "within its head"])
-def test_a_client_that_connected_before_the_shutdown_is_served(
-    application, monkeypatch, sent_bytes
-):
-    monkeypatch.setattr(http_timeouts, "LAST_HEAD_S", 600.0)  # the machine may be slow
+def test_a_client_that_connected_before_the_shutdown_is_served(application, sent_bytes):
     request = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
     with (
-        served(application) as (port, server),
+        served(application, http=PatientProtocol) as (port, server),
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
         client.sendall(request[:sent_bytes])
@@ -115,21 +121,19 @@ def test_a_client_that_connected_before_the_shutdown_is_served(
     assert received.endswith(b"ok")
 
 
-def test_a_client_in_the_accept_queue_at_shutdown_is_served(application, monkeypatch):
+def test_a_client_in_the_accept_queue_at_shutdown_is_served(application):
     """The last client connects when the server has just decided to shut down."""
     clients = []
-    tick = _Server.on_tick
+    is_prepared = threading.Event()
 
-    async def observed_tick(self: _Server, counter: int) -> bool:
-        is_ending = await tick(self, counter)
-        if is_ending:
-            clients.append(post(port, "/", b"{}"))
-        return is_ending
-
-    monkeypatch.setattr(_Server, "on_tick", observed_tick)  # connects between two steps of it
-    with served(application) as (port, server):
-        until(lambda: server.started)
+    async def end() -> None:
+        """Run within the step of the server that reads ``should_exit``, just before it does."""
+        is_prepared.wait(DEADLINE_S)
         server.should_exit = True
+        clients.append(post(port, "/", b"{}"))
+
+    with served(application, callback_notify=end) as (port, server):
+        is_prepared.set()
         until(lambda: clients)
         with clients[0] as client:
             received = receive_until(client, b"ok")
@@ -137,10 +141,9 @@ def test_a_client_in_the_accept_queue_at_shutdown_is_served(application, monkeyp
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_silent_client_does_not_delay_the_shutdown(application, monkeypatch):
-    monkeypatch.setattr(http_timeouts, "LAST_HEAD_S", 0.05)  # not a whole second
+def test_a_silent_client_does_not_delay_the_shutdown(application):
     with (
-        served(application) as (port, server),
+        served(application, http=ImpatientProtocol) as (port, server),
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
         until(lambda: server.server_state.connections)

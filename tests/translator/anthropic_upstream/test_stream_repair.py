@@ -296,12 +296,13 @@ def test_an_error_never_quotes_the_upstream():
     assert secret[:6] not in stream.error.message
 
 
-def test_the_events_that_wait_are_bounded(monkeypatch):
-    # Events of the real size would make the test slow and prove the same.
-    monkeypatch.setattr(stream_repair, "MAX_WAITING_CHARACTERS", 1000)
+def test_the_events_that_wait_are_bounded():
+    quarter = arguments(1, "x" * (stream_repair.MAX_WAITING_CHARACTERS // 4))
 
-    stream, emitted = fed(START, call(0, "a"), call(1, "b"), *[arguments(1, "x" * 99)] * 20)
+    below, _ = fed(START, call(0, "a"), call(1, "b"), *[quarter] * 3)
+    stream, emitted = fed(START, call(0, "a"), call(1, "b"), *[quarter] * 5)
 
+    assert below.error is None
     assert stream.error is not None
     assert "too large" in stream.error.message
     assert order_faults(emitted) == []

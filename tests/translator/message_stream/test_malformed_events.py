@@ -4,8 +4,7 @@ import pytest
 
 from translator.dialect import ResponseContext
 from translator.errors import IllegalMove
-from translator.message_stream.malformed_events import INTERNAL_ERROR
-from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.malformed_events import INTERNAL_ERROR, end_on_malformed_data
 from translator.openai_chat.stream.chat_stream import ChatStream
 
 
@@ -13,22 +12,28 @@ def chunk(text):
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
 
 
+class StreamWithBugs(ChatStream):
+    """A stream with handlers that the grammar forbids, as no handler of the translator should be."""
+
+    @end_on_malformed_data
+    def write_wrong_delta(self):
+        self.composer.writer.write_delta({"type": "input_json_delta", "partial_json": "x"})
+
+    @end_on_malformed_data
+    def fail_and_continue(self):
+        self.composer.fail(error_type="api_error", message="first")
+        self.composer.writer.write_delta({"type": "text_delta", "text": "x"})
+
+
 @pytest.fixture
 def stream():
-    return ChatStream(ResponseContext(message_id="msg_1", model="m"))
+    return StreamWithBugs(ResponseContext(message_id="msg_1", model="m"))
 
 
-def test_an_illegal_step_closes_the_block_and_sends_an_internal_error(stream, monkeypatch):
+def test_an_illegal_step_closes_the_block_and_sends_an_internal_error(stream):
     stream.feed(chunk("a"))
-    wrong = {"type": "input_json_delta", "partial_json": "x"}
 
-    def send_wrong_delta(composer, _key, _piece):
-        composer.writer.write_delta(wrong)
-
-    # A bug is planted: no event can cause one.
-    monkeypatch.setattr(MessageComposer, "add_text", send_wrong_delta)
-
-    events = stream.feed(chunk("b"))
+    events = stream.write_wrong_delta()
 
     assert [event["type"] for event in events] == ["content_block_stop", "error"]
     assert events[-1]["error"] == {"type": "api_error", "message": "internal error"}
@@ -38,14 +43,10 @@ def test_an_illegal_step_closes_the_block_and_sends_an_internal_error(stream, mo
     assert stream.feed(chunk("c")) == []
 
 
-def test_an_illegal_step_after_the_end_sends_nothing_more(stream, monkeypatch):
-    def fail_twice(composer, _key, _piece):
-        composer.fail(error_type="api_error", message="first")
-        raise IllegalMove("planted")
+def test_an_illegal_step_after_the_end_sends_nothing_more(stream):
+    stream.feed(chunk("a"))
 
-    # A bug is planted: no event can cause one.
-    monkeypatch.setattr(MessageComposer, "add_text", fail_twice)
+    events = stream.fail_and_continue()
 
-    events = stream.feed(chunk("a"))
-
-    assert [event["type"] for event in events] == ["message_start", "error"]
+    assert [event["type"] for event in events] == ["content_block_stop", "error"]
+    assert isinstance(stream.fault, IllegalMove)

@@ -1,7 +1,8 @@
 """The running requests, the health of the upstreams, and cooldowns on the dashboard."""
 
+import re
+import time
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -21,6 +22,7 @@ from translator.dialect import UpstreamError
 pytestmark = pytest.mark.django_db
 URL = "/admin/"
 DOWN = UpstreamError(status=503, error_type="api_error", message="down")
+RATE_LIMITED = UpstreamError(status=429, error_type="rate_limit_error", message="limited")
 FAILED = {"outcome": "upstream_error", "status": 529, "stop_reason": "", "usage": {}}
 
 
@@ -58,13 +60,12 @@ def running():
 
 
 @pytest.fixture
-def stopped_cooldown(monkeypatch):
-    """Replace the gateway's cooldown by one whose clock does not advance."""
-    known = Cooldown(lambda: 100.0)
-    # The gateway of this process registers its cooldown when it is imported.
-    monkeypatch.setattr(cooldown_registry, "SOURCES", [known])
-    monkeypatch.setattr(cooldown_registry, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    return known
+def registered_cooldown():
+    """Register a cooldown beside that of the gateway; it is removed at the end."""
+    known = Cooldown()
+    cooldown_registry.SOURCES.append(known)
+    yield known
+    cooldown_registry.SOURCES.remove(known)
 
 
 def test_an_upstream_shows_its_last_hour_and_day(root):
@@ -101,20 +102,29 @@ def test_an_upstream_in_use_is_shown_without_requests(root, client):
     assert list(upstream_rows(client.get(URL))) == ["openai"]
 
 
-def test_a_cooldown_is_shown_with_its_failures_and_time(root, stopped_cooldown):
+def test_a_cooldown_is_shown_with_its_failures_and_time(root, registered_cooldown):
     seed(1)
     seed(1, upstream="vllm")
-    for _ in range(4):
-        stopped_cooldown.record_failure(("openai", "gpt-5.2"), DOWN)
-    stopped_cooldown.record_failure(("vllm", "qwen3"), DOWN)  # one failure starts no cooldown
+    began = time.monotonic()
+    for _ in range(6):
+        registered_cooldown.record_failure(("openai", "gpt-5.2"), DOWN)
+    registered_cooldown.record_failure(("vllm", "qwen3"), DOWN)  # one failure starts no cooldown
 
     found = upstream_rows(root.get(URL))
 
-    assert found["openai"].cooldowns == [
-        "gpt-5.2 is tried last for 10.0 s, after 4 failures in a row"
-    ]
+    [shown] = found["openai"].cooldowns
+    left_s = re.fullmatch(r"gpt-5.2 is tried last for (\S+) s, after 6 failures in a row", shown)
+    assert began + 40 - time.monotonic() <= float(left_s[1]) + 0.05
+    assert float(left_s[1]) <= 40
     assert found["vllm"].cooldowns == []
-    assert [entry.left_s for entry in cooldown_registry.cooling()] == [10.0]
+
+
+def test_the_time_of_a_cooldown_is_that_until_its_end(registered_cooldown):
+    registered_cooldown.clock = lambda: 100.0
+    registered_cooldown.record_failure(("openai", "gpt-5.2"), RATE_LIMITED)
+
+    assert [entry.left_s for entry in cooldown_registry.cooling(101.0)] == [4.0]
+    assert cooldown_registry.cooling(105.0) == []
 
 
 def test_the_gateway_registers_its_cooldown():

@@ -6,7 +6,9 @@ from html import unescape
 
 import pytest
 
+from proxy.gateway.upstream.probe import send_questions
 from proxy.models import Exchange, Route, RouteTarget, Upstream
+from proxy.upstream_probe import QUESTIONS
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
     Close,
@@ -189,16 +191,14 @@ def test_an_invalid_response_fails_the_test(owner, upstream, scripted, name):
     assert result in first["result"]
 
 
-def test_a_silent_upstream_times_out(owner, upstream, scripted, monkeypatch):
-    from proxy.gateway.upstream import probe
-
-    # The page waits for 30 seconds.
-    monkeypatch.setattr(probe, "LONGEST_S", 0.3)
+def test_a_silent_upstream_times_out(upstream, scripted):
     scripted.on("silent", [Stall()])
 
-    answer, _ = test(owner, upstream, "silent")
+    findings = send_questions(upstream, "silent", QUESTIONS, timeout_s=0.3)
 
-    assert answer.context["findings"][0]["result"].startswith("No whole answer within")
+    assert [(one.ok, one.summary) for one in findings] == [
+        (False, "No whole answer within 0.3 seconds.")
+    ] * len(QUESTIONS)
 
 
 def test_an_unreachable_upstream_fails_the_test(owner, upstream):

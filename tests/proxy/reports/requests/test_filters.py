@@ -1,15 +1,14 @@
 """Filters of the request list: each recorded column has one, and it returns only matching rows."""
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from django.db import connection
 
-from proxy.ledger.database import query_timeout
 from proxy.models import Exchange
 from proxy.reports.core.query_parameters import FILTERS
 from proxy.reports.requests import filters
+from tests.fakes.stopped_queries import stopped_queries
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -193,28 +192,18 @@ def test_a_search_by_id_uses_the_primary_key(get_ids):
             assert ("(id=?)" in plan) is is_indexed, plan
 
 
-def test_a_slow_page_is_stopped_with_a_message(get_report, monkeypatch):
-    """Speed up the clock of the query timeout only."""
-    for _ in range(30):
-        factories.record()
-    # A ledger whose search really takes two seconds has millions of rows.
-    monkeypatch.setattr(query_timeout, "INSTRUCTIONS_PER_CHECK", 10)
-    monkeypatch.setattr(
-        query_timeout, "time", SimpleNamespace(monotonic=iter(range(0, 10**9, 11)).__next__)
-    )
-    slow = get_report("requests", **DAY, user_agent="nobody")
-    monkeypatch.undo()
+def test_a_slow_page_is_stopped_with_a_message(get_report):
+    with stopped_queries('"proxy_exchange"."user_agent"') as stopped:
+        slow = get_report("requests", **DAY, user_agent="nobody")
 
-    if connection.vendor == "sqlite":
-        assert slow.status_code == 503
-        assert slow.json()["error"] == {
-            "type": "overloaded_error",
-            "message": "the query took too long and was stopped; choose a shorter time range or "
-            "more filters",
-        }
-    assert (
-        get_report("requests", **DAY).status_code == 200
-    )  # the connection has no timeout any more
+    assert len(stopped) == 1
+    assert slow.status_code == 503
+    assert slow.json()["error"] == {
+        "type": "overloaded_error",
+        "message": "the query took too long and was stopped; choose a shorter time range or "
+        "more filters",
+    }
+    assert get_report("requests", **DAY).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 from django.conf import settings
-from drf_spectacular.generators import SchemaGenerator
+from django.test import RequestFactory
 
-from proxy.reports.openapi import generator
+from proxy.reports.openapi.generator import CachedGenerator
+from proxy.reports.openapi.views import SchemaView
 from tests.slow.threats import raw_http
 
 PUBLIC = ("/api/v1/schema/", "/api/v1/docs/")
@@ -28,26 +30,27 @@ def test_concurrent_requests_get_the_same_bytes(running, path):
     assert head.headers["content-length"] == str(len(replies[0].body))
 
 
-def test_the_schema_is_built_once(gateway, monkeypatch):
-    built, lock = [], threading.Lock()
-    build = SchemaGenerator.get_schema
+def test_the_schema_is_built_once():
+    class CountingGenerator(CachedGenerator):
+        built: ClassVar = {}
+        builds: ClassVar = []
 
-    def count_build(*args, **kwargs):
-        with lock:
-            built.append(args)
-        return build(*args, **kwargs)
+        def parse(self, *args):  # each build calls it once
+            self.builds.append(args)
+            return super().parse(*args)
 
-    # The builds are counted, from an empty cache: no response says that it was built.
-    monkeypatch.setattr(SchemaGenerator, "get_schema", count_build)
-    monkeypatch.setattr(generator, "built_schemas", [])
+    started = threading.Barrier(20)
+
+    def request_schema(number):
+        request = RequestFactory().get(f"/api/v1/schema/?n={number}")
+        started.wait(60)
+        return SchemaView.as_view(generator_class=CountingGenerator)(request).render()
+
     with ThreadPoolExecutor(20) as pool:
-        urls = [
-            f"/api/v1/schema/?n={number}" for number in range(20)
-        ]  # different URLs, so that no response comes from a cache
-        replies = list(pool.map(lambda each: gateway.request("GET", each), urls))
+        responses = list(pool.map(request_schema, range(20)))
 
-    assert {reply.status for reply in replies} == {200}
-    assert len(built) == 1
+    assert {(one.status_code, one.content) for one in responses} == {(200, responses[0].content)}
+    assert len(CountingGenerator.builds) == 1
 
 
 def test_foreign_host_gets_no_public_page(running):

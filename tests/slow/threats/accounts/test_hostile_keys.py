@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.http.request_headers import RequestHeaders
-from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
+from proxy.gateway.snapshot.config_snapshot import ConfigStore, Snapshot
 from proxy.models import ApiKey
 from proxy.secrets import KEY_MARK, digest_of, new_secret
 from tests.proxy.admin import factories
@@ -65,18 +65,19 @@ def head_with(*headers: tuple[bytes, bytes]) -> RequestHeaders:
     )
 
 
-def rejection(*headers: tuple[bytes, bytes]) -> tuple[int, str, str]:
+def rejection(store: ConfigStore, *headers: tuple[bytes, bytes]) -> tuple[int, str, str]:
     with pytest.raises(HttpError) as refused:
-        authenticate(head_with(*headers))
+        authenticate(head_with(*headers), store=store)
     return refused.value.status, refused.value.error_type, refused.value.message
 
 
 @pytest.fixture
-def known(monkeypatch):
-    """Set a fresh snapshot with one key."""
-    # The process has one directory, and this test runs no gateway.
-    monkeypatch.setattr(directory, "snapshot", Snapshot(keys={digest_of("sk-br-known"): None}))
-    monkeypatch.setattr(directory, "fresh", True)
+def known():
+    """Return a store with a fresh snapshot that has one key."""
+    store = ConfigStore()
+    store.snapshot = Snapshot(keys={digest_of("sk-br-known"): None})
+    store.fresh = True
+    return store
 
 
 def test_list_has_five_hundred_hostile_keys():
@@ -91,8 +92,8 @@ def test_hostile_key_is_rejected_without_a_database_query(known):
         answers = set()
         for text in HOSTILE:
             raw = text.encode("utf-8")
-            answers.add(rejection((b"x-api-key", raw)))
-            answers.add(rejection((b"authorization", b"Bearer " + raw)))
+            answers.add(rejection(known, (b"x-api-key", raw)))
+            answers.add(rejection(known, (b"authorization", b"Bearer " + raw)))
 
     answers -= {
         (401, "authentication_error", "no gateway key; send x-api-key or Authorization: Bearer")

@@ -1,18 +1,16 @@
 """The key check: each result for known, unknown and restricted keys."""
 
 import threading
-from dataclasses import replace
-from types import SimpleNamespace
+import time
+from pathlib import Path
 
 import pytest
+from django.db import connection
 
-from proxy.conf import conf
-from proxy.gateway.admission import auth
 from proxy.gateway.admission.auth import LONGEST_KEY, authenticate
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot import config_cache
-from proxy.gateway.snapshot import config_snapshot as module
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
     Caller,
@@ -21,13 +19,12 @@ from proxy.gateway.snapshot.config_snapshot import (
     RouteEntry,
     Snapshot,
     TeamEntry,
-    directory,
 )
 from proxy.models import ApiKey, Team, Upstream
 from proxy.permissions.key_validity import MESSAGES, End, Reason
 from proxy.secrets import digest_of
 
-NOW = 1_000.0
+NOW = time.time()
 LONG = "k" * LONGEST_KEY
 NO_KEY_TEXT = "no gateway key; send x-api-key or Authorization: Bearer"
 DIFFERENT_KEYS_TEXT = "x-api-key and Authorization carry different keys; send one"
@@ -42,20 +39,13 @@ def caller(**fields) -> Caller:
     })  # fmt: skip
 
 
-@pytest.fixture
-def known_keys(monkeypatch):
-    """Return a function that sets a snapshot with the keys ``good`` and ``LONG`` at time ``NOW``."""
-
-    def make(fresh: bool = True, **fields) -> Caller:
-        expected_caller = caller(**fields)
-        keys = {digest_of(key): expected_caller for key in ("good", LONG)}
-        # The process has one directory and one clock, and these tests run no gateway.
-        monkeypatch.setattr(directory, "snapshot", Snapshot(keys=keys))
-        monkeypatch.setattr(directory, "fresh", fresh)
-        monkeypatch.setattr(auth, "time", SimpleNamespace(time=lambda: NOW))
-        return expected_caller
-
-    return make
+def known_keys(fresh: bool = True, **fields) -> tuple[ConfigStore, Caller]:
+    """Return a store with the keys ``good`` and ``LONG``, and the caller of both."""
+    expected_caller = caller(**fields)
+    store = ConfigStore()
+    store.snapshot = Snapshot(keys={digest_of(key): expected_caller for key in ("good", LONG)})
+    store.fresh = fresh
+    return store, expected_caller
 
 
 def head(key: bytes | None = b"good", bearer: bytes | None = None) -> RequestHeaders:
@@ -78,10 +68,11 @@ def head(key: bytes | None = b"good", bearer: bytes | None = None) -> RequestHea
         (LONG.encode(), None),
     ],
 )
-def test_known_key_is_accepted_in_each_header_form(known_keys, key, bearer):
-    expected_caller = known_keys(ip_allow=("192.0.2.0/24",), ends=(End(Reason.EXPIRED, NOW + 1),))
+def test_known_key_is_accepted_in_each_header_form(key, bearer):
+    expiry = End(Reason.EXPIRED, time.time() + 3_600)
+    store, expected_caller = known_keys(ip_allow=("192.0.2.0/24",), ends=(expiry,))
 
-    assert authenticate(head(key, bearer)) is expected_caller
+    assert authenticate(head(key, bearer), store=store) is expected_caller
 
 
 @pytest.mark.parametrize(
@@ -96,11 +87,11 @@ def test_known_key_is_accepted_in_each_header_form(known_keys, key, bearer):
         (b"good", b"Bearer other", 400, "invalid_request_error", DIFFERENT_KEYS_TEXT),
     ],
 )  # fmt: skip
-def test_invalid_key_is_rejected_with_this_message(known_keys, key, bearer, status, kind, message):  # noqa: PLR0917
-    known_keys()
+def test_invalid_key_is_rejected_with_this_message(key, bearer, status, kind, message):
+    store, _ = known_keys()
 
     with pytest.raises(HttpError) as rejected:
-        authenticate(head(key, bearer))
+        authenticate(head(key, bearer), store=store)
 
     error = rejected.value
     assert (error.status, error.error_type, error.message) == (status, kind, message)
@@ -119,29 +110,29 @@ def test_invalid_key_is_rejected_with_this_message(known_keys, key, bearer, stat
         ({"scopes": frozenset({"reports"})}, 403, "this gateway key lacks the scope 'messages'"),
     ],
 )  # fmt: skip
-def test_known_key_without_permission_is_rejected(known_keys, fields, status, message):
-    known_keys(**fields)
+def test_known_key_without_permission_is_rejected(fields, status, message):
+    store, _ = known_keys(**fields)
 
     with pytest.raises(HttpError) as rejected:
-        authenticate(head())
+        authenticate(head(), store=store)
 
     kind = "authentication_error" if status == 401 else "permission_error"
     error = rejected.value
     assert (error.status, error.error_type, error.message) == (status, kind, message)
 
 
-def test_required_scope_is_checked(known_keys):
-    expected_caller = known_keys(scopes=frozenset({"reports"}))
+def test_required_scope_is_checked():
+    store, expected_caller = known_keys(scopes=frozenset({"reports"}))
 
-    assert authenticate(head(), scope="reports") is expected_caller
+    assert authenticate(head(), "reports", store) is expected_caller
 
 
-def test_unknown_key_gets_503_while_the_database_is_unavailable(known_keys):
-    expected_caller = known_keys(fresh=False)
+def test_unknown_key_gets_503_while_the_database_is_unavailable():
+    store, expected_caller = known_keys(fresh=False)
 
-    assert authenticate(head()) is expected_caller
+    assert authenticate(head(), store=store) is expected_caller
     with pytest.raises(HttpError) as rejected:
-        authenticate(head(b"other"))
+        authenticate(head(b"other"), store=store)
     assert rejected.value.status == 503
 
 
@@ -155,18 +146,16 @@ def test_store_is_empty_before_its_first_read():
     assert (store.snapshot.revision, dict(store.snapshot.keys)) == (-1, {})
 
 
-def test_unresponsive_database_delays_neither_start_nor_stop(monkeypatch):
+@pytest.mark.django_db(transaction=True)  # another thread reads the revision
+def test_unresponsive_database_delays_neither_start_nor_stop():
     released = threading.Event()
 
     def load() -> Snapshot:
         released.wait(30)
         return Snapshot()
 
-    # A database that does not answer would delay the test by the real times.
-    monkeypatch.setattr(module, "database_file", load)
-    monkeypatch.setattr(module, "START_WAIT_S", 0.01)
-    monkeypatch.setattr(module, "STOP_WAIT_S", 0.01)
-    blocked_store = ConfigStore(load)
+    Team.objects.create(name="platform")  # a change for the store to load
+    blocked_store = ConfigStore(load, start_wait_s=0.01, stop_wait_s=0.01)
 
     blocked_store.start()
     thread = blocked_store.thread
@@ -178,37 +167,34 @@ def test_unresponsive_database_delays_neither_start_nor_stop(monkeypatch):
     thread.join()
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="the database is no file")
 @pytest.mark.django_db(transaction=True)
-def test_start_without_the_database_uses_and_logs_the_cached_snapshot(
-    monkeypatch, caplog, tmp_path
-):
-    # The settings of the tests have one data directory for all tests.
-    monkeypatch.setattr(config_cache, "conf", replace(conf, data_dir=tmp_path))
+def test_start_without_the_database_uses_and_logs_the_cached_snapshot(settings, caplog, tmp_path):
+    settings.DATA_DIR = tmp_path
     Team.objects.create(name="platform")
     key, _ = ApiKey.issue(Team.objects.get(), "ci")
     nowhere = {"env": "NO_SUCH_VARIABLE_HERE"}
     Upstream.objects.create(name="broken", dialect="chat", base_url="http://u/v1", secret=nowhere)
     config_cache.save_cached(config_cache.read_database())
 
-    def unreachable() -> None:
-        raise OSError("no route to it")
-
-    # The database of the tests is always available.
-    monkeypatch.setattr(module, "database_file", unreachable)
+    file = Path(connection.settings_dict["NAME"])
+    moved = file.rename(file.with_suffix(".moved"))
+    missing = "the database file cannot be reached: No such file or directory"
     started = ConfigStore()
-    for _ in range(2):
-        started.poll()
+    try:
+        for _ in range(2):
+            started.poll()
+    finally:
+        moved.rename(file)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "the directory cannot be read: no route to it",
+        f"the directory cannot be read: {missing}",
         "keys and routes are those that were last read",
         f"upstream broken cannot be used: {started.snapshot.broken['broken']}",
     ]
-    assert (started.fresh, started.fault) == (False, "OSError")
+    assert (started.fresh, started.fault) == (False, "LedgerUnavailable")
     assert list(started.snapshot.keys) == [bytes(key.digest)]
 
-    # It is available again.
-    monkeypatch.setattr(module, "database_file", lambda: None)
     cached_snapshot = started.snapshot
     started.poll()  # the same revision, but read from the database
     assert (started.fresh, started.fault) == (True, "")

@@ -16,13 +16,10 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def revoked_file(tmp_path, monkeypatch):
+def revoked_file(tmp_path, settings):
     """Use a temporary path for the node's list of revoked keys."""
-    path = tmp_path / "revoked_keys"
-    original = revoked_keys_file.update
-    # The settings of the tests have one data directory for all tests.
-    monkeypatch.setattr(revoked_keys_file, "update", lambda keys: original(keys, path))
-    return path
+    settings.DATA_DIR = tmp_path
+    return tmp_path / revoked_keys_file.FILE_NAME
 
 
 def valid(key: ApiKey) -> bool:
