@@ -101,7 +101,7 @@ def test_redis_deletes_what_expired(redis_server):
     ],
 )
 def test_the_oldest_entries_of_a_session_go_first(
-    store, clock, count, length, entries_of, names_of
+    store, clock, *, count, length, entries_of, names_of
 ):
     """Of five equal saves, as many of the newest are left as the limit allows."""
     saves = [{f"{save}-{number}": "x" * length for number in range(count)} for save in range(5)]
