@@ -1,6 +1,5 @@
 """Fixtures: a gateway with a team that has budgets."""
 
-import contextlib
 import itertools
 import time
 from datetime import UTC, datetime
@@ -69,19 +68,3 @@ def no_new_counters(gateway: GatewayClient):
     budget_maintenance.stop()
     yield
     budget_maintenance.start()
-
-
-@pytest.fixture
-def missing_ledger(database):
-    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
-
-    @contextlib.contextmanager
-    def moved_away():
-        file = database / "ledger.sqlite3"
-        away = file.rename(database / "moved-away.sqlite3")
-        try:
-            yield
-        finally:
-            away.rename(file)
-
-    return moved_away

@@ -1,18 +1,13 @@
 """No upstream is called before the open record is durable; a disconnect before that costs nothing."""
 
 import contextlib
-import threading
 import time
-from collections.abc import Iterator, Sequence
-
-import pytest
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import Standing
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.exchange.request_context import RequestContext
-from proxy.ledger.journal import segments
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import OpenRecord, decode
 from proxy.ledger.posting.budget_sync import counter_name
@@ -26,30 +21,12 @@ from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import DIALECTS, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
+from tests.proxy.gateway.outages import suspended_disk
 from tests.waiting import until
 
 
 def running(model: str) -> list[RequestContext]:
     return [context for context in list(RUNNING.values()) if context.request.model == model]
-
-
-@contextlib.contextmanager
-def suspended_disk() -> Iterator[None]:
-    """Suspend the journal, as a disk that does not respond would."""
-    free = threading.Event()
-    append = segments.Segment.append
-
-    def wait(segment: segments.Segment, frames: Sequence[bytes]) -> None:
-        assert free.wait(60)
-        append(segment, frames)
-
-    with pytest.MonkeyPatch.context() as patch:
-        # A test cannot stop the disk.
-        patch.setattr(segments.Segment, "append", wait)
-        try:
-            yield
-        finally:
-            free.set()
 
 
 def open_records(**filters: str) -> list[OpenRecord]:
