@@ -2,11 +2,15 @@
 
 import itertools
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
+from proxy.counters.backends import limit_states
+from proxy.counters.shared_state import SqliteStates
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
+from proxy.gateway.admission.shared_rate_limits import shared_limiters
 from proxy.live.running_requests import RUNNING
 from proxy.models import Budget, Price
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -68,3 +72,17 @@ def no_new_counters(gateway: GatewayClient):
     budget_maintenance.stop()
     yield
     budget_maintenance.start()
+
+
+@pytest.fixture
+def several_workers(gateway: GatewayClient, settings) -> Iterator[SqliteStates]:
+    """Let the gateway share its limits, as with two workers; the limit states that they share."""
+    settings.WORKERS = 2
+    limit_states.cache_clear()
+    states = limit_states()
+    yield states
+    settings.WORKERS = 1
+    limit_states.cache_clear()
+    shared_limiters.clear()
+    budget_maintenance.renewals.clear()
+    states.close()
