@@ -28,9 +28,9 @@ from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget, Team
+from tests.fakes.outages import unusable
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import row
-from tests.proxy.gateway.outages import unusable
 
 from .test_hard_budgets import REPORTED
 

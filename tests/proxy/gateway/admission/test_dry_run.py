@@ -20,11 +20,11 @@ from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.admission.shared_rate_limits import SharedLimiter
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, directory
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, message
 from tests.proxy.gateway.http_client import GatewayClient
-from tests.proxy.gateway.outages import unusable
 
 numbers = itertools.count()
 

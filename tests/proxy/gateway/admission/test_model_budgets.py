@@ -11,11 +11,11 @@ from proxy.counters.budget_store import Standing
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import team_budgets
 from proxy.models import Budget, RouteTarget, Upstream
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, json_response
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.budget_fixtures import settled, standing
 from tests.proxy.gateway.conftest import DIALECTS, add_route, message, row
-from tests.proxy.gateway.outages import unusable
 
 numbers = itertools.count()
 COST = 12 * 1_000 + 5 * 10_000

@@ -11,13 +11,13 @@ from proxy.counters.backends import CALLS_FILE
 from proxy.counters.session_calls import ENTRY_LIFETIME_S, MAX_CALL, MAX_CALLS
 from proxy.gateway.exchange import call_record
 from proxy.models import ApiKey, Team
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.endpoints.test_reasoning import reasoning_script
 from tests.proxy.gateway.http_client import GatewayClient
-from tests.proxy.gateway.outages import unusable
 from tests.proxy.gateway.upstream_scripts import THOUGHT_SIGNATURE, late_signature
 
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}

@@ -15,13 +15,13 @@ from proxy.ledger.recorder import recorder
 from proxy.ledger.transcripts.storage import read
 from proxy.live.running_requests import RUNNING, stop_here
 from proxy.models import ApiKey, Budget, Price, Team
+from tests.fakes.outages import suspended_disk
 from tests.fakes.upstreams.script_steps import Script, Stall, chunk, json_response, stream_head
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import DIALECTS, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
-from tests.proxy.gateway.outages import suspended_disk
 from tests.waiting import until
 
 

@@ -14,13 +14,13 @@ from proxy.gateway.exchange.ledger_records import usage_record
 from proxy.gateway.upstream.client import close_transport
 from proxy.ledger.transcripts.storage import read
 from proxy.models import ApiKey, Team
+from tests.fakes.outages import full_disk
 from tests.fakes.upstreams.script_steps import Stall, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import Server, add_route, add_upstream, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
-from tests.proxy.gateway.outages import full_disk
 from tests.waiting import until
 from translator.anthropic.usage import Usage
 
