@@ -90,8 +90,9 @@ class ResponseStore(Protocol):
 class SqliteResponses:
     """A ``ResponseStore`` in a file for the workers of one machine, created on first use."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
+        self._max_bytes = max_bytes
 
     def claim(self, owner: int, name: str, digest: bytes) -> StoredResponse | None:
         now = time.time()
@@ -115,7 +116,7 @@ class SqliteResponses:
 
     def settle(self, owner: int, name: str, reply: StoredResponse) -> None:
         with self._connect() as connection:
-            body = reply.body if _bytes_used(connection) < MAX_BYTES else None
+            body = reply.body if _bytes_used(connection) < self._max_bytes else None
             connection.execute(
                 "UPDATE replies SET done = ?, body = ? WHERE owner = ? AND name = ?",
                 (reply.done, body, owner, name),

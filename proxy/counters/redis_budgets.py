@@ -49,8 +49,9 @@ COUNTERS: Final = 100
 class RedisBudgets:
     """A ``BudgetStore`` in Redis."""
 
-    def __init__(self, url: str, timeout_s: float | None = None) -> None:
+    def __init__(self, url: str, timeout_s: float | None = None, lease_s: float = LEASE_S) -> None:
         self.client = client_of(url, timeout_s)
+        self._lease_s = lease_s
 
     def reserve(
         self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
@@ -58,7 +59,7 @@ class RedisBudgets:
         limit_texts = ["" if each.limit is None else str(each.limit) for each in limits]
         names = [each.counter for each in limits]
         unknown, full = self._run(
-            RESERVE, names, request_id, holder, amount, LEASE_S, EXPIRE_S, *limit_texts
+            RESERVE, names, request_id, holder, amount, self._lease_s, EXPIRE_S, *limit_texts
         )
         return ReservationResult(
             unknown=tuple(names[index - 1] for index in unknown),
@@ -112,7 +113,7 @@ class RedisBudgets:
 
     def renew(self, holder: str, counters: Collection[str]) -> None:
         for some in _batches(counters):
-            self._run(RENEW, some, holder, LEASE_S)
+            self._run(RENEW, some, holder, self._lease_s)
 
     def forget(self, counters: Collection[str]) -> None:
         for some in _batches(counters):

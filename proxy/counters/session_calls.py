@@ -106,9 +106,15 @@ class CallStore(Protocol):
 class SqliteCalls:
     """A ``CallStore`` in a file for the workers of one machine, created by the first entry."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._max_file_bytes = max_file_bytes
         self._expiry_due = 0.0  # Unix seconds
 
     def save(self, origin: str, session: str, calls: Mapping[str, str]) -> bool:
@@ -118,7 +124,7 @@ class SqliteCalls:
         with self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             (used,) = connection.execute(USED).fetchone()
-            has_space: bool = used < MAX_FILE_BYTES
+            has_space: bool = used < self._max_file_bytes
             connection.executemany(
                 "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)",
                 [

@@ -56,15 +56,17 @@ class States(Protocol):
 class SqliteStates:
     """States in a SQLite file, for the processes of one machine."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
+        """``busy_s``: how long a call waits for other processes."""
         self._path = path
+        self._busy_s = busy_s
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
     def update(
         self, names: Sequence[str], change: Change, *, busy_s: float | None = None
     ) -> Sequence[str]:
-        """``busy_s``: how long to wait for other processes; None: ``BUSY_S``."""
+        """``busy_s``: how long this call waits; None: as long as the other calls."""
         with self._lock:
             try:
                 connection = self._connect()
@@ -74,7 +76,7 @@ class SqliteStates:
                     connection.execute("BEGIN IMMEDIATE")
                 finally:
                     if busy_s is not None:
-                        connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1_000:.0f}")
+                        connection.execute(f"PRAGMA busy_timeout = {self._busy_s * 1_000:.0f}")
             except (sqlite3.Error, OSError) as exc:
                 raise StoreUnavailable(str(exc)) from exc
             try:
@@ -107,7 +109,7 @@ class SqliteStates:
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = open_shared_file(self._path, SCHEMA, busy_s=BUSY_S)
+            self._connection = open_shared_file(self._path, SCHEMA, busy_s=self._busy_s)
         return self._connection
 
     @staticmethod

@@ -68,9 +68,12 @@ class _Removed(NamedTuple):
 class SqliteBudgets:
     """A ``BudgetStore`` in one SQLite file."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, lease_s: float = LEASE_S
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._lease_s = lease_s
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
@@ -98,7 +101,7 @@ class SqliteBudgets:
                     "INSERT INTO requests VALUES (?, ?, ?, ?)",
                     (counter, request_id, amount, holder),
                 )
-                connection.execute(ADD_TO_LEASE, (counter, holder, amount, now + LEASE_S))
+                connection.execute(ADD_TO_LEASE, (counter, holder, amount, now + self._lease_s))
             return ReservationResult()
 
     def settle(
@@ -179,7 +182,7 @@ class SqliteBudgets:
         return {counter: standing for counter, standing in found.items() if standing is not None}
 
     def renew(self, holder: str, counters: Collection[str]) -> None:
-        until = self._clock() + LEASE_S
+        until = self._clock() + self._lease_s
         with self._change() as connection:
             connection.executemany(
                 "UPDATE leases SET expires = ? WHERE counter = ? AND holder = ?",

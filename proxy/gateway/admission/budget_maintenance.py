@@ -22,7 +22,7 @@ from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
-from proxy.gateway.snapshot.config_snapshot import directory
+from proxy.gateway.snapshot.config_snapshot import ConfigStore, directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.posting import budget_sync
@@ -49,7 +49,11 @@ class ThresholdReached(NamedTuple):
 class BudgetMaintenance:
     """The thread that maintains the budget counters. ``start`` may be called more than once."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, configuration: ConfigStore = directory, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._configuration = configuration
+        self._clock = clock
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -124,7 +128,7 @@ class BudgetMaintenance:
             ("publish changed budgets", CHANGES_S, self.publish_changed),
             ("record thresholds", NOTICE_S, self.record_thresholds),
         ):
-            if time.monotonic() - self._done.get(work, 0.0) >= every_s:
+            if self._clock() - self._done.get(work, 0.0) >= every_s:
                 self.run_task(work, run)
 
     def _renew(self) -> None:
@@ -149,7 +153,7 @@ class BudgetMaintenance:
 
         They may have reached a threshold, and the sum of other models is another one.
         """
-        revision = directory.snapshot.revision
+        revision = self._configuration.snapshot.revision
         if revision == self._revision:
             return
         check_present()
@@ -162,7 +166,7 @@ class BudgetMaintenance:
 
     def run_task(self, work: str, run: Callable[[], None]) -> None:
         """Run one task of the thread, and log its errors. The thread runs the task again later."""
-        self._done[work] = time.monotonic()
+        self._done[work] = self._clock()
         try:
             run()
             self.failing.discard(work)

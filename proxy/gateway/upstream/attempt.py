@@ -33,7 +33,7 @@ from .attempt_calls import AttemptCalls
 from .client import ERROR_BODY_BYTES, UpstreamResponse
 from .decoding.response_decoder import ResponseDecoder
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
-from .request_repairs import RequestRepairs, apply_learned
+from .request_repairs import RequestRepairs, learned
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
 
@@ -108,7 +108,7 @@ class Attempt(AttemptCalls):
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
         target.recorded_calls = self.entry.attempts.recorded_calls
         self.url = server.url_for(target.model)
-        target.profile = apply_learned(server.name, target.model, target.profile)
+        target.profile = learned.apply(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
         self.record_translation_notes(upstream_request)
         self.known_answer, self.origins = upstream_request.local_response, upstream_request.origins

@@ -56,12 +56,15 @@ of the gateway key."""
 class ConnectionPool:
     """The upstream connections of one event loop.
 
-    The number of connections has no limit, because the number of requests has one.
-    ``context_for`` returns the TLS context for an upstream's files.
+    The number of connections has no limit, because the number of requests has one; at most
+    ``max_idle`` are idle. ``context_for`` returns the TLS context for an upstream's files.
     """
 
-    def __init__(self, context_for: Callable[[TlsFiles], ssl.SSLContext]) -> None:
+    def __init__(
+        self, context_for: Callable[[TlsFiles], ssl.SSLContext], max_idle: int = MAX_IDLE
+    ) -> None:
         self._context_for = context_for
+        self._max_idle = max_idle
         self._idle: dict[tuple[Origin, int], list[tuple[float, UpstreamConnection]]] = {}
         self._waiting = 0  # the number of connections in ``_idle``
         # Time until which connections to the origin are not reused.
@@ -114,7 +117,7 @@ class ConnectionPool:
             owner == NOT_REUSED
             or origin.is_forwarded
             or not connection.is_reusable
-            or self._waiting >= MAX_IDLE
+            or self._waiting >= self._max_idle
             or (self._distrusted and self.is_distrusted(origin, connection.loop.time()))
         ):
             connection.close()

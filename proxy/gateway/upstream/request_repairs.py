@@ -7,6 +7,7 @@ a name may change.
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,36 @@ MAX_MODELS: Final = 1_024
 """Limited, because clients choose the names of models where a target passes them on."""
 REMEMBERED_S: Final = 3_600
 
-learned: Final[dict[tuple[str, str], tuple[float, dict[str, bool]]]] = {}
+
+class LearnedCapabilities:
+    """The capabilities that repairs have shown, by upstream and model."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # (upstream, model) -> time of the last repair, capabilities
+        self.by_model: dict[tuple[str, str], tuple[float, dict[str, bool]]] = {}
+
+    def learn(self, upstream: str, model: str, capability: tuple[str, bool]) -> None:
+        """Remember a capability, as name and value; forget the oldest beyond ``MAX_MODELS``."""
+        known = self._known(upstream, model)
+        self.by_model.pop((upstream, model), None)
+        self.by_model[upstream, model] = self._clock(), known | dict([capability])
+        if len(self.by_model) > MAX_MODELS:
+            del self.by_model[next(iter(self.by_model))]
+
+    def apply(self, upstream: str, model: str, profile: Profile) -> Profile:
+        """Return the profile with what is remembered of this upstream and model."""
+        if not self.by_model:
+            return profile
+        known = self._known(upstream, model)
+        return dataclasses.replace(profile, **known) if known else profile  # type: ignore[arg-type]
+
+    def _known(self, upstream: str, model: str) -> dict[str, bool]:
+        since, known = self.by_model.get((upstream, model), (0.0, {}))
+        return known if known and self._clock() - since < REMEMBERED_S else {}
+
+
+learned: Final = LearnedCapabilities()
 
 
 class RequestRepairs:
@@ -52,26 +82,4 @@ class RequestRepairs:
         """Remember the capabilities that the repairs have shown, after the upstream answered."""
         for repair in self._repairs:
             if repair.capability is not None:
-                learn(self._server.name, model, repair.capability)
-
-
-def learn(upstream: str, model: str, capability: tuple[str, bool]) -> None:
-    """Remember a capability, as name and value; forget the oldest model beyond ``MAX_MODELS``."""
-    known = _known(upstream, model)
-    learned.pop((upstream, model), None)
-    learned[upstream, model] = time.monotonic(), known | dict([capability])
-    if len(learned) > MAX_MODELS:
-        del learned[next(iter(learned))]
-
-
-def apply_learned(upstream: str, model: str, profile: Profile) -> Profile:
-    """Return the profile with what is remembered of this upstream and model."""
-    if not learned:
-        return profile
-    known = _known(upstream, model)
-    return dataclasses.replace(profile, **known) if known else profile  # type: ignore[arg-type]
-
-
-def _known(upstream: str, model: str) -> dict[str, bool]:
-    since, known = learned.get((upstream, model), (0.0, {}))
-    return known if known and time.monotonic() - since < REMEMBERED_S else {}
+                learned.learn(self._server.name, model, repair.capability)

@@ -50,19 +50,19 @@ def signature(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes])
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
-def send(message: Message) -> Result:
+def send(message: Message, timeout_s: float = TIMEOUT_S) -> Result:
     """Send the event. Never raises an error of the network, of TLS or of the mail server."""
     if message.email:
         return Result(_send_email(message))
     if error := url_error(message.url):
         return Result(error)
     try:
-        return asyncio.run(asyncio.wait_for(_post(message), TIMEOUT_S))
+        return asyncio.run(asyncio.wait_for(_post(message, timeout_s), timeout_s))
     except TimeoutError:
-        return Result(f"no complete response within {TIMEOUT_S:g} seconds")
+        return Result(f"no complete response within {timeout_s:g} seconds")
 
 
-async def _post(message: Message) -> Result:
+async def _post(message: Message, timeout_s: float) -> Result:
     import httpx  # noqa: PLC0415 - the import takes a tenth of the start time, and few installations use webhooks
 
     body, timestamp = message.body.encode(), int(time.time())
@@ -75,7 +75,7 @@ async def _post(message: Message) -> Result:
     }
     try:
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as client,
+            httpx.AsyncClient(timeout=timeout_s, follow_redirects=False) as client,
             client.stream("POST", message.url, content=body, headers=headers) as response,
         ):
             answer = await _start_of(response)

@@ -85,10 +85,10 @@ def iso(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def prune_events(at: datetime) -> int:
-    """Delete old events, and all but the newest ``KEEP_EVENTS``; return how many."""
+def prune_events(at: datetime, keep: int = KEEP_EVENTS) -> int:
+    """Delete old events, and all but the newest ``keep``; return how many."""
     newest = WebhookEvent.objects.order_by("-id").values_list("id", flat=True)
-    last_kept = newest[KEEP_EVENTS - 1 : KEEP_EVENTS].first() or ""
+    last_kept = newest[keep - 1 : keep].first() or ""
     old = Q(created__lt=at - timedelta(days=KEEP_DAYS)) | Q(id__lt=last_kept)
     deleted = 0
     while ids := list(WebhookEvent.objects.filter(old).values_list("id", flat=True)[:BATCH]):

@@ -1,6 +1,6 @@
 """Both kinds of budget store as a fixture."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +9,27 @@ from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
+OpenStore = Callable[..., SqliteBudgets | RedisBudgets]
+
 
 @pytest.fixture(params=["sqlite", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteBudgets | RedisBudgets]:
-    store: SqliteBudgets | RedisBudgets
-    if request.param == "sqlite":
-        store = SqliteBudgets(tmp_path / "counters.sqlite3")
-    else:
-        store = RedisBudgets(request.getfixturevalue("redis_server").url, REDIS_TIMEOUT_S)
-    yield store
-    store.close()
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+    """Open the store of one more process: all of them have the same file or Redis."""
+    opened: list[SqliteBudgets | RedisBudgets] = []
+
+    def open_next(**options: float) -> SqliteBudgets | RedisBudgets:
+        if request.param == "sqlite":
+            opened.append(SqliteBudgets(tmp_path / "counters.sqlite3", **options))
+        else:
+            url = request.getfixturevalue("redis_server").url
+            opened.append(RedisBudgets(url, REDIS_TIMEOUT_S, **options))
+        return opened[-1]
+
+    yield open_next
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> SqliteBudgets | RedisBudgets:
+    return open_store()

@@ -7,7 +7,6 @@ from itertools import chain
 
 import pytest
 
-from proxy.counters import redis_budgets, sqlite_budgets
 from proxy.counters.budget_store import (
     AppliedCosts,
     BudgetLimit,
@@ -121,16 +120,14 @@ def test_of_fifty_concurrent_requests_only_those_within_the_limit_are_granted(st
 
 
 def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_renewed(
-    store, monkeypatch
+    store, open_store
 ):
-    module = sqlite_budgets if isinstance(store, SqliteBudgets) else redis_budgets
     store.publish("team", 0)
-    monkeypatch.setattr(module, "LEASE_S", 0.0)  # Redis has its own clock, which no test sets
-    store.reserve("dead", "one", 60, [TEAM])
-    store.reserve("renewed", "two", 20, [TEAM])
-    store.reserve("settled", "one", 20, [TEAM])
-    store.settle("settled", ["team"], 3)
-    monkeypatch.setattr(module, "LEASE_S", 60.0)  # the lease from now on
+    expired = open_store(lease_s=0.0)  # Redis has its own clock, which no test sets
+    expired.reserve("dead", "one", 60, [TEAM])
+    expired.reserve("renewed", "two", 20, [TEAM])
+    expired.reserve("settled", "one", 20, [TEAM])
+    expired.settle("settled", ["team"], 3)
     store.renew("two", ["team"])
 
     assert store.standing("team") == Standing(0, 3, 20)

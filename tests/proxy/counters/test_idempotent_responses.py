@@ -115,10 +115,8 @@ def test_a_malformed_redis_value_counts_as_missing(machines, client):
     assert "name" not in key
 
 
-def test_a_full_file_stores_the_claim_without_the_body(tmp_path, monkeypatch):
-    store = SqliteResponses(tmp_path / "store.sqlite3")
-    # The real limit is a gigabyte.
-    monkeypatch.setattr("proxy.counters.idempotent_responses.MAX_BYTES", 200_000)
+def test_a_full_file_stores_the_claim_without_the_body(tmp_path):
+    store = SqliteResponses(tmp_path / "store.sqlite3", max_bytes=200_000)
     for name in ("first", "second"):
         store.claim(1, name, b"digest")
         store.settle(1, name, StoredResponse(b"digest", done=True, body=b"x" * 300_000))

@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from proxy.counters import session_calls
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.redis_client import client_of
 from proxy.counters.session_calls import (
     ENTRY_LIFETIME_S,
+    MAX_CALLS,
+    MAX_NAMES,
+    MAX_SESSION,
     NAME_LIFETIME_S,
     PREFIX,
     RedisCalls,
@@ -91,31 +93,32 @@ def test_redis_deletes_what_expired(redis_server):
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"),
+    ("count", "length", "entries_of", "names_of"),
     [
-        (("MAX_CALLS", 2), {"0": None, "1": None, "2": "[2]", "3": "[3]"}),
-        (("MAX_SESSION", 7), {"0": None, "1": None, "2": "[2]", "3": "[3]"}),
-        (("MAX_NAMES", 3), {"1": "[1]", "2": "[2]", "3": "[3]"}),
+        pytest.param(MAX_CALLS // 2, 3, {3, 4}, {0, 1, 2, 3, 4}, id="entries"),
+        pytest.param(1, MAX_SESSION // 2, {3, 4}, {0, 1, 2, 3, 4}, id="characters"),
+        pytest.param(MAX_NAMES // 4, 3, {4}, {1, 2, 3, 4}, id="names"),
     ],
 )
-def test_the_oldest_entries_of_a_session_go_first(store, clock, monkeypatch, limit, expected):
-    # Entries up to the real limits would make the test slow and prove the same.
-    monkeypatch.setattr(session_calls, *limit)
-
-    for number in range(4):
+def test_the_oldest_entries_of_a_session_go_first(
+    store, clock, *, count, length, entries_of, names_of
+):
+    """Of five equal saves, as many of the newest are left as the limit allows."""
+    saves = [{f"{save}-{number}": "x" * length for number in range(count)} for save in range(5)]
+    for calls in saves:
         clock.now += 1
-        store.save("o", "s", {str(number): f"[{number}]"})
+        store.save("o", "s", calls)
 
-    loaded = store.load("o", "s")
-    assert {name: loaded[name] for name in expected} == expected
-    if limit[0] != "MAX_NAMES":
-        assert loaded.keys() == expected.keys()
+    expected = {
+        name: entry if save in entries_of else None
+        for save in names_of
+        for name, entry in saves[save].items()
+    }
+    assert store.load("o", "s") == expected
 
 
-def test_a_full_file_keeps_only_names(tmp_path, clock, monkeypatch):
-    # A file of the real size has many megabytes.
-    monkeypatch.setattr(session_calls, "MAX_FILE_BYTES", 0)
-    store = SqliteCalls(tmp_path / "calls.sqlite3", clock)
+def test_a_full_file_keeps_only_names(tmp_path, clock):
+    store = SqliteCalls(tmp_path / "calls.sqlite3", clock, max_file_bytes=0)
 
     assert not store.save("o", "s", {"a": "[1]"})
     assert store.load("o", "s") == {"a": None}

@@ -68,6 +68,22 @@ def database(
         yield folder
 
 
+@pytest.fixture
+def missing_ledger(database: Path) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
+
+    @contextlib.contextmanager
+    def moved_away() -> Iterator[None]:
+        file = database / "ledger.sqlite3"
+        away = file.rename(database / "moved-away.sqlite3")
+        try:
+            yield
+        finally:
+            away.rename(file)
+
+    return moved_away
+
+
 @contextlib.contextmanager
 def default_connection(path: Path) -> Iterator[None]:
     """Let Django's default connection, in all threads, use the SQLite file at ``path``."""

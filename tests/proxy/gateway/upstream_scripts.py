@@ -140,11 +140,17 @@ def sent_bytes(sent: Script) -> bytes:
     return b"".join(step.raw for step in sent if isinstance(step, Send))
 
 
-def late_signature(call_id: str = "call_1") -> Script:
-    """Return a Chat script whose thought signature follows after the arguments of its call."""
-    call = {"index": 0, "id": call_id, "function": {"name": "f", "arguments": '{"a":1}'}}
-    late = {"index": 0, "extra_content": THOUGHT_SIGNATURE}
-    deltas = [{"role": "assistant", "content": ""}, {"tool_calls": [call]}, {"tool_calls": [late]}]
+def late_signature(*call_ids: str) -> Script:
+    """Return a Chat script whose thought signatures follow after the arguments of their calls.
+
+    Without ids it has one call, ``call_1``.
+    """
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    for index, call_id in enumerate(call_ids or ["call_1"]):
+        function = {"name": "f", "arguments": '{"a":1}'}
+        call = {"index": index, "id": call_id, "function": function}
+        late = {"index": index, "extra_content": THOUGHT_SIGNATURE}
+        deltas += [{"tool_calls": [call]}, {"tool_calls": [late]}]
     events = map(chat_chunk, deltas)
     finish = chat_chunk({}, "tool_calls")
     return pieces([*events, finish], LAST_CHUNK)

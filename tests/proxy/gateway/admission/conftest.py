@@ -1,13 +1,16 @@
 """Fixtures: a gateway with a team that has budgets."""
 
-import contextlib
 import itertools
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
+from proxy.counters.backends import limit_states
+from proxy.counters.shared_state import SqliteStates
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
+from proxy.gateway.admission.shared_rate_limits import shared_limiters
 from proxy.live.running_requests import RUNNING
 from proxy.models import Budget, Price
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -72,16 +75,14 @@ def no_new_counters(gateway: GatewayClient):
 
 
 @pytest.fixture
-def missing_ledger(database):
-    """A context manager: in its block, the ledger's file is missing, as after a lost disk."""
-
-    @contextlib.contextmanager
-    def moved_away():
-        file = database / "ledger.sqlite3"
-        away = file.rename(database / "moved-away.sqlite3")
-        try:
-            yield
-        finally:
-            away.rename(file)
-
-    return moved_away
+def several_workers(gateway: GatewayClient, settings) -> Iterator[SqliteStates]:
+    """Let the gateway share its limits, as with two workers; the limit states that they share."""
+    settings.WORKERS = 2
+    limit_states.cache_clear()
+    states = limit_states()
+    yield states
+    settings.WORKERS = 1
+    limit_states.cache_clear()
+    shared_limiters.clear()
+    budget_maintenance.renewals.clear()
+    states.close()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.counters.backends import FILE, budget_store
 from proxy.counters.budget_store import Standing
 from proxy.counters.shared_state import Change, SqliteStates
-from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.gateway.admission import budgets, counter_thread, shared_rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import Reservation
@@ -28,6 +28,7 @@ from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget, Team
+from tests.fakes.outages import unusable
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import row
 
@@ -113,17 +114,7 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     store.close()
 
 
-@pytest.fixture
-def several(gateway, states: SqliteStates, monkeypatch: pytest.MonkeyPatch) -> SqliteStates:
-    """Shared limit states, as in a gateway of several workers."""
-    # The running gateway of this test file must not share the counts.
-    monkeypatch.setattr(shared_rate_limits, "limit_states", lambda: states)
-    monkeypatch.setattr(shared_rate_limits, "shared_limiters", {})
-    monkeypatch.setattr(budget_maintenance, "renewals", [])
-    return states
-
-
-async def test_the_workers_of_a_machine_share_their_counts(several: SqliteStates):
+async def test_the_workers_of_a_machine_share_their_counts(several_workers: SqliteStates):
     sender = caller(Limits(concurrency=1))
 
     slot = await shared_rate_limits.acquire_slot(sender, 0, model="m")
@@ -132,21 +123,7 @@ async def test_the_workers_of_a_machine_share_their_counts(several: SqliteStates
     process = shared_rate_limits.shared_limiter()
     assert process is shared_rate_limits.shared_limiter() is slot.limiter
     assert budget_maintenance.renewals == [process.renew]
-    assert several.read(["key together/ada"])[0].count(recorder.worker) == 1
-
-
-@pytest.fixture
-def unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the budget counters unavailable."""
-    use(SqliteBudgets(tmp_path / "gone" / "counters.sqlite3"), monkeypatch)
-
-
-def use(store: SqliteBudgets, monkeypatch: pytest.MonkeyPatch) -> SqliteBudgets:
-    for module in (budgets, budget_sync):
-        # The running gateway of this test file continues with its own store.
-        monkeypatch.setattr(module, "budget_store", lambda: store)
-    budget_sync.DIRTY.clear()
-    return store
+    assert several_workers.read(["key together/ada"])[0].count(recorder.worker) == 1
 
 
 @pytest.fixture
@@ -164,13 +141,13 @@ def entries(gateway, reload: Callable[[], None]) -> list[BudgetConfig]:
     ]
 
 
-def test_only_a_missing_counter_is_seeded(
-    entries: list[BudgetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    store = use(SqliteBudgets(tmp_path / "counters.sqlite3"), monkeypatch)
-    now = time.time()
+def test_only_a_missing_counter_is_seeded(entries: list[BudgetConfig]):
+    store, now = budget_store(), time.time()
     day, month = (entry.counter(now) for entry in entries)
+    budget_maintenance.start()  # publishes all counters, and those of new budgets soon after
+    Budget.objects.get(pk=entries[0].id).delete()  # so its counter is published only here
     store.publish(day, 3)  # differs from the ledger's sum
+    store.forget([month])
 
     counters = {entry.counter(now): entry for entry in entries}
     result = budgets.reserve_in_store("req_1", 2, counters, now)
@@ -179,21 +156,22 @@ def test_only_a_missing_counter_is_seeded(
     assert [store.standing(name) for name in (day, month)] == [
         Standing(3, 0, 2), Standing(0, 0, 2)
     ]  # fmt: skip
-    store.close()
 
 
 def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
-    entries: list[BudgetConfig], unavailable: None, caplog: pytest.LogCaptureFixture
+    entries: list[BudgetConfig], no_new_counters, database: Path, caplog: pytest.LogCaptureFixture
 ):
     now = time.time()
-
-    budgets.seed(entries[0], now)
-    assert budget_sync.DIRTY.is_set()
-
     budget_sync.DIRTY.clear()
-    Reservation("req_1", {entries[0].counter(now): entries[0]}).settle(None)
-    budgets.thread.submit(int).result()
-    assert budget_sync.DIRTY.is_set()
+
+    with unusable(database / FILE, budget_store()):
+        budgets.seed(entries[0], now)
+        assert budget_sync.DIRTY.is_set()
+
+        budget_sync.DIRTY.clear()
+        Reservation("req_1", {entries[0].counter(now): entries[0]}).settle(None)
+        budgets.thread.submit(int).result()
+        assert budget_sync.DIRTY.is_set()
     assert "the next sum of the ledger corrects it" in caplog.text
     budget_sync.DIRTY.clear()
 

@@ -4,22 +4,29 @@ import json
 import time
 from collections.abc import Iterator
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connection, connections
 from django.utils.timezone import now
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_store_failover import FailoverBudgets
-from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.sqlite_budgets import SqliteBudgets
-from proxy.gateway.admission import budget_maintenance as maintenance_module
-from proxy.gateway.admission.budget_maintenance import BudgetMaintenance
+from proxy.gateway.admission.budget_maintenance import TICK_S, BudgetMaintenance
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
+from proxy.gateway.snapshot.config_snapshot import ConfigStore, Snapshot
 from proxy.ledger.posting import budget_sync
-from proxy.models import Budget, BudgetNotice, Team, UsageQuarterHour, Webhook, WebhookEvent
+from proxy.models import (
+    Budget,
+    BudgetNotice,
+    Revision,
+    Team,
+    UsageQuarterHour,
+    Webhook,
+    WebhookEvent,
+)
+from tests.fakes.clock import Clock
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, redis_server, running_redis
 
 __all__ = ["redis_server", "running_redis"]  # fixtures
@@ -31,6 +38,19 @@ def store(tmp_path, settings) -> Iterator[SqliteBudgets]:
     budget_store.cache_clear()
     yield budget_store()
     budget_store().close()
+    budget_store.cache_clear()
+
+
+@pytest.fixture
+def shared_store(tmp_path, settings, redis_server) -> Iterator[FailoverBudgets]:
+    """The store of a gateway with Redis."""
+    settings.DATA_DIR = tmp_path
+    settings.REDIS_URL = redis_server.url
+    settings.REDIS_TIMEOUT_S = REDIS_TIMEOUT_S  # a busy machine exceeds that of production
+    budget_store.cache_clear()
+    yield budget_store()
+    budget_store().shared.close()
+    budget_store().local.close()
     budget_store.cache_clear()
 
 
@@ -74,16 +94,14 @@ def test_each_threshold_is_reported_once_in_a_period(store, budget):
     assert (data["limit_usd"], data["spent_usd"]) == ("10.000000", "8.000000")
 
 
-def test_a_notice_and_its_event_are_stored_together(store, budget, monkeypatch):
+def test_a_notice_and_its_event_are_stored_together(store, budget):
     """An error while the event is stored undoes the notice, so that the next round tries again."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise DatabaseError("disk full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(budget_sync, "record_event", fail)  # no disk is full here
-        with pytest.raises(DatabaseError):
+    table = WebhookEvent._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO moved_away")
+        with pytest.raises(DatabaseError, match=table):
             spend(budget, "8")
+        cursor.execute(f"ALTER TABLE moved_away RENAME TO {table}")
     assert not BudgetNotice.objects.exists()
 
     spend(budget, "8")
@@ -138,38 +156,30 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(
     assert not (tmp_path / "ledger.sqlite3").exists()
 
 
-def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budget, monkeypatch):
-    maintenance, configuration = BudgetMaintenance(), SimpleNamespace(revision=1)
-    # The thread reads the one configuration of its process, and this test runs no gateway.
-    monkeypatch.setattr(maintenance_module, "directory", SimpleNamespace(snapshot=configuration))
+def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budget):
+    configuration = ConfigStore(lambda: Snapshot(revision=Revision.current()))
+    maintenance = BudgetMaintenance(configuration)
+    configuration.poll()
     spend(budget, "7")
     maintenance.publish_changed()
-    Budget.objects.update(usd=Decimal(8))
+    budget.usd = Decimal(8)
+    budget.save()
     maintenance.publish_changed()  # the configuration has not been loaded yet
     assert not BudgetNotice.objects.exists()
 
-    configuration.revision = 2
+    configuration.poll()
     maintenance.publish_changed()
     maintenance.record_thresholds()
 
     assert [data["limit_usd"] for _, data in events()] == ["8.000000"]
 
 
-def test_a_process_without_requests_does_not_call_redis(
-    budget, redis_server, tmp_path, monkeypatch
-):
+def test_a_process_without_requests_does_not_call_redis(budget, redis_server, shared_store):
     """Ten minutes with many budgets; the calls are counted by Redis."""
     owners = Team.objects.bulk_create(Team(name=f"team-{number}") for number in range(50))
     Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)
-    local = SqliteBudgets(tmp_path / "counters.sqlite3")
-    failover = FailoverBudgets(RedisBudgets(redis_server.url, REDIS_TIMEOUT_S), local)
-    # The store of the settings has the timeout of production, which a busy machine exceeds.
-    for module in (budget_sync, maintenance_module):
-        monkeypatch.setattr(module, "budget_store", lambda: failover)
-    clock = [1_000.0]
-    # Ten minutes pass.
-    monkeypatch.setattr(maintenance_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    maintenance = BudgetMaintenance()
+    clock = Clock(1_000.0)
+    maintenance = BudgetMaintenance(clock=clock)
     maintenance.run_task("publish", maintenance.publish_all)
 
     def calls() -> int:
@@ -179,10 +189,8 @@ def test_a_process_without_requests_does_not_call_redis(
     before = calls()
     assert before > 50  # each counter was published
     for _ in range(600):
-        clock[0] += maintenance_module.TICK_S
+        clock.at += TICK_S
         maintenance.run_due()
 
     assert calls() == before
     assert not maintenance.failing
-    failover.shared.close()
-    local.close()

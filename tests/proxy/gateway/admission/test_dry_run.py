@@ -15,14 +15,12 @@ from proxy.admission_checks import (
     NotServing,
     run_admission_dry_run,
 )
-from proxy.counters.backends import budget_store
-from proxy.counters.budget_store import StoreUnavailable
-from proxy.counters.shared_state import SqliteStates
-from proxy.gateway.admission import shared_rate_limits
+from proxy.counters.backends import FILE, LIMITS_FILE, budget_store
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.admission.shared_rate_limits import SharedLimiter
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, directory
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import add_route, message
@@ -184,17 +182,13 @@ def test_a_dry_run_counts_nothing(gateway: GatewayClient, scripted: ScriptedUpst
 
 
 def test_a_dry_run_counts_the_requests_of_all_processes(
-    gateway: GatewayClient, reload, tmp_path, monkeypatch
+    gateway: GatewayClient, reload, database, several_workers
 ):
     team = Team.objects.create(name=f"dry-run-{next(numbers)}", limits={"rpm": 9, "concurrency": 5})
     key, _ = ApiKey.issue(team, "ada", scopes=["messages"])
     reload()
     caller = next(one for one in directory.snapshot.keys.values() if one.key_id == key.pk)
-    states = SqliteStates(tmp_path / "limits.sqlite3")
-    other, own = SharedLimiter(states, "another process"), SharedLimiter(states, "this process")
-    # The gateway of this test file has one worker, which shares nothing.
-    monkeypatch.setattr(shared_rate_limits, "shared_limiter", lambda: own)
-    other.acquire(caller, 10)
+    SharedLimiter(several_workers, "another process").acquire(caller, 10)
 
     def used():
         found = run_admission_dry_run(
@@ -203,26 +197,20 @@ def test_a_dry_run_counts_the_requests_of_all_processes(
         return {one.check.name: one.used for one in found if one.check.status == 429}
 
     assert used() == {"team_concurrency": 1, "team_rpm": 1}
-    # A SQLite store that is open does not become unavailable.
-    monkeypatch.setattr(states, "read", unavailable)
-    assert used() == {"team_concurrency": 0, "team_rpm": 0}
+    with unusable(database / LIMITS_FILE, several_workers):
+        assert used() == {"team_concurrency": 0, "team_rpm": 0}
 
 
-def unavailable(*_):
-    raise StoreUnavailable
-
-
-def test_counters_that_are_unavailable_have_no_figures(gateway: GatewayClient, reload, monkeypatch):
+def test_counters_that_are_unavailable_have_no_figures(gateway: GatewayClient, reload, database):
     team = Team.objects.create(name=f"dry-run-{next(numbers)}")
     key, _ = ApiKey.issue(team, "ada", scopes=["messages"])
     Budget.objects.create(team=team, usd=Decimal(5))
     reload()
-    # A SQLite store that is open does not become unavailable.
-    monkeypatch.setattr(budget_store(), "standing", unavailable)
 
-    found = run_admission_dry_run(
-        HypotheticalRequest(key_id=key.pk, model="chat-x", input_tokens=1, max_tokens=1)
-    ).findings
+    with unusable(database / FILE, budget_store()):
+        found = run_admission_dry_run(
+            HypotheticalRequest(key_id=key.pk, model="chat-x", input_tokens=1, max_tokens=1)
+        ).findings
 
     assert (found[-1].result, found[-1].used, found[-1].left) == (CheckResult.UNKNOWN, None, None)
 

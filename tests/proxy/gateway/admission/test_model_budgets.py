@@ -6,11 +6,12 @@ import time
 
 import pytest
 
-from proxy.counters.budget_store import Standing, StoreUnavailable
-from proxy.gateway.admission import budgets
+from proxy.counters.backends import FILE, budget_store
+from proxy.counters.budget_store import Standing
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import team_budgets
 from proxy.models import Budget, RouteTarget, Upstream
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, json_response
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.budget_fixtures import settled, standing
@@ -156,7 +157,7 @@ def test_an_operator_can_allow_a_model_without_a_price(budget_gateway, settings)
 
 
 def test_metrics_have_what_is_left_of_each_budget_that_a_counter_knows(
-    no_new_counters, budget_gateway, monkeypatch
+    no_new_counters, budget_gateway, database
 ):
     model = budget_gateway.model("chat")
     budget_gateway.scripted.on(model, upstream_scripts.chat())
@@ -171,9 +172,5 @@ def test_metrics_have_what_is_left_of_each_budget_that_a_counter_knows(
     spent = settled(budget).spent
     assert left() == [10**9 - spent]
 
-    def unavailable() -> None:
-        raise StoreUnavailable("gone")
-
-    # A real store does not fail on demand.
-    monkeypatch.setattr(budgets, "budget_store", unavailable)
-    assert left() == []
+    with unusable(database / FILE, budget_store()):
+        assert left() == []

@@ -9,8 +9,8 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from proxy.gateway.snapshot.config_snapshot import POLL_S, directory
-from proxy.models import ApiKey, Team
+from proxy.gateway.snapshot.config_snapshot import POLL_S, Snapshot, directory
+from proxy.models import ApiKey, Revision, Team
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
@@ -45,48 +45,41 @@ def deactivate(key: ApiKey) -> None:
     [revoke, *(pytest.param(way, marks=pytest.mark.slow) for way in (deactivate, ApiKey.delete))],
 )
 def test_the_last_success_is_at_most_two_seconds_after(
-    gateway: GatewayClient, scripted: ScriptedUpstream, monkeypatch, take_away
+    gateway: GatewayClient, scripted: ScriptedUpstream, take_away
 ):
     scripted.on("chat-taken", upstream_scripts.chat())
     user = get_user_model().objects.create(username=f"taken-{next(numbers)}")
     key, secret = issued(user=user)
     directory.poll()
-    seen: list[tuple[int, int]] = []
-    looks = itertools.count(1)
-    polled = 0  # polls since the revocation
-    taken = threading.Event()
+    seen: list[tuple[int, int]] = []  # revision that was loaded before a request, its status
+    loaded = directory.snapshot.revision
     ending = threading.Event()
 
     def send() -> None:
         while not ending.wait(BETWEEN_REQUESTS_S):
-            known = polled
+            known = loaded
             seen.append((known, gateway.post(message("chat-taken"), x_api_key=secret).status))
 
-    def poll() -> None:
-        nonlocal polled
-        after = taken.is_set()
-        real()
-        if after:
-            polled = next(looks)
+    def on_load(snapshot: Snapshot) -> None:
+        nonlocal loaded
+        loaded = snapshot.revision
 
     threads = [threading.Thread(target=send) for _ in range(2)]
     for thread in threads:
         thread.start()
     until(lambda: any(status == 200 for _, status in seen))
-    real = directory.poll
-    with monkeypatch.context() as watching:
-        # The end of a poll is not visible outside of the process.
-        watching.setattr(directory, "poll", poll)
-        take_away(key)
-        taken.set()
-        until(lambda: sum(known > 0 for known, _ in seen) >= 8)
+    directory.listeners.append(on_load)
+    take_away(key)
+    revoked = Revision.current()
+    until(lambda: sum(known >= revoked for known, _ in seen) >= 8)
     ending.set()
     for thread in threads:
         thread.join()
+    directory.listeners.remove(on_load)
 
     assert POLL_S * 2 <= WITHIN_S  # the next poll and its duration
     assert {status for _, status in seen} == {200, 401}
-    assert {status for known, status in seen if known} == {401}
+    assert {status for known, status in seen if known >= revoked} == {401}
 
 
 def test_a_key_ends_at_its_exact_expiry(gateway: GatewayClient, scripted: ScriptedUpstream):

@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-import pytest
-
 from proxy.gateway.admission.cooldown import FIRST_S, LONGEST_S, Cooldown
 from proxy.gateway.admission.route_selection import by_health_and_weight
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, ModelAllowList, RouteEntry, Snapshot
@@ -223,21 +221,14 @@ def test_the_directory_starts_once_calls_its_listeners_and_is_empty_after_stop(w
     assert len(loads) == 2
 
 
-@pytest.mark.django_db
-def test_the_last_good_snapshot_stays_while_the_database_is_unavailable(monkeypatch):
+def test_the_last_good_snapshot_stays_while_the_database_is_unavailable(missing_ledger):
     directory = ConfigStore()
     directory.snapshot = snapshot(entry("a"))
     directory.fresh = True
 
-    def unavailable(*_: object, **__: object) -> None:
-        raise OSError("database is unavailable")
-
-    # The database of the tests is always available.
-    monkeypatch.setattr(
-        "proxy.gateway.snapshot.config_snapshot.Revision.objects.filter", unavailable
-    )
-    directory.poll()
+    with missing_ledger():
+        directory.poll()
 
     assert not directory.fresh
-    assert directory.fault == "OSError"
+    assert directory.fault == "LedgerUnavailable"
     assert directory.snapshot.route("t", "a") is not None

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters import shared_state as stored
 from proxy.counters.budget_store import LEASE_S, StoreUnavailable
 from proxy.counters.redis_client import client_of
 from proxy.counters.redis_limits import RedisLimits
@@ -47,15 +46,14 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def processes(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Iterator[list[SharedLimiter]]:
     """Two processes as seen by the store: each has its own connection and name."""
-    # A slow disk must not count as an outage.
-    monkeypatch.setattr(stored, "BUSY_S", REDIS_TIMEOUT_S)
     states: list[SqliteStates | FailoverStates] = []
     for _ in range(2):
         if request.param == "sqlite":
-            states.append(SqliteStates(tmp_path / "limits.sqlite3"))
+            # A slow disk must not count as an outage.
+            states.append(SqliteStates(tmp_path / "limits.sqlite3", REDIS_TIMEOUT_S))
         else:
             server = request.getfixturevalue("redis_server")
             redis = RedisLimits(client_of(server.url, REDIS_TIMEOUT_S))

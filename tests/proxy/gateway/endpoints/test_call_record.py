@@ -1,14 +1,17 @@
 """What fits into no call id returns to the upstream from the record of the session."""
 
+import contextlib
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proxy.counters import session_calls
-from proxy.counters.redis_client import client_of
-from proxy.counters.session_calls import RedisCalls
+from proxy.counters.backends import CALLS_FILE
+from proxy.counters.session_calls import ENTRY_LIFETIME_S, MAX_CALL, MAX_CALLS
 from proxy.gateway.exchange import call_record
 from proxy.models import ApiKey, Team
+from tests.fakes.outages import unusable
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
@@ -18,14 +21,19 @@ from tests.proxy.gateway.http_client import GatewayClient
 from tests.proxy.gateway.upstream_scripts import THOUGHT_SIGNATURE, late_signature
 
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
-LONG_ID = "call:" + "".join(f"{n:x}." for n in range(40_000 // 5))
-"""An id of about 40 kB, which clients may not accept as it is."""
-
 RECORDED = call_record.RECORDED.reason
 USED = "ids, signatures or reasoning of earlier calls come from the session's record"
 GONE = "the session's record no longer has the id, signature or reasoning of an earlier call"
 LATE = "a thought signature that arrived after the start of its call"
-NO_SERVER = "redis://127.0.0.1:1"
+
+
+def long_id(length: int) -> str:
+    """Return a call id of this length that does not compress to a short one."""
+    return "call:" + "".join(f"{n:x}." for n in range(length // 2))[: length - 5]
+
+
+LONG_ID = long_id(40_000)
+"""Clients may not accept such an id as it is."""
 
 
 def call_script(call_id: str) -> Script:
@@ -137,9 +145,7 @@ def test_hidden_reasoning_without_a_session_is_left_out_with_a_note(gateway, scr
 
 
 @pytest.mark.parametrize("team", ["platform", "foreign"])
-def test_another_key_gets_no_entry_of_the_same_session_and_call(
-    gateway, scripted, reload, monkeypatch, team
-):
+def test_another_key_gets_no_entry_of_the_same_session_and_call(gateway, scripted, reload, team):
     scripted.on(f"chat-foreign-{team}", late_signature(), upstream_scripts.chat())
     _, secret = ApiKey.issue(Team.objects.get_or_create(name=team)[0], "eve", scopes=["messages"])
     reload()
@@ -180,36 +186,36 @@ def test_a_new_call_never_gets_the_id_of_a_recorded_one(gateway, scripted):
     assert "extra_content" not in sent_call(scripted, "chat-reused")[0]
 
 
-def test_entries_over_the_limit_of_a_session_are_reported_as_gone(gateway, scripted, monkeypatch):
-    # Sessions up to the real limit would make the test slow and prove the same.
-    monkeypatch.setattr(session_calls, "MAX_CALLS", 1)
-    scripts = late_signature("call_1"), late_signature("call_2"), upstream_scripts.chat()
-    scripted.on("chat-full", *scripts)
+def test_entries_over_the_limit_of_a_session_are_reported_as_gone(gateway, scripted):
+    most = [f"call_{number}" for number in range(2, MAX_CALLS + 2)]
+    scripted.on("chat-full", late_signature(), late_signature(*most), upstream_scripts.chat())
     history = start(gateway, "chat-full", "full")
 
     assert USED in turn(gateway, "chat-full", history, "full")
     notes = turn(gateway, "chat-full", history, "full")
 
     messages = scripted.requests_for("chat-full")[-1].json["messages"]
-    calls = [m["tool_calls"][0] for m in messages if m["role"] == "assistant"]
-    assert ["extra_content" in call for call in calls] == [False, True]
+    calls = [c for m in messages if m["role"] == "assistant" for c in m["tool_calls"]]
+    assert ["extra_content" in call for call in calls] == [False, *[True] * MAX_CALLS]
     assert {USED, GONE} <= notes
 
 
-def test_an_entry_over_the_limit_of_one_call_is_not_recorded(gateway, scripted, monkeypatch):
-    # An entry of the real size would make the test slow and prove the same.
-    monkeypatch.setattr(call_record, "MAX_CALL", 20)
-    scripted.on("chat-large", late_signature())
+def test_an_entry_over_the_limit_of_one_call_is_not_recorded(gateway, scripted):
+    scripted.on("chat-large", late_signature(long_id(MAX_CALL)))
     history: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 
     assert call_record.TOO_LARGE.reason in turn(gateway, "chat-large", history, "large")
 
 
-def test_an_expired_entry_is_reported_as_gone(gateway, scripted, monkeypatch):
+def change_record(database: Path, statement: str, *values: object) -> None:
+    with contextlib.closing(sqlite3.connect(database / CALLS_FILE)) as file, file:
+        file.execute(statement, values)
+
+
+def test_an_expired_entry_is_reported_as_gone(gateway, scripted, database):
     scripted.on("chat-old", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-old", "old")
-    # The gateway deletes an entry after a day.
-    monkeypatch.setattr(session_calls, "ENTRY_LIFETIME_S", -60)
+    change_record(database, "UPDATE calls SET at = at - ?", ENTRY_LIFETIME_S)
 
     assert GONE in turn(gateway, "chat-old", history, "old")
     assert "extra_content" not in sent_call(scripted, "chat-old")[0]
@@ -228,23 +234,24 @@ def test_nothing_is_recorded_for_a_team_that_stores_only_metadata(gateway, scrip
     assert "extra_content" not in sent_call(scripted, "chat-discreet")[0]
 
 
-def test_without_redis_requests_go_on_with_a_note(gateway, scripted, monkeypatch):
+def test_while_the_record_is_unavailable_requests_go_on_with_a_note(gateway, scripted, database):
     scripted.on("chat-outage", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-outage", "outage")
-    unreachable = RedisCalls(client_of(NO_SERVER))
-    # The gateway of this test file uses a store in a file, which is always available.
-    monkeypatch.setattr(call_record, "call_store", lambda _: unreachable)
 
-    assert call_record.NOT_READ.reason in turn(gateway, "chat-outage", history, "outage")
-    scripted.on("chat-outage", late_signature())
-    notes = turn(gateway, "chat-outage", history[:1], "outage")
+    with unusable(database / CALLS_FILE):
+        assert call_record.NOT_READ.reason in turn(gateway, "chat-outage", history, "outage")
+        scripted.on("chat-outage", late_signature())
+        notes = turn(gateway, "chat-outage", history[:1], "outage")
     assert call_record.NOT_RECORDED.reason in notes
 
 
-def test_an_entry_that_another_program_wrote_counts_as_gone(gateway, scripted, monkeypatch):
+def test_an_entry_that_another_program_wrote_counts_as_gone(gateway, scripted, database):
     scripted.on("chat-foreign-entry", late_signature(), upstream_scripts.chat())
     history = start(gateway, "chat-foreign-entry", "odd")
-    # No version of the gateway writes such an entry.
-    monkeypatch.setattr(session_calls.SqliteCalls, "load", lambda *_: {"call_1": "{", "x": "[1]"})
+    change_record(
+        database,
+        "INSERT INTO calls SELECT origin, session, 'x', at, '[1]' FROM calls ORDER BY at DESC LIMIT 1",
+    )
+    change_record(database, "UPDATE calls SET entry = '{' WHERE name = 'call_1'")
 
     assert GONE in turn(gateway, "chat-foreign-entry", history, "odd")

@@ -9,7 +9,6 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ids import new_ulid
 from proxy.ledger.maintenance import token_calibration
-from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Pause, Team
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -237,7 +236,7 @@ def test_probes_need_no_key(gateway: GatewayClient, method: str, path: str):
     assert reply.id.startswith("req_")
 
 
-def test_readyz_lists_what_is_degraded(gateway: GatewayClient, monkeypatch, reload):
+def test_readyz_lists_what_is_degraded(gateway: GatewayClient, reload):
     assert gateway.request("GET", "/readyz").json["degraded"] == []
     broken = add_upstream("keyless", "chat", "http://127.0.0.1:1/v1")
     broken.secret = {"env": "NO_SUCH_VARIABLE_HERE"}
@@ -266,25 +265,14 @@ def test_readyz_lists_the_pauses_in_effect(gateway: GatewayClient, reload):
     assert gateway.request("GET", "/readyz").json["degraded"] == []
 
 
-def test_readiness_fails_while_the_journal_cannot_be_written(gateway: GatewayClient, monkeypatch):
-    state = {**recorder.state(), "journal": False}
-    # A test cannot break the disk of a running gateway.
-    monkeypatch.setattr(recorder, "state", lambda: state)
-
-    reply = gateway.request("GET", "/readyz")
-
-    assert reply.status == 503
-    assert reply.json["status"] == "unavailable"
-
-
-def test_an_unknown_key_gets_a_503_while_keys_cannot_be_read(gateway: GatewayClient, monkeypatch):
-    # The gateway of this test file continues with its database after this test.
-    monkeypatch.setattr(directory, "poll", lambda: None)
-    with directory.poll_lock:  # wait for a running poll
-        monkeypatch.setattr(directory, "fresh", False)
-
-    unknown = gateway.post(message("chat-x"), x_api_key="sk-br-unknown")
-    known = gateway.request("GET", "/v1/models", headers={"x-api-key": gateway.key})
+def test_an_unknown_key_gets_a_503_while_keys_cannot_be_read(
+    gateway: GatewayClient, missing_ledger, reload
+):
+    with missing_ledger():
+        directory.poll()
+        unknown = gateway.post(message("chat-x"), x_api_key="sk-br-unknown")
+        known = gateway.request("GET", "/v1/models", headers={"x-api-key": gateway.key})
+    reload()
 
     assert (unknown.status, unknown.headers["retry-after"]) == (503, "5")
     assert known.status == 200

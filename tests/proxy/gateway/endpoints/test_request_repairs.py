@@ -2,7 +2,13 @@
 
 import pytest
 
-from proxy.gateway.upstream import request_repairs
+from proxy.gateway.upstream.request_repairs import (
+    MAX_MODELS,
+    REMEMBERED_S,
+    LearnedCapabilities,
+    learned,
+)
+from tests.fakes.clock import Clock
 from tests.fakes.upstreams.script_steps import json_response, stream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
@@ -132,9 +138,9 @@ HISTORY = [
 
 @pytest.fixture
 def forget_capabilities():
-    request_repairs.learned.clear()
+    learned.by_model.clear()
     yield
-    request_repairs.learned.clear()
+    learned.by_model.clear()
 
 
 @pytest.mark.usefixtures("forget_capabilities")
@@ -168,7 +174,7 @@ def test_a_shape_that_did_not_help_is_not_remembered(
 
     assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
     assert len(scripted.requests_for("chat-template-third")) == 3
-    assert not request_repairs.learned
+    assert not learned.by_model
 
 
 @pytest.mark.usefixtures("forget_capabilities")
@@ -189,17 +195,19 @@ def test_an_image_for_a_model_without_vision_is_dropped_with_a_note(
     assert {"path": "messages", "fate": "dropped"}.items() <= row(reply.id).notes[-1].items()
 
 
-@pytest.mark.usefixtures("forget_capabilities")
-def test_what_is_remembered_is_bounded_and_expires(monkeypatch):
-    for number in range(request_repairs.MAX_MODELS + 5):
-        request_repairs.learn("u", f"m{number}", ("images", False))
-    request_repairs.learn("u", "m99", ("merge_users", True))
+def test_what_is_remembered_is_bounded_and_expires():
+    clock = Clock(1_000.0)
+    capabilities = LearnedCapabilities(clock)
+    for number in range(MAX_MODELS + 5):
+        capabilities.learn("u", f"m{number}", ("images", False))
+    capabilities.learn("u", "m99", ("merge_users", True))
     profile = PROFILES["generic"]
 
-    assert len(request_repairs.learned) == request_repairs.MAX_MODELS
-    assert request_repairs.apply_learned("u", "m0", profile) is profile
-    known = request_repairs.apply_learned("u", "m99", profile)
+    assert len(capabilities.by_model) == MAX_MODELS
+    assert capabilities.apply("u", "m0", profile) is profile
+    known = capabilities.apply("u", "m99", profile)
     assert (known.images, known.merge_users) == (False, True)
-    # What was learned is valid for an hour.
-    monkeypatch.setattr(request_repairs, "REMEMBERED_S", 0)
-    assert request_repairs.apply_learned("u", "m99", profile) is profile
+    clock.at += REMEMBERED_S - 1
+    assert capabilities.apply("u", "m99", profile) == known
+    clock.at += 1
+    assert capabilities.apply("u", "m99", profile) is profile

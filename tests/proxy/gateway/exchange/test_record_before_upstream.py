@@ -1,18 +1,13 @@
 """No upstream is called before the open record is durable; a disconnect before that costs nothing."""
 
 import contextlib
-import threading
 import time
-from collections.abc import Iterator, Sequence
-
-import pytest
 
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import Standing
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.exchange.request_context import RequestContext
-from proxy.ledger.journal import segments
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import OpenRecord, decode
 from proxy.ledger.posting.budget_sync import counter_name
@@ -20,6 +15,7 @@ from proxy.ledger.recorder import recorder
 from proxy.ledger.transcripts.storage import read
 from proxy.live.running_requests import RUNNING, stop_here
 from proxy.models import ApiKey, Budget, Price, Team
+from tests.fakes.outages import suspended_disk
 from tests.fakes.upstreams.script_steps import Script, Stall, chunk, json_response, stream_head
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
 from tests.for_each import for_each
@@ -31,25 +27,6 @@ from tests.waiting import until
 
 def running(model: str) -> list[RequestContext]:
     return [context for context in list(RUNNING.values()) if context.request.model == model]
-
-
-@contextlib.contextmanager
-def suspended_disk() -> Iterator[None]:
-    """Suspend the journal, as a disk that does not respond would."""
-    free = threading.Event()
-    append = segments.Segment.append
-
-    def wait(segment: segments.Segment, frames: Sequence[bytes]) -> None:
-        assert free.wait(60)
-        append(segment, frames)
-
-    with pytest.MonkeyPatch.context() as patch:
-        # A test cannot stop the disk.
-        patch.setattr(segments.Segment, "append", wait)
-        try:
-            yield
-        finally:
-            free.set()
 
 
 def open_records(**filters: str) -> list[OpenRecord]:

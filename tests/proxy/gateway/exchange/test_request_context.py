@@ -32,9 +32,8 @@ from tests.proxy.gateway.request_context_factory import (
     RecordedContext,
 )
 from translator.anthropic.usage import Usage
-from translator.message_stream import events_to_message
 from translator.notes import Note
-from translator.stream import text_buffer
+from translator.stream.text_buffer import MAX_CHARACTERS
 
 
 def test_the_open_record_has_all_fields_of_the_request():
@@ -198,17 +197,15 @@ def test_a_note_of_a_team_without_stored_content_quotes_nothing(quoted):
     assert note["reason"] == "known as '…' now"
 
 
-def test_notes_are_in_the_order_of_processing(monkeypatch):
-    # A real text of this length would take 16 MB and half a second.
-    monkeypatch.setattr(text_buffer, "MAX_CHARACTERS", 3)
-    monkeypatch.setattr(events_to_message, "MAX_CHARACTERS", 3)
+def test_notes_are_in_the_order_of_processing():
     own, request, response = (Note(name, "ignored", "x") for name in "abc")
     context = RecordedContext()
     context.start_attempt(100.0)
     context.ending.notes.append(own)
     context.attempts.notes.append(request)
     context.attempts.stream.notes.append(response)
-    context.feed(CHUNKS[1])
+    long_text = {"index": 0, "delta": {"content": "x" * MAX_CHARACTERS}}
+    context.feed({**CHUNK, "choices": [long_text]})
 
     assert context.all_notes() == [own, request, response, request_context.LONG_ANSWER]
 

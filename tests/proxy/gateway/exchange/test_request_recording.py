@@ -1,12 +1,9 @@
 """What the ledger stores of a request, also at failures of disk, stream and server."""
 
 import asyncio
-import contextlib
 import dataclasses
-import errno
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +12,9 @@ from django.db import connections
 
 from proxy.gateway.exchange.ledger_records import usage_record
 from proxy.gateway.upstream.client import close_transport
-from proxy.ledger.journal import segments
-from proxy.ledger.recorder import recorder
 from proxy.ledger.transcripts.storage import read
 from proxy.models import ApiKey, Team
+from tests.fakes.outages import full_disk
 from tests.fakes.upstreams.script_steps import Stall, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
@@ -76,32 +72,22 @@ def test_the_gateway_runs_one_retention_thread(gateway: GatewayClient):
     assert sum(each.name == "nightly" for each in threading.enumerate()) == 1
 
 
-@contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """Let no segment of the journal grow."""
-
-    def append(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.MonkeyPatch.context() as patch:
-        # A test cannot fill the disk of a running gateway.
-        patch.setattr(segments.Segment, "append", append)
-        yield
-    until(lambda: recorder.state()["journal"])
-
-
-def test_no_upstream_is_called_without_a_durable_record(
+def test_while_the_disk_is_full_no_upstream_is_called_and_the_gateway_is_not_ready(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
     scripted.on("chat-unrecorded", upstream_scripts.chat())
 
     with full_disk():
         reply = gateway.post(message("chat-unrecorded"))
+        ready = gateway.request("GET", "/readyz")
 
     assert (reply.status, reply.headers["retry-after"]) == (503, "10")
     assert reply.json["error"]["type"] == "api_error"
     assert not scripted.requests_for("chat-unrecorded")
+    assert (ready.status, ready.json["status"]) == (503, "unavailable")
+    assert "the journal cannot be written: no request is accepted" in ready.json["degraded"]
     assert gateway.post(message("chat-unrecorded")).status == 200
+    assert gateway.request("GET", "/readyz").status == 200
 
 
 def test_an_invalid_request_is_refused_also_while_the_disk_is_full(

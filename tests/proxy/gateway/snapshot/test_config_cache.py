@@ -5,11 +5,9 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import DatabaseError, connection
 
-from proxy.conf import conf
 from proxy.gateway.snapshot import config_cache
-from proxy.gateway.snapshot.config_snapshot import ConfigStore, Snapshot, build_snapshot
+from proxy.gateway.snapshot.config_snapshot import Snapshot, build_snapshot
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES, Policies, Rule
 from proxy.models import (
     ApiKey,
@@ -97,50 +95,6 @@ def test_cached_configuration_builds_the_same_snapshot(
         "old": (True, frozenset({"blocks"}), False, "quiet/ci"),
         "bot": (False, frozenset(), False, "acme/bot"),
     }  # fmt: skip
-
-
-def test_a_rotated_secret_is_used_while_the_database_is_unreachable(
-    company, tmp_path, settings, monkeypatch
-):
-    """The rows are from the cache; the secret that they refer to is read again."""
-    secret = tmp_path / "secret"
-    secret.write_text("one")
-    company.secret = {"file": str(secret)}
-    company.save()
-    settings.DATA_DIR = tmp_path
-    store = ConfigStore()
-    store.poll()
-    assert secret_in(store) == b"one"
-    unchanged = store.snapshot
-    store.poll()
-    assert store.snapshot is unchanged
-
-    with monkeypatch.context() as away:
-        # The test's rows are in an open transaction, so the test cannot stop the database.
-        away.setattr("proxy.gateway.snapshot.config_snapshot.database_file", unreachable)
-        away.setattr(connection, "close", lambda: None)  # the test's transaction goes on
-        secret.write_text("two")
-        store.poll()
-        assert secret_in(store) == b"two"
-        conf.last_configuration.unlink()
-        secret.write_text("three")
-        store.poll()  # without the file there are no rows
-        assert secret_in(store) == b"two"
-    store.poll()
-    assert secret_in(store) == b"three"
-    secret.unlink()
-    store.poll()
-    assert secret_in(store) == b"three"
-    assert store.snapshot.secret_files == {"vllm": str(secret)}
-    assert store.snapshot.broken.keys() == {"away"}
-
-
-def secret_in(store: ConfigStore) -> bytes:
-    return store.snapshot.exact[("acme", "claude-x")].targets[0].server.fixed.secret
-
-
-def unreachable() -> None:
-    raise DatabaseError("the database is away")
 
 
 def test_the_cache_file_is_private_and_contains_no_password_hash(company, tmp_path):

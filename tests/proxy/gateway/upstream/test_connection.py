@@ -33,9 +33,9 @@ def no_tls_context(_files):
 
 @asynccontextmanager
 async def upstream(
-    *answers: bytes, close: bool = False
+    *answers: bytes, close: bool = False, **options: int
 ) -> AsyncIterator[tuple[ConnectionPool, Origin]]:
-    """A server that sends these responses, one for each request."""
+    """A server that sends these responses, one for each request; ``options`` of the pool."""
 
     serving: set[asyncio.Task[None] | None] = set()
 
@@ -53,7 +53,7 @@ async def upstream(
             await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    pool = ConnectionPool(no_tls_context)
+    pool = ConnectionPool(no_tls_context, **options)
     async with server:
         yield pool, Origin(tls=False, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
         pool.close()
@@ -227,11 +227,9 @@ async def test_a_response_before_the_whole_request_makes_the_connection_unusable
         await ended.wait()
 
 
-async def test_the_number_of_idle_connections_is_limited(monkeypatch):
-    # Two thousand connections would be needed.
-    monkeypatch.setattr(connection_pool, "MAX_IDLE", 2)
+async def test_the_number_of_idle_connections_is_limited():
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-    async with upstream(answer, answer) as (pool, origin):
+    async with upstream(answer, answer, max_idle=2) as (pool, origin):
         connections = [await pool.connect(origin, PATIENCE_S) for _ in range(3)]
         for owner, connection in enumerate(connections):
             assert await read_response(connection) == b"ok"
@@ -245,7 +243,7 @@ async def test_the_number_of_idle_connections_is_limited(monkeypatch):
             connection.close()
 
 
-async def test_an_origin_with_stray_bytes_is_trusted_again_after_a_while(monkeypatch):
+async def test_an_origin_with_stray_bytes_is_trusted_again_after_a_while():
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with upstream(answer * 2) as (pool, origin):
         connection = await send_request(pool, origin)  # the second response is a stray one

@@ -1,13 +1,8 @@
 """The calls of the upstream that searches may cause, for budgets; and the check by ``doctor``."""
 
-import dataclasses
-
 import pytest
 
-from proxy.bootstrap import web_search_check
 from proxy.bootstrap.web_search_check import check_web_search
-from proxy.conf import conf
-from proxy.gateway.web_search import search_endpoint
 from proxy.gateway.web_search.search_endpoint import RESULT_TOKENS, further_calls, worst_case_input
 from tests.fakes.upstreams.script_steps import Script, html_response, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -17,12 +12,9 @@ PAGE = {"url": "https://a.example", "title": "A", "content": "text"}
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch):
+def endpoint(settings):
     with ScriptedUpstream() as scripted:
-        configured = dataclasses.replace(conf, web_search_url=f"{scripted.url}/search")
-        # The address of the scripted endpoint is known only now.
-        for module in (search_endpoint, web_search_check):
-            monkeypatch.setattr(module, "conf", configured)
+        settings.WEB_SEARCH_URL = f"{scripted.url}/search"
         yield scripted
 
 

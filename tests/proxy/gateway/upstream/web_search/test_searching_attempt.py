@@ -1,6 +1,5 @@
 """``web_search`` on translated routes: the gateway makes the searches between upstream calls."""
 
-import dataclasses
 import json
 import threading
 from collections.abc import Mapping
@@ -9,8 +8,6 @@ from typing import Any
 import pytest
 from anthropic import Anthropic
 
-from proxy.conf import conf
-from proxy.gateway.web_search import search_endpoint
 from proxy.live.running_requests import RUNNING
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.script_steps import Script, Stall, WaitForGate, json_response, stream
@@ -52,14 +49,10 @@ SEARCH = calls(("web_search", {"query": "the answer"}))
 
 
 @pytest.fixture
-def endpoint(
-    gateway: GatewayClient, scripted: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
-) -> ScriptedUpstream:
+def endpoint(gateway: GatewayClient, scripted: ScriptedUpstream, settings) -> ScriptedUpstream:
     """The search endpoint: path ``/search`` of the scripted upstream."""
-    url = f"{scripted.url}/search"
-    configured = dataclasses.replace(conf, web_search_url=url, web_search_timeout_s=30)
-    # The address of the scripted endpoint is known only now.
-    monkeypatch.setattr(search_endpoint, "conf", configured)
+    settings.WEB_SEARCH_URL = f"{scripted.url}/search"
+    settings.WEB_SEARCH_TIMEOUT_S = 30
     scripted.on("/search", json_response(FOUND))
     return scripted
 
