@@ -185,6 +185,7 @@ def verify(
     days: DayRange = EVERYTHING,
     after: int = 0,
     now: datetime | None = None,
+    batch_size: int = BATCH,
 ) -> Iterator[VerifyProgress]:
     """Verify the hash chain, or the links of some days; yield the progress after each batch.
 
@@ -198,15 +199,15 @@ def verify(
         links, after = links.filter(sequence__lte=last), max(after, first - 1)
     before = HashChainLink.objects.filter(sequence=after).first()
     while True:
-        batch = list(links.filter(sequence__gt=after)[:BATCH])
+        batch = list(links.filter(sequence__gt=after)[:batch_size])
         encrypted: Counter[str] = Counter()
         findings = [*_chain(before, batch), *_rows(batch, retention, encrypted)]
-        if len(batch) < BATCH and days == EVERYTHING:
+        if len(batch) < batch_size and days == EVERYTHING:
             findings += _head(head)
         if batch:
             before, after = batch[-1], batch[-1].sequence
         yield VerifyProgress(after, len(batch), findings, encrypted)
-        if len(batch) < BATCH:
+        if len(batch) < batch_size:
             return
 
 

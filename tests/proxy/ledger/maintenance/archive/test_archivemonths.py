@@ -8,15 +8,13 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Sum
 
-from proxy.conf import conf
 from proxy.ledger.archive import files, outbox, parquet, reading
 from proxy.ledger.maintenance import (
     amendments,
@@ -184,11 +182,11 @@ def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys)
 
 
 def test_the_schedule_archives_and_removes_old_months_once_a_day(
-    ledger, archive, monkeypatch, tmp_path, caplog
+    ledger, archive, settings, tmp_path, caplog
 ):
     at = datetime(2026, 8, 9, 5, 0, tzinfo=UTC)  # June is the only month with a full month after it
-    settings = {"archive_after_months": 1, "archive_to": str(tmp_path / "archive")}
-    monkeypatch.setattr(archive_schedule, "conf", replace(conf, **settings))
+    settings.ARCHIVE_AFTER_MONTHS = 1
+    settings.ARCHIVE_TO = str(tmp_path / "archive")
     daily = archive_schedule.DailyArchive()
     DrainWatermark.objects.create(journal="gone:/j", as_of=JUNE, backlog=1, seen=JUNE)
 
@@ -260,15 +258,13 @@ def test_a_backup_names_the_archive(ledger, archive, tmp_path):
     assert ("archives", str(tmp_path / "archive")) in list(backup.also_needed())
 
 
-def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
-    # The test has one database, which is the original of no copy.
-    monkeypatch.setattr(ledger_copy, "ORIGINAL", "default")
+def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive):
     audited = AuditEntry.objects.order_by("pk")
-    states = [ledger_copy.source_state()]
+    states = [ledger_copy.source_state(DEFAULT_DB_ALIAS)]
     for options in (BEFORE, (*BEFORE, "--remove")):
         archive(*options)
         audited.delete()  # it changes the state too, but only after the month was removed
-        states.append(ledger_copy.source_state())
+        states.append(ledger_copy.source_state(DEFAULT_DB_ALIAS))
 
     assert len(set(states)) == 3
 
