@@ -89,7 +89,7 @@ def count_rows(model: Model, alias: str) -> int:
 
 
 def source_state(alias: str = ORIGINAL) -> str:
-    """Return a text that changes when a gateway or archivemonths changes the ledger in ``alias``."""
+    """Return a text that changes when a gateway or archivemonths changes this ledger."""
     head = LedgerHead.objects.using(alias).filter(pk=1).first() or LedgerHead()
     newest = [
         model.objects.using(alias).order_by("pk").values_list(field, flat=True).last()

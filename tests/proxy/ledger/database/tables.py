@@ -26,6 +26,30 @@ def renamed(model: type[Model]) -> Iterator[None]:
     table = model._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {table} RENAME TO hidden_table")
-    yield
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE hidden_table RENAME TO {table}")
+
+
+@contextlib.contextmanager
+def failing_deletes(model: type[Model], message: str) -> Iterator[None]:
+    """Let each deletion of a row of this table fail in the block."""
+    table = model._meta.db_table
+    create = f"CREATE TRIGGER failure BEFORE DELETE ON {table} "
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE hidden_table RENAME TO {table}")
+        if connection.vendor == "sqlite":
+            cursor.execute(f"{create} BEGIN SELECT RAISE(ABORT, '{message}'); END")
+        else:
+            cursor.execute(
+                "CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql "
+                f"AS $$ BEGIN RAISE EXCEPTION '{message}'; END $$"
+            )
+            cursor.execute(f"{create} FOR EACH ROW EXECUTE FUNCTION fail()")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            on = "" if connection.vendor == "sqlite" else f" ON {table}"
+            cursor.execute(f"DROP TRIGGER failure{on}")
