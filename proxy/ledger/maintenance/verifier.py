@@ -116,12 +116,14 @@ class Checkpoint(msgspec.Struct):
         new.replace(path)
 
 
-def steps(state: Checkpoint) -> Iterator[None]:
+def steps(state: Checkpoint, batch_size: int = BATCH) -> Iterator[None]:
     """Verify the links, then by month the rows without a link, then by day the sums.
 
     ``state`` contains the position and the findings at each yield.
     """
-    for checked in verify(bodies=state.bodies, days=state.days, after=state.sequence):
+    for checked in verify(
+        bodies=state.bodies, days=state.days, after=state.sequence, batch_size=batch_size
+    ):
         state.links += checked.links
         state.sequence = checked.sequence
         state.add(checked.findings)
