@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -37,16 +37,18 @@ from proxy.models import (
 )
 from tests.for_each import for_each
 from tests.proxy.admin import factories
+from tests.proxy.ledger.maintenance.killing import killed_at
 
 from .conftest import DATABASES, JUNE
 
 pytestmark = pytest.mark.django_db(databases=DATABASES)
 BEFORE = ("--before", "2026-07")
+JULY = date(2026, 7, 1)
 KILLS = 20
 
 
-class Killed(BaseException):
-    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+def without_progress(_step: str) -> Callable[[int], None]:
+    return lambda _rows: None
 
 
 def all_rows() -> list[str]:
@@ -97,14 +99,12 @@ MORE_STEPS = [
 @pytest.mark.parametrize(
     "step", [*STEPS, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_STEPS)]
 )
-def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypatch, step):
+def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, tmp_path, step):
     ids = all_rows()
-    # Rows for batches of the real size would make the test slow and prove the same.
-    monkeypatch.setattr(outbox, "BATCH", 2)
-    with monkeypatch.context() as patch:
-        kill_at(patch, *step)
-        with pytest.raises(Killed):
-            archive(*BEFORE, "--remove")
+    location = files.check_location(str(tmp_path / "archive"))
+    with killed_at(*step):
+        archive_run.archive_months(JULY, location, without_progress)
+        archive_run.remove_months(JULY, without_progress, batch=2)
     assert sorted(all_rows()) == ids
 
     archive(*BEFORE, "--remove")
@@ -112,26 +112,6 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypat
     assert sorted(all_rows()) == ids
     assert Exchange.objects.count() == 5
     assert findings() == []
-
-
-def kill_at(patch, owner, step, call, when) -> None:
-    """Raise Killed before or after the given call of a function."""
-    function = getattr(owner, step)
-    calls = []
-
-    def run(*args, **options):
-        calls.append(step)
-        if len(calls) == call and when == "before":
-            raise Killed
-        result = function(*args, **options)
-        if len(calls) == call:
-            if isinstance(result, Iterator):
-                list(result)
-            raise Killed
-        return result
-
-    # A real kill would end the process of the tests.
-    patch.setattr(owner, step, run)
 
 
 def test_a_second_run_archives_and_removes_nothing_again(ledger, archive):
