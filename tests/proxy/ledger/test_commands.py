@@ -193,7 +193,7 @@ def test_verify_reports_no_finding_or_the_changed_row(ledger) -> None:
 @pytest.fixture
 def damaged(ledger) -> dict[str, Any]:
     """Damage a row, a link, the sums and the bodies; return the result of --no-bodies."""
-    Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)
+    Exchange.objects.filter(pk=exchange_id(1)).update(user_agent="changed")
     Exchange.objects.filter(pk=exchange_id(3)).update(
         state=State.CLOSED, finished=datetime.now(UTC), outcome="completed"
     )
@@ -223,6 +223,8 @@ def test_a_resumed_verification_repeats_no_step_and_no_finding(damaged, steps) -
         verifier.Checkpoint(bodies=False), conf.data_dir / FILE, batch_size=1, save_s=0
     )
     assert len([*islice(verification, steps)]) == steps
+    # The first step has found this row; repeated, it would not find it any more.
+    Exchange.objects.filter(pk=exchange_id(1)).update(user_agent="")
 
     code, text = finding("verifyledger", "--resume", "--json")
 

@@ -214,7 +214,9 @@ def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger):
 
 def test_an_export_that_is_being_written_must_end_first(ledger):
     root = User.objects.get(username="root")
-    Export.objects.create(pk="export_1", user=root, state=ExportState.RUNNING, seen=now())
+    Export.objects.create(
+        pk="export_1", user=root, state=ExportState.RUNNING, created=now(), seen=now()
+    )
 
     with pytest.raises(CommandError, match="an export is being written") as caught:
         run("--yes")
