@@ -65,23 +65,31 @@ def count(person: Person) -> Erasure:
     )
 
 
-def erase(person: Person, advance: Advance, *, is_restored: bool = False) -> Erasure:
+def erase(
+    person: Person,
+    advance: Advance,
+    *,
+    is_restored: bool = False,
+    batch: int = requests.BATCH,
+    posted_within_s: float = POSTED_WITHIN_S,
+) -> Erasure:
     """Erase the person's data; return what was erased.
 
     ``is_restored``: no gateway runs, and the database is a restored backup; requests that were open
-    in it are closed. Raises StillRunning, ArchiveError or ConfigError; run it again then.
+    in it are closed. ``batch``: how many requests one transaction changes. ``posted_within_s``: see
+    ``POSTED_WITHIN_S``. Raises StillRunning, ArchiveError or ConfigError; run it again then.
     """
     with outbox.work_folder() as folder:
         erased_users.add(person)
         account.revoke_keys(person)
         if is_restored:
             close_stale_rows(conf.data_dir, person.until)
-        _wait_for_requests(person)
+        _wait_for_requests(person, posted_within_s)
         requests.finish_removals()
         done = Erasure(person.pseudonym, int(person.user_id is not None), len(person.keys))
         done.transcripts = requests.transcripts_of(person).count()
         local_files.erase_calls(_sessions_of(person))
-        for rows in requests.erase_rows(person):
+        for rows in requests.erase_rows(person, batch):
             done.requests += rows
             advance("requests", rows)
         done.archived_requests = _erase_archived(person, folder, advance)
@@ -108,10 +116,10 @@ def erase(person: Person, advance: Advance, *, is_restored: bool = False) -> Era
         return done
 
 
-def _wait_for_requests(person: Person) -> None:
+def _wait_for_requests(person: Person, within_s: float) -> None:
     """Write the journals of dead processes, and wait for the running gateway to write its own."""
     journal_posting.adopt(conf.data_dir)
-    deadline = time.monotonic() + POSTED_WITHIN_S
+    deadline = time.monotonic() + within_s
     while waiting := (
         requests.open_rows_of(person).count()
         + journals.erase(conf.data_dir, person, only_count=True).waiting

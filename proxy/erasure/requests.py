@@ -61,7 +61,7 @@ def finish_removals() -> None:
             pass
 
 
-def erase_rows(person: Person) -> Iterator[int]:
+def erase_rows(person: Person, batch: int = BATCH) -> Iterator[int]:
     """Delete the transcripts and change the rows of closed requests; yield the size of each batch.
 
     Each batch is one transaction, so a kill leaves whole requests.
@@ -69,7 +69,7 @@ def erase_rows(person: Person) -> Iterator[int]:
     last = ""
     while True:
         closed = rows_of(person).filter(pk__gt=last, state=State.CLOSED).order_by("pk")
-        ids = list(closed.values_list("pk", flat=True)[:BATCH])
+        ids = list(closed.values_list("pk", flat=True)[:batch])
         if not ids:
             return
         with transaction.atomic():

@@ -190,7 +190,7 @@ def removable_months() -> Iterator[tuple[date, str]]:
         yield month, "transcripts are stored" if transcripts.exists() else ""
 
 
-def remove(month: date) -> Iterator[int]:
+def remove(month: date, batch: int = BATCH) -> Iterator[int]:
     """Delete the rows of an archived month from the database; yield the size of each batch.
 
     Raise ArchiveError if the file is damaged, or if a row changed after it was archived: then the
@@ -202,7 +202,7 @@ def remove(month: date) -> Iterator[int]:
     if entry.state == ArchiveState.ARCHIVED:
         _begin_removal(entry)
     path = files.local_path(entry.location, entry.file, entry.sha256)
-    while deleted := _remove_batch(entry, ArchivedFile(str(path))):
+    while deleted := _remove_batch(entry, ArchivedFile(str(path)), batch):
         yield deleted
     ArchivedMonth.objects.filter(pk=month).update(state=ArchiveState.REMOVED)
 
@@ -220,11 +220,11 @@ def _begin_removal(entry: ArchivedMonth) -> None:
         raise ArchiveError(f"{changed} was changed after it was archived; archive the month again")
 
 
-def _remove_batch(entry: ArchivedMonth, file: ArchivedFile) -> int:
+def _remove_batch(entry: ArchivedMonth, file: ArchivedFile, batch: int) -> int:
     """Delete the next rows and store the last id, in one transaction; return how many rows."""
     with reading([file]):
         archived = Exchange.objects.using(ARCHIVE).filter(pk__gt=entry.removed_to).order_by("pk")
-        ids = list(archived.values_list("pk", flat=True)[:BATCH])
+        ids = list(archived.values_list("pk", flat=True)[:batch])
     if not ids:
         return 0
     with transaction.atomic():

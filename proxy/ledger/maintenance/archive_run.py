@@ -28,8 +28,10 @@ def archive_months(before: date, location: str, start_step: StartStep) -> None:
             record(Action.EXPORT, detail=f"{month:%Y-%m} archived to {location}")
 
 
-def remove_months(before: date, start_step: StartStep) -> list[str]:
+def remove_months(before: date, start_step: StartStep, batch: int = outbox.BATCH) -> list[str]:
     """Delete the rows of archived months before ``before``; return why months stay.
+
+    ``batch``: how many rows one transaction deletes.
 
     Raise ConfigError, ArchiveError or OSError.
     """
@@ -42,7 +44,7 @@ def remove_months(before: date, start_step: StartStep) -> list[str]:
                 staying.append(f"{month:%Y-%m} stays in the database: {obstacle}")
                 continue
             advance = start_step(f"removing {month:%Y-%m}")
-            for rows in outbox.remove(month):
+            for rows in outbox.remove(month, batch):
                 advance(rows)
             record(Action.PURGE, detail=f"{month:%Y-%m} removed, it is archived")
     return staying

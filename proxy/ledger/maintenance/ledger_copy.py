@@ -88,14 +88,14 @@ def count_rows(model: Model, alias: str) -> int:
     return model._base_manager.using(alias).count()  # noqa: SLF001 - documented by Django
 
 
-def source_state() -> str:
-    """Return a text that changes when a gateway or archivemonths changes the copied ledger."""
-    head = LedgerHead.objects.using(ORIGINAL).filter(pk=1).first() or LedgerHead()
+def source_state(alias: str = ORIGINAL) -> str:
+    """Return a text that changes when a gateway or archivemonths changes this ledger."""
+    head = LedgerHead.objects.using(alias).filter(pk=1).first() or LedgerHead()
     newest = [
-        model.objects.using(ORIGINAL).order_by("pk").values_list(field, flat=True).last()
+        model.objects.using(alias).order_by("pk").values_list(field, flat=True).last()
         for model, field in ((Revision, "number"), (AuditEntry, "pk"), (DrainWatermark, "seen"))
     ]
-    months = ArchivedMonth.objects.using(ORIGINAL).order_by("pk")
+    months = ArchivedMonth.objects.using(alias).order_by("pk")
     archived = map(":".join, months.values_list("state", "sha256", "removed_to"))
     state = " ".join(map(str, (head.sequence, bytes(head.digest).hex(), *newest, *archived)))
     return hashlib.sha256(state.encode()).hexdigest()

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 DAILY_PURGE: Final = "(daily)"
 """The user name that is stored for daily purges; no user can have this name."""
 MAX_PAUSE_S: Final = 1.0
+BATCH: Final = 500
 PROGRESS_INTERVAL_S: Final = 1.0
 
 
@@ -171,12 +172,17 @@ class PurgeThread:
 runner = PurgeThread()
 
 
-def run(purge: Purge) -> None:
-    """Purge, and store the result in the row. Never raises: no caller could handle an error."""
+def run(
+    purge: Purge, *, batch: int = BATCH, progress_interval_s: float = PROGRESS_INTERVAL_S
+) -> None:
+    """Purge, and store the result in the row. Never raises: no caller could handle an error.
+
+    ``batch``: how many transcripts one transaction deletes.
+    """
     before = _size()
     state, error = PurgeState.DONE, ""
     try:
-        _delete(purge)
+        _delete(purge, batch, _Throttle(purge, progress_interval_s))
         if connection.vendor != "sqlite" or purge.rewrite:
             _save_progress(purge, step="freeing disk space")
             retention.free_space()
@@ -194,10 +200,9 @@ def run(purge: Purge) -> None:
         logger.warning("%s: its result cannot be stored: %s", purge, exc)
 
 
-def _delete(purge: Purge) -> None:
-    throttle = _Throttle(purge)
+def _delete(purge: Purge, batch: int, throttle: "_Throttle") -> None:
     _save_progress(purge, step="transcripts")
-    for count in retention.prune_transcripts(purge.created):
+    for count in retention.prune_transcripts(purge.created, batch):
         purge.transcripts += count
         throttle.pause()
     _save_progress(purge, step="outcomes")
@@ -212,15 +217,16 @@ def _delete(purge: Purge) -> None:
 
 
 class _Throttle:
-    """Pauses after each batch for as long as it took, and stores the progress every second."""
+    """Pauses after each batch for as long as it took, and stores the progress every interval."""
 
-    def __init__(self, purge: Purge) -> None:
+    def __init__(self, purge: Purge, progress_interval_s: float) -> None:
         self._purge = purge
+        self._progress_interval_s = progress_interval_s
         self._began = self._reported = time.monotonic()
 
     def pause(self) -> None:
         at = time.monotonic()
-        if at - self._reported > PROGRESS_INTERVAL_S:
+        if at - self._reported > self._progress_interval_s:
             self._reported = at
             _save_progress(self._purge)
         time.sleep(min(MAX_PAUSE_S, at - self._began))

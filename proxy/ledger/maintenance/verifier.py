@@ -116,12 +116,14 @@ class Checkpoint(msgspec.Struct):
         new.replace(path)
 
 
-def steps(state: Checkpoint) -> Iterator[None]:
+def steps(state: Checkpoint, batch_size: int = BATCH) -> Iterator[None]:
     """Verify the links, then by month the rows without a link, then by day the sums.
 
     ``state`` contains the position and the findings at each yield.
     """
-    for checked in verify(bodies=state.bodies, days=state.days, after=state.sequence):
+    for checked in verify(
+        bodies=state.bodies, days=state.days, after=state.sequence, batch_size=batch_size
+    ):
         state.links += checked.links
         state.sequence = checked.sequence
         state.add(checked.findings)
@@ -185,6 +187,7 @@ def verify(
     days: DayRange = EVERYTHING,
     after: int = 0,
     now: datetime | None = None,
+    batch_size: int = BATCH,
 ) -> Iterator[VerifyProgress]:
     """Verify the hash chain, or the links of some days; yield the progress after each batch.
 
@@ -198,15 +201,15 @@ def verify(
         links, after = links.filter(sequence__lte=last), max(after, first - 1)
     before = HashChainLink.objects.filter(sequence=after).first()
     while True:
-        batch = list(links.filter(sequence__gt=after)[:BATCH])
+        batch = list(links.filter(sequence__gt=after)[:batch_size])
         encrypted: Counter[str] = Counter()
         findings = [*_chain(before, batch), *_rows(batch, retention, encrypted)]
-        if len(batch) < BATCH and days == EVERYTHING:
+        if len(batch) < batch_size and days == EVERYTHING:
             findings += _head(head)
         if batch:
             before, after = batch[-1], batch[-1].sequence
         yield VerifyProgress(after, len(batch), findings, encrypted)
-        if len(batch) < BATCH:
+        if len(batch) < batch_size:
             return
 
 

@@ -63,7 +63,7 @@ class Page:
     """The results of a page.
 
     ``next_position``: the position for the next page; None if everything was searched. A page may
-    have fewer results than the limit, or none, and still a next page, after ``SCAN_S``.
+    have fewer results than the limit, or none, and still a next page, after ``scan_s``.
     """
 
     results: Sequence[Result]
@@ -77,16 +77,17 @@ def search(
     limit: int,
     below: int | None = None,
     teams: Iterable[str] = (),
+    scan_s: float = SCAN_S,
 ) -> Page:
     """Return one page of results. Raises SearchTooSlow.
 
     ``visible``: the requests that the reader may see, restricted by the filters. ``below``: the
     position of the page. ``teams``: if all visible requests are of these teams, the search reads
-    only their part of the index.
+    only their part of the index. ``scan_s``: see ``SCAN_S``.
     """
     results: list[Result] = []
     position = below
-    deadline = time.monotonic() + SCAN_S
+    deadline = time.monotonic() + scan_s
     conditions = list(query.conditions)
     try:
         with with_query_timeout(TIMEOUT_S):

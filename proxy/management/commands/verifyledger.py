@@ -4,6 +4,7 @@ The position is stored every few seconds, so an interrupted verification can be 
 """
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -78,15 +79,11 @@ class Command(BridgeCommand):
             raise SystemExit(FINDING)
 
     def _verify(self, state: Checkpoint, path: Path) -> None:
-        """Run all steps from the position in ``state``; store the position every few seconds."""
-        saved_at = time.monotonic()
+        """Run all steps from the position in ``state``."""
         with progress() as bar:
             task = bar.add_task("verifying", total=verifier.link_range(state.days)[1])
-            for _ in verifier.steps(state):
+            for _ in saved_steps(state, path):
                 bar.update(task, completed=state.sequence)
-                if time.monotonic() - saved_at >= SAVE_S:
-                    state.save(path)
-                    saved_at = time.monotonic()
 
     def _print(self, state: Checkpoint, heads: list[Any]) -> None:
         for day, count, digest in heads:
@@ -101,6 +98,19 @@ class Command(BridgeCommand):
             )
         verdict = format_count(state.found, "finding") if state.found else INTACT
         self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
+
+
+def saved_steps(
+    state: Checkpoint, path: Path, *, batch_size: int = verifier.BATCH, save_s: float = SAVE_S
+) -> Iterator[None]:
+    """Verify step by step; store ``state`` at the start, and then every ``save_s`` seconds."""
+    state.save(path)
+    saved_at = time.monotonic()
+    for _ in verifier.steps(state, batch_size):
+        if time.monotonic() - saved_at >= save_s:
+            state.save(path)
+            saved_at = time.monotonic()
+        yield
 
 
 def _new_checkpoint(options: dict[str, Any]) -> Checkpoint:

@@ -7,19 +7,31 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
+from proxy.conf import conf
 from proxy.ledger.journal.records import Chunk
 from proxy.ledger.maintenance import verifier
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.management.commands import verifyledger
-from proxy.models import Exchange, HashChainLink, Part, Price, Transcript, UsageQuarterHour
+from proxy.management.commands.verifyledger import FILE, saved_steps
+from proxy.models import (
+    Exchange,
+    HashChainLink,
+    Part,
+    Price,
+    State,
+    Transcript,
+    UsageQuarterHour,
+)
 from tests.for_each import for_each
 
+from .database.tables import renamed
 from .factories import NOON, answer, body, closing, exchange_id, opening
 from .subprocess_driver import ROOT
 
@@ -178,48 +190,46 @@ def test_verify_reports_no_finding_or_the_changed_row(ledger) -> None:
     }
 
 
-class Interrupted(Exception):
-    """Ends a command at a chosen place."""
+@pytest.fixture
+def damaged(ledger) -> dict[str, Any]:
+    """Damage a row, a link, the sums and the bodies; return the result of --no-bodies."""
+    Exchange.objects.filter(pk=exchange_id(1)).update(user_agent="changed")
+    Exchange.objects.filter(pk=exchange_id(3)).update(
+        state=State.CLOSED, finished=datetime.now(UTC), outcome="completed"
+    )
+    Part.objects.update(data=b"damaged")
+    result: dict[str, Any] = json.loads(finding("verifyledger", "--json", "--no-bodies")[1])
+    assert result["links"] == 2
+    assert {each["what"] for each in result["findings"]} == {"row", "unsealed", "sum"}
+    return result
 
 
-@pytest.mark.parametrize("step", ["_rows", "verify_links_of_rows", "verify_sums"])
-def test_an_interrupted_verification_is_resumed_with_its_options_and_findings(
-    ledger, monkeypatch, step
-) -> None:
-    # A verification of many thousand rows would be needed.
-    monkeypatch.setattr(verifyledger, "SAVE_S", 0.0)
-    monkeypatch.setattr(verifier, "BATCH", 1)
-    Exchange.objects.filter(pk=exchange_id(1)).update(output_tokens=0)
-    expected = json.loads(finding("verifyledger", "--json", "--no-bodies")[1])
-    assert expected["links"] == 2
-    original = getattr(verifier, step)
-    verified: list[Any] = []
-
-    def interrupt(*arguments: Any) -> Any:
-        if step != "_rows" or arguments[0][0].sequence == 2:
-            raise Interrupted
-        return original(*arguments)
-
-    def count(batch: list[Any], *arguments: Any) -> Any:
-        verified.extend(batch)
-        return rows(batch, *arguments)
-
-    # A signal would arrive at any step.
-    with monkeypatch.context() as patch:
-        patch.setattr(verifier, step, interrupt)
-        with pytest.raises(Interrupted):
-            run("verifyledger", "--json", "--no-bodies")
-    rows = verifier._rows
-    # The command does not report how many rows it reads at once.
-    monkeypatch.setattr(verifier, "_rows", count)
+def test_an_interrupted_verification_is_resumed_with_its_options(damaged) -> None:
+    with renamed(UsageQuarterHour), pytest.raises(CommandError), transaction.atomic():
+        run("verifyledger", "--json", "--no-bodies")
 
     code, text = finding("verifyledger", "--resume", "--json")
 
     assert code == 1
-    assert json.loads(text) == expected
-    assert [each.sequence for each in verified] == ([2] if step == "_rows" else [])
+    assert json.loads(text) == damaged
     with pytest.raises(CommandError, match="there is no interrupted verification to resume"):
         run("verifyledger", "--resume")
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_a_resumed_verification_repeats_no_step_and_no_finding(damaged, steps) -> None:
+    """The steps: two links, the end of the chain, the rows of a month, the sums of a day."""
+    verification = saved_steps(
+        verifier.Checkpoint(bodies=False), conf.data_dir / FILE, batch_size=1, save_s=0
+    )
+    assert len([*islice(verification, steps)]) == steps
+    # The first step has found this row; repeated, it would not find it any more.
+    Exchange.objects.filter(pk=exchange_id(1)).update(user_agent="")
+
+    code, text = finding("verifyledger", "--resume", "--json")
+
+    assert code == 1
+    assert json.loads(text) == damaged
 
 
 def test_a_month_is_verified_alone(ledger) -> None:

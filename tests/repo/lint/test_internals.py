@@ -28,7 +28,6 @@ READS_PRIVATE_NAMES: Final = {
     "tests/proxy/ledger/posting/test_drain_pause.py": "sets the backlog that decides on the pause",
     "tests/proxy/ledger/posting/test_drainer.py": "makes single steps of the drainer's thread",
     "tests/proxy/ledger/posting/test_drift.py": "checks the bound of the names in memory",
-    "tests/proxy/ledger/test_commands.py": "counts how many rows the verification reads at once",
     "tests/slow/threats/connections/test_stray_responses.py": "waits until bytes have arrived on an idle connection",
 }  # fmt: skip
 

@@ -15,7 +15,8 @@ class FaultyDisk:
 
     def __init__(self) -> None:
         self.full = False
-        self.failing_syncs = 0  # how many of the next ones fail
+        self.good_syncs = 0  # how many of the next ones succeed in any case
+        self.failing_syncs = 0  # how many of those after them fail
         self.syncs = 0
         self.free = threading.Event()  # clear it: write does not return
         self.free.set()
@@ -31,7 +32,9 @@ class FaultyDisk:
         written = os.write(file, data)
         self.free.wait(60)
         self.syncs += 1
-        if self.failing_syncs:  # the kernel has the bytes, but the disk may not have them
+        if self.good_syncs:
+            self.good_syncs -= 1
+        elif self.failing_syncs:  # the kernel has the bytes, but the disk may not have them
             self.failing_syncs -= 1
             raise OSError(errno.EIO, "Input/output error")
         return written
@@ -45,6 +48,6 @@ class FaultyDisk:
 def make_faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
     disk = FaultyDisk()
     # The disk is the far side of the journal, and no real one fails on demand.
-    monkeypatch.setattr(segments, "os", disk)
-    monkeypatch.setattr(journal, "os", disk)
+    for module in (segments, journal):
+        monkeypatch.setattr(module, "os", disk)
     return disk

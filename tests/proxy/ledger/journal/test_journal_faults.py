@@ -155,14 +155,11 @@ def test_segments_that_were_removed_do_not_count_towards_the_limit(small: Journa
     assert segments.numbers_in(small.directory) == [20]
 
 
-async def test_defect_in_a_commit_is_a_fault_and_does_not_end_the_thread(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+async def test_record_that_fits_no_frame_is_a_fault_and_does_not_end_the_thread(
+    journal: Journal,
 ) -> None:
-    with monkeypatch.context() as patch:
-        # A bug is planted: no record can cause one.
-        patch.setattr(journal, "_open_segment", lambda: 1 / 0)
-        with pytest.raises(JournalUnavailable, match="division"):
-            await append_all(journal, opening(1))
+    with pytest.raises(JournalUnavailable, match="format requires"):
+        await append_all(journal, opening(1, id="x" * 2**16))
 
     await eventually(lambda: not journal.error)
     await append_all(journal, opening(2))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from proxy.ledger.journal import locks, segments
-from proxy.ledger.journal import reader as module
 from proxy.ledger.journal.journal import Journal
-from proxy.ledger.journal.reader import Backlog, JournalReader
+from proxy.ledger.journal.reader import KEEP_FINISHED, Backlog, JournalReader
 from proxy.ledger.journal.records import CHUNK, CLOSE, OPEN, Chunk, Record, decode
+from tests.proxy.ledger.conftest import append_frames
 from tests.proxy.ledger.factories import closing, exchange_id, opening
 
 ALL = 10**9
@@ -109,20 +109,19 @@ def test_open_request_that_was_posted_is_ready_again_when_it_is_closed(tmp_path:
         assert len(records(own, 1)) == 2
 
 
-def test_second_close_record_of_a_finished_request_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Ten thousand requests would be needed.
-    monkeypatch.setattr(module, "KEEP_FINISHED", 1)
+def test_second_close_record_of_a_finished_request_changes_nothing(tmp_path: Path) -> None:
+    numbers = range(1, KEEP_FINISHED + 2)
+    frames = ((kind, 1.0, each, b"") for each in ids(*numbers) for kind in (OPEN, CLOSE))
+    (tmp_path / "journal-0").mkdir()
+    append_frames(tmp_path / "journal-0", *frames)
     with life(tmp_path) as (journal, own):
-        journal.append_and_wait(opening(1), closing(1), opening(2), closing(2))
         own.read(ALL)
-        own.mark_posted(ids(1, 2))
-        journal.append_and_wait(closing(2), chunk(2), closing(1))
+        own.mark_posted(ids(*numbers))
+        journal.append_and_wait(closing(2), chunk(2), closing(numbers[-1]), closing(1))
         own.read(ALL)
 
         assert own.ready_ids(ALL) == ids(1)  # only the last ones are known
-        assert own.appended == 6
+        assert own.appended == 3
 
 
 def test_only_durable_records_are_read(tmp_path: Path, disk) -> None:

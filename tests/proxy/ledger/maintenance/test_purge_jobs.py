@@ -4,13 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import DatabaseError
+from django.db import connection
 from django.utils.timezone import now
 
-from proxy.ledger.maintenance import purge_jobs, retention
+from proxy.ledger.maintenance import retention
 from proxy.ledger.maintenance.purge_jobs import (
     PurgeAlreadyRunning,
     expired_by_team,
+    run,
     runner,
     space,
     start_purge,
@@ -18,6 +19,7 @@ from proxy.ledger.maintenance.purge_jobs import (
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Part, Purge, PurgeState, Team, Transcript
 from proxy.models.purges import STALLED_AFTER
+from tests.proxy.ledger.database.tables import failing_deletes
 from tests.proxy.ledger.factories import NOON, answer, body, closing, opening
 
 START = datetime.fromtimestamp(NOON, UTC)
@@ -132,44 +134,45 @@ def test_one_purge_runs_at_a_time_until_it_is_stalled(ada):
     assert Purge.objects.first().state == PurgeState.DONE
 
 
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (DatabaseError("disk I/O error\nat page 7"), "disk I/O error"),
-        (RuntimeError("of ours"), "internal error; see the log of the gateway"),
-    ],
-)
-def test_a_failed_purge_has_its_error_and_counts(ada, monkeypatch, fault, error):
-    old_ledger()
-
-    def failing(*_, **__):
-        raise fault
-
-    # A database that fails in the middle of a purge, or a bug.
-    monkeypatch.setattr(retention, "prune_parts", failing)
+def failed_purge(ada):
     start_purge(ada, rewrite=False, expected=None)
     runner.join()
+    return Purge.objects.get()
 
-    purge = Purge.objects.get()
-    assert (purge.state, purge.error) == (PurgeState.FAILED, error)
+
+def test_a_purge_that_the_database_ends_has_its_error_and_counts(ada):
+    old_ledger()
+
+    with failing_deletes(Part, "disk I/O error\nat page 7"):
+        purge = failed_purge(ada)
+
+    assert (purge.state, purge.error) == (PurgeState.FAILED, "disk I/O error")
     assert purge.transcripts == 7
 
 
-def test_progress_is_stored_during_a_purge(ada, monkeypatch):
+def test_a_purge_that_reads_a_damaged_manifest_has_an_error_and_counts(ada):
     old_ledger()
-    # A purge of more than a second would be needed.
-    monkeypatch.setattr(purge_jobs, "PROGRESS_INTERVAL_S", -1.0)
+    Transcript.objects.filter(exchange__team="long").update(manifest=b"damaged")
+
+    purge = failed_purge(ada)
+
+    assert purge.state == PurgeState.FAILED
+    assert purge.error == "internal error; see the log of the gateway"
+    assert purge.transcripts == 7
+
+
+def test_progress_is_stored_during_a_purge(ada):
+    old_ledger()
+    purge = Purge.objects.create(user=ada, username="ada", created=now(), seen=now())
     progress = []
-    real = retention.prune_transcripts
 
-    def one_by_one(at):
-        for count in real(at, 1):
-            yield count
+    def note(execute, sql, *arguments):
+        result = execute(sql, *arguments)
+        if sql.startswith(f'UPDATE "{Purge._meta.db_table}"'):
             progress.append(Purge.objects.values_list("step", "transcripts").get())
+        return result
 
-    # The real function removes all of these few rows at once.
-    monkeypatch.setattr(retention, "prune_transcripts", one_by_one)
-    start_purge(ada, rewrite=False, expected=7)
-    runner.join()
+    with connection.execute_wrapper(note):
+        run(purge, batch=1, progress_interval_s=0)
 
-    assert progress == [("transcripts", n) for n in range(1, 8)]
+    assert progress[:8] == [("transcripts", n) for n in range(8)]

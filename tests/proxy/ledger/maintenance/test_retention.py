@@ -9,6 +9,7 @@ from proxy.ledger.maintenance import retention
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.transcripts import storage
 from proxy.models import Exchange, Part, Team, Transcript, UsageQuarterHour
+from tests.proxy.ledger.database.tables import following_ids
 from tests.proxy.ledger.factories import NOON, answer, body, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
@@ -51,15 +52,20 @@ def test_each_team_has_its_own_retention(ledger) -> None:
     assert sum(UsageQuarterHour.objects.values_list("requests", flat=True)) == 3
 
 
-def test_parts_are_pruned_in_ranges_of_ids(ledger, monkeypatch) -> None:
-    # A ledger of thousands of parts would be needed.
-    monkeypatch.setattr(retention, "RANGE", 1)
+def test_parts_are_pruned_in_ranges_of_ids(ledger) -> None:
+    following_ids(Part, Part.objects.earliest("pk").pk + retention.RANGE)
+    batch = [
+        ExchangeRecords(opening(4, team="short", body=body("short")), [], closing(4, answer=None)),
+        ExchangeRecords(opening(5, team="long", body=body("long")), [], closing(5, answer=None)),
+    ]
+    write_to_database(batch, START)
     parts = Part.objects.count()
 
-    assert prune(START + timedelta(days=3)) == (2, 2)
+    assert prune(START + timedelta(days=3)) == (3, 3)
 
-    assert Part.objects.count() == parts - 2
-    assert storage.read(exchange_id(3)) is not None
+    assert Part.objects.count() == parts - 3
+    for number in (3, 5):
+        assert storage.read(exchange_id(number)) is not None
 
 
 def test_no_content_is_left_when_all_is_past_retention(ledger) -> None:

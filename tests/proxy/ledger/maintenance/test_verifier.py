@@ -1,6 +1,7 @@
 """verifyledger finds flipped bytes, missing rows and changed sums."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
@@ -96,12 +97,13 @@ def test_a_row_from_both_databases_has_one_digest(ledger) -> None:
         assert digest_of(row) != first
 
 
-def test_the_ledger_is_locked_inside_a_transaction_only(ledger, monkeypatch) -> None:
-    # pytest runs each test in a transaction.
-    monkeypatch.setattr(transaction.get_connection(), "in_atomic_block", False)
+def test_the_ledger_is_locked_inside_a_transaction_only() -> None:
+    # The connection of another thread is not in the transaction of the test.
+    with ThreadPoolExecutor(1) as other_thread:
+        locked = other_thread.submit(lock_ledger)
 
     with pytest.raises(transaction.TransactionManagementError, match="inside a transaction only"):
-        lock_ledger()
+        locked.result()
 
 
 def test_a_changed_link_breaks_the_chain(ledger) -> None:
@@ -156,14 +158,12 @@ def test_an_amended_row_has_another_link(ledger) -> None:
     assert UsageQuarterHour.objects.get(service_tier="flex").requests == 1
 
 
-def test_a_verification_continues_after_the_last_verified_link(ledger, monkeypatch) -> None:
-    # A ledger of thousands of rows would be needed.
-    monkeypatch.setattr(verifier, "BATCH", 8)
+def test_a_verification_continues_after_the_last_verified_link(ledger) -> None:
     HashChainLink.objects.filter(sequence=20).update(digest=bytes(32))
-    whole = list(verifier.verify())
+    whole = list(verifier.verify(batch_size=8))
 
     for done, checked in enumerate(whole):
-        rest = list(verifier.verify(after=checked.sequence))
+        rest = list(verifier.verify(after=checked.sequence, batch_size=8))
         assert rest == whole[done + 1 :] or [each.links for each in rest] == [0]
     assert [each.sequence for each in whole] == [8, 16, 24, 30]
     assert [finding.where for each in whole for finding in each.findings] == ["link 20", "link 21"]

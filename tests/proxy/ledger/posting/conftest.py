@@ -1,5 +1,7 @@
 """Fixtures: a budget store whose clock a test sets."""
 
+import contextlib
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +27,26 @@ def at_noon(clock: Clock, monkeypatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
-    created = SqliteBudgets(tmp_path / "counters.sqlite3", clock)
+def store(store_file: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
+    created = SqliteBudgets(store_file, clock)
     # The store of the settings has no clock that a test sets.
     monkeypatch.setattr(budget_sync, "budget_store", lambda: created)
     budget_sync.DIRTY.clear()
     yield created
     created.close()
     budget_sync.DIRTY.clear()
+
+
+@pytest.fixture
+def store_file(tmp_path: Path) -> Path:
+    """The file of ``store``, which exists when the store has been used."""
+    return tmp_path / "counters.sqlite3"
+
+
+@contextlib.contextmanager
+def unavailable(store_file: Path) -> Iterator[None]:
+    """Let the store fail in the block: one of its tables has another name."""
+    with contextlib.closing(sqlite3.connect(store_file)) as connection:
+        connection.execute("ALTER TABLE sums RENAME TO hidden_sums")
+        yield
+        connection.execute("ALTER TABLE hidden_sums RENAME TO sums")

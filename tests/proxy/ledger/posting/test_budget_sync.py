@@ -4,14 +4,15 @@ import random
 from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from django.db import transaction
 
-from proxy.counters import backends, sqlite_budgets
+from proxy.counters import backends
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import LEASE_S, BudgetLimit, Standing, StoreUnavailable
+from proxy.counters.budget_store import BATCH, LEASE_S, BudgetLimit, Standing, StoreUnavailable
 from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
@@ -20,6 +21,8 @@ from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
 from tests.fakes.clock import Clock
 from tests.lanes import repeat
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
+
+from .conftest import unavailable
 
 OPERATIONS = repeat(fast=2_000, slow=10_000, variable="BRIDGE_BUDGET_OPERATIONS")
 PRICE = {"input": "1", "output": "10"}
@@ -259,8 +262,7 @@ def test_the_counters_of_the_next_period_are_known_a_day_before(
     assert store.standing(budget_sync.counter_name(month.pk, following)) == Standing(0, 0, 0)
 
 
-def test_without_budgets_the_store_is_not_used(team: Team, monkeypatch):
-    monkeypatch.setattr(budget_sync, "budget_store", None)  # a call fails
+def test_without_budgets_the_store_is_not_used(team: Team, store: SqliteBudgets, store_file: Path):
     Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)
 
     ledger_writer.write_to_database(
@@ -268,6 +270,7 @@ def test_without_budgets_the_store_is_not_used(team: Team, monkeypatch):
     )
 
     assert Exchange.objects.get().cost_nanousd
+    assert not store_file.exists()
 
 
 def test_the_store_of_this_process_is_a_file_in_the_data_directory():
@@ -300,31 +303,25 @@ def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
 
 
 def test_counters_are_published_later_if_the_store_is_unavailable(
-    budgets: list[Budget], store: SqliteBudgets, at_noon: None, monkeypatch, caplog
+    budgets: list[Budget], store: SqliteBudgets, store_file: Path, at_noon: None, caplog
 ):
+    budget_sync.publish_all(NOON)
+    with unavailable(store_file):
+        ledger_writer.write_to_database(
+            [ExchangeRecords(opening(1, body=None), [], closing(1, answer=None))]
+        )
+        assert budget_sync.DIRTY.is_set()
 
-    def unavailable(*_: object) -> set[str]:
-        raise StoreUnavailable("store stopped")
+        budget_sync.DIRTY.clear()
+        amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+        assert budget_sync.DIRTY.is_set()
 
-    # A SQLite store that is open does not become unavailable.
-    monkeypatch.setattr(store, "apply_posted", unavailable)
-    ledger_writer.write_to_database(
-        [ExchangeRecords(opening(1, body=None), [], closing(1, answer=None))]
-    )
-    assert budget_sync.DIRTY.is_set()
-
-    budget_sync.DIRTY.clear()
-    # A SQLite store that is open does not become unavailable.
-    monkeypatch.setattr(store, "publish", unavailable)
-    amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
-    assert budget_sync.DIRTY.is_set()
-
-    budget_sync.DIRTY.clear()
-    with pytest.raises(StoreUnavailable):
-        budget_sync.publish_all(NOON)
-    assert budget_sync.DIRTY.is_set()
+        budget_sync.DIRTY.clear()
+        with pytest.raises(StoreUnavailable):
+            budget_sync.publish_all(NOON)
+        assert budget_sync.DIRTY.is_set()
     assert [record.getMessage() for record in caplog.records if "budgets" in record.msg] == [
-        "budgets: store stopped; the counters are published again later"
+        "budgets: no such table: sums; the counters are published again later"
     ] * 2
 
 
@@ -368,26 +365,22 @@ def test_a_posted_request_that_was_not_settled_creates_the_notices_of_its_budget
 
 
 def test_publishing_posts_reservations_in_batches(
-    budgets: list[Budget], store: SqliteBudgets, monkeypatch
+    budgets: list[Budget], store: SqliteBudgets, store_file: Path
 ):
     """Reservations of posted requests remain if the store was unavailable when they were posted."""
-    # Reservations of many requests would be needed.
-    monkeypatch.setattr(sqlite_budgets, "BATCH", 2)
     counter = budget_sync.counter_name(budgets[0].pk, window("month", "UTC", NOON))
     store.publish(counter, 0)
-    for number in range(1, 8):
+    running = range(2, BATCH + 1)
+    posted = (1, BATCH + 1, BATCH + 2)  # the first one and the last two are in different batches
+    for number in (*running, *posted):
         store.reserve(exchange_id(number), "me", 1_000, [BudgetLimit(counter, None)])
-    # The store is unavailable just when the rows are posted.
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_sync, "apply_closed_rows", lambda _: None)
+    with unavailable(store_file):
         ledger_writer.write_to_database(
-            [
-                ExchangeRecords(opening(n, body=None), [], closing(n, answer=None))
-                for n in range(1, 7)
-            ]
+            [ExchangeRecords(opening(n, body=None), [], closing(n, answer=None)) for n in posted]
         )
+    assert [len(ids) for ids in store.reserved_ids(counter)] == [BATCH, 2]
 
     budget_sync.publish_all(NOON)
 
-    assert store.standing(counter) == Standing(ledger_sum(), 0, 1_000)
-    assert [*store.reserved_ids(counter)] == [[exchange_id(7)]]
+    assert store.standing(counter) == Standing(ledger_sum(), 0, 1_000 * len(running))
+    assert [*store.reserved_ids(counter)] == [[exchange_id(n) for n in running]]

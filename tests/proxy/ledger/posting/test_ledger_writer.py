@@ -302,12 +302,12 @@ def test_each_turn_links_to_the_previous_one_and_its_new_messages(
     }
 
 
-def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypatch) -> None:
+def test_written_records_update_last_used_new_names_and_the_chain(team) -> None:
     key, _ = ApiKey.issue(team, "ada-laptop")
     at = datetime(2027, 3, 4, 5, 6, 7, tzinfo=UTC)
     opened = opening(1, key_id=key.pk, betas=["new-beta"], worker="w")
-    # The one of the process knows the names of earlier tests.
-    monkeypatch.setattr(drift, "new_name_recorder", drift.NewNameRecorder(write_interval_s=-1))
+    drift.new_name_recorder.write(at)  # the counts of earlier tests
+    Drift.objects.all().delete()
 
     closed = ledger_writer.write_to_database(
         [
@@ -317,6 +317,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
         at,
     )
 
+    drift.new_name_recorder.write(at)
     assert closed == 1
     assert ApiKey.objects.get().last_used == datetime.fromtimestamp(NOON + 1, UTC)
     assert HashChainLink.objects.get().day == at.date()
@@ -327,6 +328,7 @@ def test_written_records_update_last_used_new_names_and_the_chain(team, monkeypa
     ledger_writer.write_to_database(
         [ExchangeRecords(opened, [], closing(1, outcome="completed"))], at
     )  # known already
+    drift.new_name_recorder.write(at)
     assert Drift.objects.get(name="new-beta").requests == before
 
 

@@ -1,12 +1,14 @@
 """The first error of a class at an upstream has an event; further ones within a day have none."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from proxy.ledger.posting import ledger_writer, upstream_errors
+from proxy.ledger.posting import ledger_writer
+from proxy.ledger.posting.upstream_errors import MAX_CLASSES
 from proxy.models import UpstreamErrorClass, Webhook, WebhookEvent
-from tests.proxy.ledger.factories import closing, exchange_id, opening
+from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
 DAY_S = 86_400
@@ -66,9 +68,12 @@ def test_good_requests_and_errors_of_the_request_have_no_event():
     assert not UpstreamErrorClass.objects.exists()
 
 
-def test_the_classes_of_an_upstream_are_limited(monkeypatch):
-    # Errors up to the real limit would make the test slow and prove the same.
-    monkeypatch.setattr(upstream_errors, "MAX_CLASSES", 2)
+def test_the_classes_of_an_upstream_are_limited():
+    seen = datetime.fromtimestamp(NOON, UTC)
+    UpstreamErrorClass.objects.bulk_create(
+        UpstreamErrorClass(upstream="openai", error=f"Old{number}", last_seen=seen)
+        for number in range(MAX_CLASSES - 2)
+    )
     for number in range(4):
         post(number + 1, {"status": None, "error": f"Error{number}"}, outcome="upstream_error")
 

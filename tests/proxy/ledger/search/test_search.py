@@ -4,17 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import Max
 
 from proxy.ledger.maintenance import retention
-from proxy.ledger.posting import ledger_writer, outcomes
-from proxy.ledger.search import search as searching
+from proxy.ledger.posting import ledger_writer
 from proxy.ledger.search import term_index
 from proxy.ledger.search.part_text import passages_of
 from proxy.ledger.search.query import InvalidQuery, parse_query
-from proxy.ledger.search.search import search
-from proxy.models import Exchange, SearchEntry, SearchOccurrence, State
+from proxy.ledger.search.search import BATCH, search
+from proxy.ledger.search.term_index import ENTRIES_PER_PARTITION
+from proxy.models import Exchange, SearchEntry, SearchOccurrence, SessionOutcomeDay, State
 from tests.for_each import for_each
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
+from tests.proxy.ledger.database.tables import following_ids, renamed
 
 pytestmark = pytest.mark.django_db
 
@@ -153,21 +155,19 @@ def test_pages_continue_and_end():
     assert below is None
 
 
-def test_a_long_scan_ends_the_page_and_the_next_page_continues(monkeypatch):
+def test_a_long_scan_ends_the_page_and_the_next_page_continues():
     send_words("rareword and common")
-    for n in range(1, 6):
-        send_words(f"common rare word {n}", at=NOON + timedelta(minutes=n))
-    # The limits are shortened: reaching them takes a million texts.
-    monkeypatch.setattr(searching, "SCAN_S", -1)
-    monkeypatch.setattr(searching, "BATCH", 2)
+    words = [f"and rareword, common {n}" for n in range(2 * BATCH)]
+    send_words(*words, at=NOON + timedelta(minutes=1))
 
     query, below, pages, results = parse_query('rare "rareword and"'), None, 0, []
     visible = Exchange.objects.all()
     while not pages or below is not None:
-        page = search(query, visible, limit=5, below=below)
+        page = search(query, visible, limit=5, below=below, scan_s=0)
         results += page.results
         below, pages = page.next_position, pages + 1
     assert len(results) == 1
+    assert pages == 4  # two of full batches, that of the result, and an empty one
 
 
 def test_only_visible_requests_are_results_whatever_the_others_contain():
@@ -245,32 +245,40 @@ def test_a_passage_marks_all_phrases_and_where_it_is_cut():
     assert result.is_cut_after
 
 
-def test_texts_in_several_partitions_are_found_newest_first(monkeypatch):
-    # A partition has 131,072 entries.
-    monkeypatch.setattr(term_index, "ENTRIES_PER_PARTITION", 2)
-    rows = [
-        send_words(f"word {n}", at=NOON + timedelta(minutes=n), answer=f"A{n}") for n in range(7)
-    ]
+def end_partition():
+    """Let the id of the next entry be the last one of a partition."""
+    last = SearchEntry.objects.aggregate(last=Max("pk"))["last"] or 0
+    following_ids(SearchEntry, (last // ENTRIES_PER_PARTITION + 1) * ENTRIES_PER_PARTITION - 1)
+
+
+def test_texts_in_several_partitions_are_found_newest_first():
+    rows = []
+    for n in range(7):
+        end_partition()
+        row = send_words(f"word {n}", at=NOON + timedelta(minutes=n), answer=f"A{n}")
+        rows.append(row)
+    partitions = {
+        pk // ENTRIES_PER_PARTITION for pk in SearchEntry.objects.values_list("pk", flat=True)
+    }
+    assert len(partitions) == 8
 
     assert [pk for _, pk in found("word")] == [row.pk for row in reversed(rows)]
     assert [pk for _, pk in found('"word 0"')] == [rows[0].pk]
 
 
-@pytest.mark.parametrize("broken", [(term_index, "add"), (outcomes, "_write")])
-def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(monkeypatch, broken):
-    def fail(*_):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM a_missing_table")
+@pytest.mark.parametrize(
+    ("name", "table"), [("search index", SearchOccurrence), ("outcomes", SessionOutcomeDay)]
+)
+def test_a_request_is_recorded_without_derived_data_that_cannot_be_written(name, table):
+    send_words("oldword", at=NOON - timedelta(minutes=1))
+    before = ledger_writer.underived[name]
 
-    before = ledger_writer.underived.total()
-    # A bug is planted: no record can cause one.
-    monkeypatch.setattr(*broken, fail)
-
-    row = send_words("firstword")
+    with renamed(table):
+        row = send_words("firstword")
 
     assert Exchange.objects.get(pk=row.pk).state == State.CLOSED
-    assert ledger_writer.underived.total() > before
-    monkeypatch.undo()
+    assert ledger_writer.underived[name] > before
+    assert not SearchEntry.objects.filter(occurrences=None).exists()
     assert found("thirdword") == []
     send_words("thirdword", at=NOON + timedelta(minutes=1))
     assert len(found("thirdword")) == 1

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.ledger.database.bulk_sql import MAX_KEYS
 from proxy.ledger.transcripts import body_parts, storage, zstd_dictionary
 from proxy.ledger.transcripts.body_parts import Piece
 from proxy.ledger.transcripts.encoding import (
@@ -223,9 +224,8 @@ def test_manifests_are_small() -> None:
 
 
 @pytest.mark.django_db
-def test_a_transcript_has_its_prefix_and_updates_the_use_of_its_parts(monkeypatch) -> None:
-    monkeypatch.setattr(storage, "MAX_KEYS", 2)  # so that several queries are needed
-    one = conversation(1, 3)
+def test_a_transcript_has_its_prefix_and_updates_the_use_of_its_parts() -> None:
+    one = conversation(1, MAX_KEYS // 2 + 1)  # its parts need several queries
     one.upstream_request_sha256 = "5ea1"
     store(one)
 

@@ -7,16 +7,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Sum
 
-from proxy.conf import conf
 from proxy.ledger.archive import files, outbox, parquet, reading
 from proxy.ledger.maintenance import (
     amendments,
@@ -39,16 +37,18 @@ from proxy.models import (
 )
 from tests.for_each import for_each
 from tests.proxy.admin import factories
+from tests.proxy.ledger.maintenance.killing import killed_at
 
 from .conftest import DATABASES, JUNE
 
 pytestmark = pytest.mark.django_db(databases=DATABASES)
 BEFORE = ("--before", "2026-07")
+JULY = date(2026, 7, 1)
 KILLS = 20
 
 
-class Killed(BaseException):
-    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+def without_progress(_step: str) -> Callable[[int], None]:
+    return lambda _rows: None
 
 
 def all_rows() -> list[str]:
@@ -99,14 +99,12 @@ MORE_STEPS = [
 @pytest.mark.parametrize(
     "step", [*STEPS, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_STEPS)]
 )
-def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypatch, step):
+def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, tmp_path, step):
     ids = all_rows()
-    # Rows for batches of the real size would make the test slow and prove the same.
-    monkeypatch.setattr(outbox, "BATCH", 2)
-    with monkeypatch.context() as patch:
-        kill_at(patch, *step)
-        with pytest.raises(Killed):
-            archive(*BEFORE, "--remove")
+    location = files.check_location(str(tmp_path / "archive"))
+    with killed_at(*step):
+        archive_run.archive_months(JULY, location, without_progress)
+        archive_run.remove_months(JULY, without_progress, batch=2)
     assert sorted(all_rows()) == ids
 
     archive(*BEFORE, "--remove")
@@ -114,26 +112,6 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(ledger, archive, monkeypat
     assert sorted(all_rows()) == ids
     assert Exchange.objects.count() == 5
     assert findings() == []
-
-
-def kill_at(patch, owner, step, call, when) -> None:
-    """Raise Killed before or after the given call of a function."""
-    function = getattr(owner, step)
-    calls = []
-
-    def run(*args, **options):
-        calls.append(step)
-        if len(calls) == call and when == "before":
-            raise Killed
-        result = function(*args, **options)
-        if len(calls) == call:
-            if isinstance(result, Iterator):
-                list(result)
-            raise Killed
-        return result
-
-    # A real kill would end the process of the tests.
-    patch.setattr(owner, step, run)
 
 
 def test_a_second_run_archives_and_removes_nothing_again(ledger, archive):
@@ -184,11 +162,11 @@ def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys)
 
 
 def test_the_schedule_archives_and_removes_old_months_once_a_day(
-    ledger, archive, monkeypatch, tmp_path, caplog
+    ledger, archive, settings, tmp_path, caplog
 ):
     at = datetime(2026, 8, 9, 5, 0, tzinfo=UTC)  # June is the only month with a full month after it
-    settings = {"archive_after_months": 1, "archive_to": str(tmp_path / "archive")}
-    monkeypatch.setattr(archive_schedule, "conf", replace(conf, **settings))
+    settings.ARCHIVE_AFTER_MONTHS = 1
+    settings.ARCHIVE_TO = str(tmp_path / "archive")
     daily = archive_schedule.DailyArchive()
     DrainWatermark.objects.create(journal="gone:/j", as_of=JUNE, backlog=1, seen=JUNE)
 
@@ -260,15 +238,13 @@ def test_a_backup_names_the_archive(ledger, archive, tmp_path):
     assert ("archives", str(tmp_path / "archive")) in list(backup.also_needed())
 
 
-def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive, monkeypatch):
-    # The test has one database, which is the original of no copy.
-    monkeypatch.setattr(ledger_copy, "ORIGINAL", "default")
+def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive):
     audited = AuditEntry.objects.order_by("pk")
-    states = [ledger_copy.source_state()]
+    states = [ledger_copy.source_state(DEFAULT_DB_ALIAS)]
     for options in (BEFORE, (*BEFORE, "--remove")):
         archive(*options)
         audited.delete()  # it changes the state too, but only after the month was removed
-        states.append(ledger_copy.source_state())
+        states.append(ledger_copy.source_state(DEFAULT_DB_ALIAS))
 
     assert len(set(states)) == 3
 

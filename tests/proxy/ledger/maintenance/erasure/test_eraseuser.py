@@ -9,6 +9,7 @@ from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db.models import Sum
+from django.utils.timezone import now
 
 from proxy.conf import conf
 from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
@@ -23,12 +24,15 @@ from proxy.models import (
     ArchivedMonth,
     AuditEntry,
     Exchange,
+    Export,
+    ExportState,
     Part,
     SessionOutcomeDay,
     Transcript,
     UsageByCallerDay,
 )
 from tests.proxy.admin import factories
+from tests.proxy.ledger.maintenance.killing import killed_at
 
 pytestmark = pytest.mark.django_db(databases=["default", "archive"])
 OCTOBER = datetime(2026, 10, 30, tzinfo=UTC)
@@ -102,8 +106,8 @@ def findings():
     return [f"{finding.what}: {finding.where}: {finding.why}" for finding in state.findings]
 
 
-class Killed(BaseException):
-    """Stops the command like a kill: no handler of the code under test runs afterwards."""
+def without_progress(_step: str, _rows: int) -> None:
+    """Report nothing."""
 
 
 STEPS = [
@@ -132,23 +136,9 @@ STEPS = [
         ),
     ],
 )
-def test_a_run_after_a_kill_erases_the_rest(ledger, monkeypatch, owner, step, when):
-    # Rows for batches of the real size would make the test slow and prove the same.
-    monkeypatch.setattr(requests, "BATCH", 1)
-    function = getattr(owner, step)
-
-    def killed(*arguments, **options):
-        if when == "after":
-            result = function(*arguments, **options)
-            if not isinstance(result, int | type(None) | journals.JournalRecords):
-                list(result)
-        raise Killed
-
-    # A real kill would end the process of the tests.
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, killed)
-        with pytest.raises(Killed):
-            run("--yes")
+def test_a_run_after_a_kill_erases_the_rest(ledger, owner, step, when):
+    with killed_at(owner, step, 1, when):
+        erase.erase(Person.load(NAME), without_progress, batch=1)
 
     run("--yes")
 
@@ -210,18 +200,29 @@ def test_misuse_erases_nothing(ledger):
     assert User.objects.count() == 3
 
 
-def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger, monkeypatch):
-    # Without this the command waits for the end of the request.
-    monkeypatch.setattr(erase, "POSTED_WITHIN_S", 0)
+def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger):
     key = ApiKey.objects.get(name=f"{MARK}-laptop")
     row = factories.record(at=factories.NOON, key=key, closed=False, opening={"user": NAME})
-    with pytest.raises(CommandError, match="not finished: 1") as caught:
-        run("--yes")
-    assert caught.value.returncode == 1
+
+    with pytest.raises(erase.StillRunning, match="not finished: 1"):
+        erase.erase(Person.load(NAME), without_progress, posted_within_s=0)
+
     key.refresh_from_db()
     assert key.revoked is not None
-
     assert Exchange.objects.filter(pk=row.pk, user=NAME).exists()
+
+
+def test_an_export_that_is_being_written_must_end_first(ledger):
+    root = User.objects.get(username="root")
+    Export.objects.create(
+        pk="export_1", user=root, state=ExportState.RUNNING, created=now(), seen=now()
+    )
+
+    with pytest.raises(CommandError, match="an export is being written") as caught:
+        run("--yes")
+
+    assert caught.value.returncode == 1
+    assert Exchange.objects.filter(user=NAME).exists()
 
 
 def test_records_of_a_journal_are_overwritten_in_place(ledger):
