@@ -23,14 +23,18 @@ from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.endpoints import count_tokens, health
 from proxy.gateway.exchange import missing_prices, token_estimates
 from proxy.gateway.exchange.call_record import known_origins
+from proxy.gateway.exchange.tracing import tracing
 from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.snapshot.config_snapshot import directory
-from proxy.gateway.upstream import client
+from proxy.gateway.upstream import client, request_repairs
+from proxy.gateway.webhooks.delivery import webhook_sender
+from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.posting.drainer import Pace
 from proxy.ledger.posting.drift import new_name_recorder
 from proxy.ledger.recorder import recorder
 from proxy.live import shared_live_view
+from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import RUNNING
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.secrets import SECRET_FILES
@@ -38,7 +42,7 @@ from proxy.secrets import SECRET_FILES
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
     SKIPPED, health.metrics_cache, body_memory, known_origins,
-    token_estimates.correction_factors,
+    token_estimates.correction_factors, request_repairs.learned,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
@@ -74,9 +78,10 @@ def _stop() -> None:
     open_pools = [loop for loop in client.pools if not loop.is_closed()]
     assert not open_pools, "an event loop of a test still has connections to upstreams"
     client.pools.clear()
-    recorder.stop()
-    budget_maintenance.stop()
-    directory.stop()
+    for service in (
+        nightly, webhook_sender, live_view_sync, tracing, recorder, budget_maintenance, directory
+    ):  # fmt: skip
+        service.stop()
     # These threads live as long as the process. They may have connections to the old ledger.
     for thread in (budgets.thread, shared_rate_limits.thread, SyncToAsync.single_thread_executor):
         thread.submit(connections.close_all).result(60)
