@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Final
 
 import pytest
+from django.conf import LazySettings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 from hypothesis import is_hypothesis_test
@@ -148,6 +149,29 @@ def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted upstream on a loopback port; set its responses with ``upstream.on``."""
     with ScriptedUpstream() as running:
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def settings_without_a_gap() -> Iterator[None]:
+    """Let threads of a gateway read Django's settings while a test overrides one.
+
+    Django removes the old settings before it sets the new ones, so that a thread could find none.
+    """
+    set_attribute = LazySettings.__setattr__
+
+    def replace(settings: LazySettings, name: str, value: object) -> None:
+        if name != "_wrapped":
+            set_attribute(settings, name, value)
+            return
+        vars(settings)[name] = value
+        for cached in [*vars(settings)]:
+            if cached != name:
+                vars(settings).pop(cached, None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # This is Django's own method, and each test that overrides a setting calls it.
+        patch.setattr(LazySettings, "__setattr__", replace)
+        yield
 
 
 @receiver(setting_changed)
