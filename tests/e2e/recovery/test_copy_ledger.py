@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from proxy.management.rich_output import LINE_S
 from tests.fakes.forked_python import REPOSITORY
 from tests.fakes.load.filled_ledger import fill_ledger
 from tests.fakes.servers.gateway import TEAM, Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.servers.prepared import copy_ledger
+from tests.waiting import until
 
 REQUESTS = 100
 EXAMPLE = f"req_{4:026d}"  # the last turn of the first conversation
@@ -146,7 +149,12 @@ def test_twenty_thousand_requests_are_copied_despite_kills(
             time.sleep(0.2)
         command.kill()
         command.wait()
-    command, memory = start_copy(gateway, postgres, log), 0.0
+    copied, memory = rows_copied(postgres), 0.0
+    command = start_copy(gateway, postgres, log)
+    until(lambda: rows_copied(postgres) > copied, log.read_text)
+    command.send_signal(signal.SIGSTOP)  # else a fast machine copies all before a line is due
+    time.sleep(LINE_S)
+    command.send_signal(signal.SIGCONT)
     while command.poll() is None:
         with contextlib.suppress(OSError, TypeError):  # the process has just ended
             memory = max(memory, peak_memory_mb(command))
