@@ -5,6 +5,7 @@ of the ``async with`` block: after the response was completed or failed, after t
 rejected, or after the client disconnected.
 """
 
+import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
@@ -158,7 +159,10 @@ class RequestContext:
         return isinstance(exc, Exception)
 
     def refusal_for(self, exc: BaseException | None) -> HttpError | None:
-        """Return the error that ends the response; None if the client cannot receive one."""
+        """Return the error that ends the response; None if the client cannot receive one.
+
+        ``exc``: the exception that ended the request; None or CancelledError: a cancellation.
+        """
         if isinstance(exc, Exception):
             return to_http_error(exc)
         if self.response.cancel_reason is CancelReason.STOPPED:
@@ -266,11 +270,26 @@ class RequestContext:
         )
 
     async def wait_until_recorded(self) -> None:
-        """Wait until the request's open record is on the disk. Raises JournalUnavailable."""
-        future, self.admission.open_record = self.admission.open_record, None
-        if future is not None:
-            await future.wait()
-            self.admission.accepted = True
+        """Wait until the request's open record is on the disk. Raises JournalUnavailable.
+
+        If the request is cancelled meanwhile, its record is withdrawn, except if the client can
+        still receive an error: then the row must have that error, so ``__aexit__`` waits again.
+        """
+        future = self.admission.open_record
+        if future is None:
+            return
+        try:
+            await asyncio.shield(future.future)
+        except asyncio.CancelledError:
+            if self.refusal_for(None) is None:
+                self.admission.open_record = None
+                future.withdraw()
+            raise
+        except JournalUnavailable:
+            self.admission.open_record = None
+            raise
+        self.admission.open_record = None
+        self.admission.accepted = True
 
     def attempt_started(
         self, record: AttemptRecord, target: Target, stream: Stream, *, continues: bool = False

@@ -35,7 +35,12 @@ class DurabilityFuture:
         """Return when the record is on the disk. Raises JournalUnavailable."""
         try:
             await self.future
-        except asyncio.CancelledError:  # the record may have become durable at the same time
-            if not self.future.cancelled() and self.future.exception() is None:
-                self._withdraw()
+        except asyncio.CancelledError:
+            self.withdraw()
             raise
+
+    def withdraw(self) -> None:
+        """Let the record be withdrawn: now if it is durable, else when it has become so."""
+        self.future.cancel()  # this has no effect on a future with a result
+        if not self.future.cancelled() and self.future.exception() is None:
+            self._withdraw()

@@ -102,6 +102,25 @@ def test_a_disconnect_during_the_record_write_calls_no_upstream_and_releases_eve
     assert gateway.post(message("chat-disconnecting"), x_api_key=secret).status == 200
 
 
+def test_a_request_stopped_during_the_record_write_has_one_row_with_the_error_of_its_client(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    with suspended_disk():
+        with gateway.open(message("chat-stopped")) as client:
+            [context] = until(
+                lambda: [one for one in running("chat-stopped") if one.attempts.target is not None]
+            )
+            assert stop_here(context.headers.request_id, "ada")
+            reply = read_until(client, b'"type":"error"')
+        request_id = context.headers.request_id
+        assert not open_records(id=request_id)
+
+    row(request_id, outcome="refused", status=403, detail="stopped")
+    assert reply.startswith(b"HTTP/1.1 403 ")
+    assert len(open_records(id=request_id)) == 1
+    assert not scripted.requests_for("chat-stopped")
+
+
 def test_a_request_refused_during_translation_has_one_row(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
