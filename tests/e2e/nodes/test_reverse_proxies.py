@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -154,22 +154,26 @@ def proxy(request, gateway: Gateway, tmp_path_factory) -> Iterator[Proxy]:
     with log.open("wb") as output:
         environment = {"PATH": "/usr/sbin:/usr/bin:/bin", "HOME": str(folder)}
         running = subprocess.Popen(command, stdout=output, stderr=output, env=environment)  # noqa: S603 - the table above
+    started = Proxy(port, context)
     try:
-        _wait_for_listener(port, running, log)
-        yield Proxy(port, context)
+        until(lambda: running.poll() is not None or _is_ready(started), log.read_text)
+        assert running.poll() is None, log.read_text()
+        yield started
     finally:
         running.terminate()
         running.wait(30)
 
 
-def _wait_for_listener(port: int, running: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert running.poll() is None, log.read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+def _is_ready(proxy: Proxy) -> bool:
+    """Return whether the gateway answers through the proxy.
+
+    HAProxy refuses requests for some seconds if its first check of the gateway takes too long.
+    """
+    try:
+        with proxy.send("GET", "/readyz") as response:
+            return response.status == 200
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def message(model: str, text: str = "Hi", *, stream: bool = False) -> bytes:
@@ -190,9 +194,12 @@ def test_an_event_arrives_before_the_upstream_sends_the_next_one(
         "POST", "/v1/messages", message("waits", stream=True),
         x_api_key=gateway.key, content_type="application/json", x_forwarded_for="6.6.6.6",
     ) as response:  # fmt: skip
-        early = b""
+        assert response.status == 200
+        early = response.readline()
         while b"Hello" not in early:
-            early += response.readline()
+            line = response.readline()
+            assert line, early
+            early += line
         gate.set()
         whole = early + response.read()
 
