@@ -70,10 +70,10 @@ class ForkedProcess:
         self._status = status
         self._lock = threading.Lock()
         self._lines = b""
-        while not self._lines.endswith(b"\n"):
+        while b"\n" not in self._lines:
             self._lines += self._read()
-        self.pid = int(self._lines)
-        self._lines = b""
+        pid, _, self._lines = self._lines.partition(b"\n")  # the exit code may have arrived too
+        self.pid = int(pid)
 
     def __del__(self) -> None:
         os.close(self._status)
@@ -81,10 +81,13 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Return the exit code (minus the number of the signal that ended it), None while it runs."""
         with self._lock:
-            while self.returncode is None and select.select([self._status], [], [], 0)[0]:
-                self._lines += self._read()
+            while self.returncode is None:
                 if self._lines.endswith(b"\n"):
                     self.returncode = int(self._lines)
+                elif select.select([self._status], [], [], 0)[0]:
+                    self._lines += self._read()
+                else:
+                    break
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

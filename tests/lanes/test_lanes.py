@@ -1,5 +1,6 @@
 """The lanes select tests by marker, and tests get the numbers of the lane that runs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import lanes
+from tests.fakes.forked_python import ForkedProcess
 from tests.lanes import hypothesis_profiles, repeat, time_limit
 
 REPOSITORY = Path(__file__).parents[2]
@@ -113,3 +115,14 @@ def run_pytest(*options: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_forked_process_that_has_ended_before_it_is_read_has_its_id_and_exit_code():
+    """The id and the exit code arrive together if pytest is suspended meanwhile."""
+    reads, writes = os.pipe()
+    os.write(writes, b"32393\n3\n")
+    os.close(writes)
+
+    process = ForkedProcess(reads)
+
+    assert (process.pid, process.poll(), process.wait(1)) == (32393, 3, 3)

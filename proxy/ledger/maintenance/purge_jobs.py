@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 DAILY_PURGE: Final = "(daily)"
 """The user name that is stored for daily purges; no user can have this name."""
 MAX_PAUSE_S: Final = 1.0
-BATCH: Final = 500
 PROGRESS_INTERVAL_S: Final = 1.0
 
 
@@ -173,7 +172,7 @@ runner = PurgeThread()
 
 
 def run(
-    purge: Purge, *, batch: int = BATCH, progress_interval_s: float = PROGRESS_INTERVAL_S
+    purge: Purge, *, batch: int = retention.BATCH, progress_interval_s: float = PROGRESS_INTERVAL_S
 ) -> None:
     """Purge, and store the result in the row. Never raises: no caller could handle an error.
 

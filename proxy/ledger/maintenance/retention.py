@@ -32,6 +32,8 @@ from proxy.models import (
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # this is before the time of every row
+BATCH: Final = 500
+"""Rows that one transaction deletes."""
 RANGE: Final = 2**27
 """The number of part ids for which the manifests are read once; 16 MB of memory."""
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
@@ -43,7 +45,7 @@ def expired(now: datetime) -> Iterator[tuple[str, datetime]]:
         yield name, now - timedelta(days=days)
 
 
-def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
+def prune_transcripts(now: datetime, batch: int = BATCH) -> Iterator[int]:
     """Delete transcripts past their team's retention; yield the size of each batch."""
     teams = dict(expired(now))
     rest = now - timedelta(days=DELETED_TEAM_DAYS)
@@ -58,7 +60,7 @@ def prune_transcripts(now: datetime, batch: int = 500) -> Iterator[int]:
         yield from _prune(batch, exchange__team=team, created__lt=rest)
 
 
-def prune_outcomes(now: datetime, batch: int = 500) -> Iterator[int]:
+def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
     """Delete the outcomes of the days before their team's retention; yield the size of each batch.
 
     Calls that were counted in those days would be counted again if a client resent them.
@@ -116,7 +118,7 @@ def _no_pause() -> None:
 
 
 def prune_parts(
-    now: datetime, batch: int = 500, *, pause: Callable[[], None] = _no_pause
+    now: datetime, batch: int = BATCH, *, pause: Callable[[], None] = _no_pause
 ) -> Iterator[int]:
     """Delete parts that no transcript uses; yield the number of deleted parts in each batch.
 

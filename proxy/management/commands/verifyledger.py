@@ -103,8 +103,7 @@ class Command(BridgeCommand):
 def saved_steps(
     state: Checkpoint, path: Path, *, batch_size: int = verifier.BATCH, save_s: float = SAVE_S
 ) -> Iterator[None]:
-    """Verify step by step; store ``state`` at the start, and then every ``save_s`` seconds."""
-    state.save(path)
+    """Verify step by step; store ``state`` every ``save_s`` seconds."""
     saved_at = time.monotonic()
     for _ in verifier.steps(state, batch_size):
         if time.monotonic() - saved_at >= save_s:

@@ -16,7 +16,6 @@ from django.utils.timezone import now
 
 from proxy.bootstrap.doctor import run_checks
 from proxy.bootstrap.sandbox.server import free_socket, running
-from proxy.gateway.snapshot.endpoints import url_below
 from proxy.models import ApiKey, Pause, Price, Route, RouteTarget, Team, Upstream
 from tests.proxy.admin import factories
 
@@ -396,9 +395,3 @@ def test_a_key_without_a_secret_is_found_with_a_command_that_fixes_it():
 
     assert (found.subject, found.ok) == ("key platform/ci", False)
     assert found.hint == "manage.py createkey --team platform --name ci creates one."
-
-
-def test_a_path_is_appended_before_the_query_of_a_base_url():
-    url = url_below("https://a.example/openai/?team=7", "/models", "2026-02-01")
-
-    assert url == "https://a.example/openai/models?team=7&api-version=2026-02-01"
