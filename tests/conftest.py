@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import fields
 from typing import Final
@@ -39,6 +40,10 @@ LAST: Final = "tests/repo/lint/test_coverage.py"
 """Waits for the tests that it measures."""
 
 LIMIT: Final = "time limit"
+
+GATEWAY_THREADS: Final = {
+    "budget-maintenance", "directory", "journal", "live-view-sync", "nightly", "webhooks",
+}  # fmt: skip
 
 FIRST: Final = (
     "tests/repo/access/test_write_matrix.py",
@@ -149,6 +154,19 @@ def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted upstream on a loopback port; set its responses with ``upstream.on``."""
     with ScriptedUpstream() as running:
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_gateway_thread_is_left() -> Iterator[None]:
+    """Fail if the test file leaves a thread of a gateway, which would use the next file's database.
+
+    A service waits only some seconds for its thread when it stops, so the thread may still run.
+    """
+    yield
+    for thread in threading.enumerate():
+        if thread.name in GATEWAY_THREADS:
+            thread.join(60)
+            assert not thread.is_alive(), f"the thread {thread.name} of a gateway was left"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,8 +24,6 @@ class Dimension:
     name: str | None
     """None if the gateway does not record this dimension: its value is null in every row."""
     format_value: Callable[[Any], Any] = lambda value: value or None
-    column: str = ""
-    """The column of Exchange, if no rollup table has the dimension."""
 
 
 ANTHROPIC_DIMENSIONS: Final[Mapping[str, Dimension]] = {
@@ -47,7 +45,7 @@ OWN_DIMENSIONS: Final[Mapping[str, Dimension]] = {
     "model_upstream": Dimension("model_upstream"),
     "stop_reason": Dimension("stop_reason"),
     "client": Dimension("client"),
-    "session": Dimension("session", column="session_id"),
+    "session": Dimension("session"),
 }
 DIMENSIONS: Final = {**ANTHROPIC_DIMENSIONS, **OWN_DIMENSIONS}
 
@@ -72,15 +70,21 @@ def group_usage(
 
     If ``models_as`` is "upstream", ``model`` is the name that was sent to the upstream.
     """
-    names = [name for name in dict.fromkeys(groups) if DIMENSIONS[name].name is not None]
     renamed = {"model": "model_upstream"} if models_as == UPSTREAM else {}
-    group_names = list(dict.fromkeys(renamed.get(name, name) for name in names))
+    # Two dimensions can be formats of one value: ``account_id`` and ``user``.
+    value_names = {
+        name: value_name
+        for name in groups
+        if (value_name := DIMENSIONS[renamed.get(name, name)].name) is not None
+    }
+    group_names = list(dict.fromkeys(value_names.values()))
     sums_by_key = _read_sums(reader, window, group_names, condition, counts)
     results: Results = {}
     for (number, key), sums in sorted(sums_by_key.items(), key=lambda one: str(one[0])):
         value_of = dict(zip(group_names, key, strict=True))
         dimensions = {
-            name: DIMENSIONS[name].format_value(value_of[renamed.get(name, name)]) for name in names
+            name: DIMENSIONS[name].format_value(value_of[value_name])
+            for name, value_name in value_names.items()
         }
         results.setdefault(number, []).append((dimensions, sums))
     return results
@@ -96,24 +100,21 @@ def _read_sums(
     if window.width != "1m":
         time_range = TimeRange(window.edges, window.width, load_zone("UTC"))
         with suppress(NoRollup):
-            return usage(
-                reader,
-                time_range,
-                [str(DIMENSIONS[name].name) for name in group_names],
-                condition,
-                counts,
-            )
+            return usage(reader, time_range, group_names, condition, counts)
     return _from_requests(reader, window, group_names, condition)
 
 
-ROW_COLUMNS: Final = {"model": "model_requested", "key": "key_name", "client": "client_name"}
+COLUMNS: Final = {
+    "client": "client_name",
+    "key": "key_name",
+    "model": "model_requested",
+    "session": "session_id",
+}
+"""The columns of Exchange whose name differs from the name in /api/v1/ reports."""
 
 
 def _from_requests(reader: Reader, window: Window, group_names: list[str], condition: Q) -> Sums:
-    columns_of_groups = [
-        DIMENSIONS[name].column or str(DIMENSIONS[name].name) for name in group_names
-    ]
-    columns = [ROW_COLUMNS.get(name, name) for name in columns_of_groups]
+    columns = [COLUMNS.get(name, name) for name in group_names]
     if window.width == "1m":
         number_of = {edge: number for number, edge in enumerate(window.edges)}
         table = usage_by_minute(reader, window.start, window.end, columns, condition)

@@ -207,21 +207,20 @@ TEXT = re.compile(r'^data: (.*"text_delta".*)$', re.MULTILINE)
 def send_when_configured(gateway: Gateway, cloud: ScriptedUpstream, name: str, model: str) -> Reply:
     """Send requests until the gateway has read the new configuration; return the last response.
 
-    Then the request has the credential of this upstream, and the path that the cloud expects.
+    Then this cloud receives the request, with its credential and on the path that it expects.
     """
     message = {"role": "user", "content": "Hi"}
     body = {"model": model, "max_tokens": 50, "stream": True, "messages": [message]}
     header, value = AUTHORIZATION[name]
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
+        earlier = len(cloud.requests)
         reply = gateway.request(
             "POST", "/v1/messages", json.dumps(body).encode(), {"content-type": "application/json"}
         )
-        received = cloud.requests[-1].headers.get(header, "")
-        if (
-            reply.status == 200
-            and re.fullmatch(value, received)
-            and PATHS[name] in (cloud.requests[-1].path)
+        if reply.status == 200 and any(
+            re.fullmatch(value, received.headers.get(header, "")) and PATHS[name] in received.path
+            for received in cloud.requests[earlier:]
         ):
             return reply
         time.sleep(0.1)

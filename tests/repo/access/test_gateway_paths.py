@@ -3,10 +3,10 @@
 import threading
 
 import pytest
+from asgiref.sync import async_to_sync
 
+from proxy.gateway.endpoints.lifespan import stop_services
 from proxy.gateway.snapshot.config_snapshot import Snapshot, directory
-from proxy.ledger.recorder import recorder
-from proxy.live.live_view_sync import live_view_sync
 from proxy.models import Route, RouteTarget, Upstream
 from tests.fakes.servers.served_client import ServedClient
 from tests.lanes import repeat
@@ -29,8 +29,7 @@ def gateway_in_process(transactional_db):
     yield directory
     directory.thread = None
     directory.snapshot, directory.fresh = Snapshot(), False
-    live_view_sync.stop()
-    recorder.stop()
+    async_to_sync(stop_services)()
 
 
 SENT = repeat(fast=METHODS[:2], slow=METHODS)

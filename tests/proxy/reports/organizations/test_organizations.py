@@ -93,6 +93,19 @@ def test_all_widths_and_groups_have_the_same_sums(get_report, width, group):
     assert sum(row["output_tokens"] for row in result_rows) == 200
 
 
+@pytest.mark.parametrize("report", [USAGE, COST])
+@pytest.mark.parametrize("last", [[], ["session"]])
+def test_two_names_of_one_dimension_can_be_grouped_by(get_report, report, last):
+    factories.record(opening={"user": "ben"})
+    query = {"starting_at": "2026-11-20T00:00:00Z", "ending_at": "2026-11-21T00:00:00Z"}
+    names = ["account_id", "user", "workspace_id", "team", *last]
+
+    (row,) = rows(get_report(report, group_by=names, **query))
+
+    assert (row["account_id"], row["user"]) == ("user_ben", "ben")
+    assert (row["workspace_id"], row["team"]) == ("wrkspc_platform", "platform")
+
+
 def test_pages_are_contiguous_buckets(get_report):
     for day in range(5):
         factories.record(at=factories.NOON - timedelta(days=day))
