@@ -92,9 +92,7 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
     first = context.attempts.first_content
     error = stream.error if stream is not None else None
     whole = stream is not None and error is None and stream.finished
-    client_error = (
-        NO_ERROR if refusal is None and error is None else client_error_of(context, refusal, error)
-    )
+    client_error = client_error_of(context, refusal, error)
     # if the client disconnected, ``ending.outcome`` is set
     if whole and refusal is None and not context.ending.outcome:
         outcome, status = "completed", 200
@@ -194,9 +192,6 @@ class _ClientError(NamedTuple):
     source: str = ""
 
 
-NO_ERROR: Final = _ClientError()
-
-
 def client_error_of(
     context: "RequestContext", refusal: HttpError | None, error: UpstreamError | None
 ) -> _ClientError:
@@ -208,7 +203,7 @@ def client_error_of(
         is_own = context.ending.outcome in {"drained", "gateway_error", "refused"}
         source = "gateway" if is_own else "upstream"
     else:
-        return NO_ERROR
+        return _ClientError()
     if not context.caller.team.store_full:  # do not store the message, which may quote the request
         message = ""
     return _ClientError(kind, message[:MESSAGE_CHARACTERS], source)
