@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.ledger.journal import segments
+from proxy.ledger.journal.records import CHUNK, OPEN
 from proxy.ledger.journal.segments import HEADER, Damage, Frame, Segment
 
 from .faulty_disk import FaultyDisk
@@ -52,6 +53,17 @@ def test_large_body_takes_little_space(tmp_path: Path) -> None:
     path = write(tmp_path, b"data: a delta like all others\n\n" * 5_000)
 
     assert path.stat().st_size < 3_000
+
+
+def test_erased_frame_has_its_number_time_and_id_but_no_record(tmp_path: Path) -> None:
+    frame = segments.encode_frame(2, 7.5, OPEN, "req_2", b"the text of a person")
+    path = tmp_path / "frames"
+
+    path.write_bytes(bytes(HEADER.size) + segments.erased(frame))
+
+    end = HEADER.size + len(frame)
+    assert read(path) == [Frame(HEADER.size, end, 2, 7.5, CHUNK, "req_2")]
+    assert not any(body_at(path, HEADER.size))
 
 
 def test_id_that_is_no_unicode_is_stored_as_text(tmp_path: Path) -> None:
