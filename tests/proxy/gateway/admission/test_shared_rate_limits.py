@@ -264,6 +264,18 @@ async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path):
     states.close()
 
 
+async def test_a_running_request_has_taken_its_estimated_tokens_of_its_model(
+    processes: list[SharedLimiter],
+):
+    by_model = ModelLimits("gpt-*", Limits(tpm=60))
+    sender = dataclasses.replace(caller(), model_limits=(by_model,))
+
+    async with admit(sender, 50, find_shared=lambda: processes[0], model="gpt-5.2"):
+        assert not is_admitted(processes[1], sender, 11, "gpt-5.2")
+        assert is_admitted(processes[1], sender, 10, "gpt-5.2")
+    wait_for_pool()  # until the slot is free: the next test uses the same Redis
+
+
 async def test_a_caller_without_limits_uses_no_store():
     def find_shared() -> None:
         pytest.fail("the store is not needed")
