@@ -44,6 +44,7 @@ LIMIT: Final = "time limit"
 GATEWAY_THREADS: Final = {
     "budget-maintenance", "directory", "journal", "live-view-sync", "nightly", "webhooks",
 }  # fmt: skip
+"""Names of the threads that a gateway starts in its process."""
 
 FIRST: Final = (
     "tests/repo/access/test_write_matrix.py",

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import lanes
+from tests.conftest import GATEWAY_THREADS
 from tests.fakes.forked_python import ForkedProcess
 from tests.lanes import hypothesis_profiles, repeat, time_limit
 
@@ -126,3 +127,10 @@ def test_forked_process_that_has_ended_before_it_is_read_has_its_id_and_exit_cod
     process = ForkedProcess(reads)
 
     assert (process.pid, process.poll(), process.wait(1)) == (32393, 3, 3)
+
+
+@pytest.mark.parametrize("name", sorted(GATEWAY_THREADS))
+def test_a_thread_that_no_test_file_may_leave_has_the_name_that_the_gateway_gives_it(name):
+    sources = (REPOSITORY / "proxy").rglob("*.py")
+
+    assert any(f'name="{name}"' in path.read_text(encoding="utf-8") for path in sources)

@@ -12,7 +12,7 @@ from proxy.ledger.maintenance.export import account_id, key_id, workspace_id
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.time_ranges import TimeRange, load_zone
 from proxy.reports.usage.exchange_queries import usage_by_minute, usage_from_requests
-from proxy.reports.usage.rollup_queries import COUNT_NAMES, Counts, NoRollup, usage
+from proxy.reports.usage.rollup_queries import COLUMN_OF, COUNT_NAMES, Counts, NoRollup, usage
 
 from .buckets import Window
 
@@ -104,17 +104,8 @@ def _read_sums(
     return _from_requests(reader, window, group_names, condition)
 
 
-COLUMNS: Final = {
-    "client": "client_name",
-    "key": "key_name",
-    "model": "model_requested",
-    "session": "session_id",
-}
-"""The columns of Exchange whose name differs from the name in /api/v1/ reports."""
-
-
 def _from_requests(reader: Reader, window: Window, group_names: list[str], condition: Q) -> Sums:
-    columns = [COLUMNS.get(name, name) for name in group_names]
+    columns = [COLUMN_OF[name] for name in group_names]
     if window.width == "1m":
         number_of = {edge: number for number, edge in enumerate(window.edges)}
         table = usage_by_minute(reader, window.start, window.end, columns, condition)

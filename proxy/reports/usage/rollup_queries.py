@@ -59,8 +59,11 @@ MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.ite
 """Token class -> name of the count of requests without a value for this class."""
 DRAINER_TIMEOUT: Final = timedelta(minutes=10)
 
-ONLY_BY_DAY: Final = {"session": "session_id", "tool": "tool"}
-"""Dimensions that only rollups of days have -> their column."""
+COLUMN_OF: Final[Mapping[str, str]] = {**DIMENSIONS, "session": "session_id", "tool": "tool"}
+"""Dimension -> column of the rollup tables and of Exchange.
+
+Only rollups of days have sessions and tools, and Exchange has no column ``tool``.
+"""
 
 
 @dataclass(slots=True)
@@ -115,7 +118,7 @@ def usage(
     counts makes a long report faster. Raise NoRollup, which can happen only if ``groups`` contains
     ``session`` or ``tool``. By tool, a request is in the sums of each tool that it called.
     """
-    columns = [{**DIMENSIONS, **ONLY_BY_DAY}[name] for name in groups]
+    columns = [COLUMN_OF[name] for name in groups]
     names = tuple(dict.fromkeys(("requests", *counts)))
     whole = len(time_range.edges) == 2  # with one bucket, the query need not group by time
     # Start of a bucket as the database returns it -> number of the bucket.
