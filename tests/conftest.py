@@ -18,8 +18,7 @@ from tests import lanes
 from tests.fakes.servers import prepared
 from tests.fakes.servers.redis_server import redis_server, running_redis
 from tests.fakes.upstreams.upstream import ScriptedUpstream
-from tests.lanes import hypothesis_profiles, measurement, report, time_limit
-from tests.lanes.measurement import Measurement
+from tests.lanes import hypothesis_profiles, report, time_limit
 from tests.lanes.time_limit import file_of
 
 __all__ = ["redis_server", "running_redis"]  # fixtures: one Redis for each process of pytest
@@ -35,9 +34,6 @@ On two cores, four processes took 10:37 minutes and three took 12:50.
 """
 SIDE_BY_SIDE: Final = 4
 """Maximum processes of a full run; one test already runs a client, a gateway and upstreams."""
-
-LAST: Final = "tests/repo/lint/test_coverage.py"
-"""Waits for the tests that it measures."""
 
 LIMIT: Final = "time limit"
 
@@ -62,14 +58,11 @@ FIRST: Final = (
     "tests/proxy/server/test_server.py",
     "tests/repo/secrets/test_canary.py",
 )
-"""Files that take long start first (after the measured ones), so that none runs alone at the end."""
+"""Files that take long start first, so that none runs alone at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     time_limit.add_options(parser)
-    parser.addoption(
-        "--coverage", action="store_true", help="measure coverage in a part of the tests"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,10 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until the tests are collected
     lanes.choose_lane(config.option.markexpr)
     hypothesis_profiles.load_profile()
-    folder = prepared.folder_of_this_run()  # before the processes of xdist start, which share it
-    if config.option.coverage or is_complete(config):
-        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        config.pluginmanager.register(Measurement(folder, process), measurement.NAME)
+    prepared.folder_of_this_run()  # before the processes of xdist start, which share it
     limit = time_limit.TimeLimit(config)
     config.pluginmanager.register(limit, LIMIT)
     if not hasattr(config, "workerinput"):
@@ -102,13 +92,6 @@ def pytest_report_header() -> str:
 def is_whole(config: pytest.Config) -> bool:
     """Return True if the command names no path."""
     return config.args == config.getini("testpaths")
-
-
-def is_complete(config: pytest.Config) -> bool:
-    """Return True if the command runs all tests of the fast lane."""
-    options = ("keyword", "ignore", "ignore_glob", "deselect", "lf")
-    selected = any(getattr(config.option, name, None) for name in options)
-    return is_whole(config) and not selected and not lanes.is_slow()
 
 
 @pytest.hookimpl(optionalhook=True)  # the core of the suite also runs where xdist is not installed
@@ -138,16 +121,14 @@ def pytest_collection_modifyitems(
     yield
     if lanes.is_slow():
         items[:] = config.pluginmanager.get_plugin(LIMIT).in_order(items)
-    elif is_whole(config) or config.option.coverage:
+    elif is_whole(config):
         items.sort(key=place_of)
 
 
 def place_of(item: pytest.Item) -> int:
     """Return the place of a test's file in the order of a whole run."""
-    if measurement.is_measured(item):
-        return -1
     file = file_of(item.nodeid)
-    return len(FIRST) + 1 if file == LAST else FIRST.index(file) if file in FIRST else len(FIRST)
+    return FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 @pytest.fixture

@@ -31,17 +31,3 @@ def test_the_migrations_contain_all_fields_of_the_models(capsys):
     call_command("makemigrations", "--check", "--dry-run")  # exits if one is missing
 
     assert "No changes detected" in capsys.readouterr().out
-
-
-def test_no_file_is_too_long_to_review(repository):
-    code = [
-        path
-        for package in ("translator", "proxy", "bridge_project")
-        for path in (repository / package).rglob("*.py")
-        if "migrations" not in path.parts
-    ]
-
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code}
-
-    assert len(code) > 20
-    assert {str(path): length for path, length in lengths.items() if length > 400} == {}

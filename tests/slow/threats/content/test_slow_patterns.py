@@ -1,7 +1,4 @@
-"""Texts that take a backtracking pattern seconds, sent to the running gateway.
-
-``tests/repo/lint/test_patterns.py`` checks each pattern; this file checks each input of texts.
-"""
+"""Texts that take a backtracking pattern seconds, sent to the running gateway."""
 
 import json
 
